@@ -7,7 +7,7 @@
 //! knows whose a datagram is that has come elsewhere: by another program, or before this one.
 //!
 //! The kernel's own choice changes with the number of sockets, also while further ones are bound
-//! that nobody receives from yet. Read `bpf(2)` and the kernel's `networking/filter.rst` first.
+//! that no thread receives from yet. Read `bpf(2)` and the kernel's `networking/filter.rst` first.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};

@@ -1,6 +1,6 @@
 //! Receiving from one socket of datagrams, for the door of its protocol; and whose a datagram is
 //! that has been received: of a session of this thread, of another thread, of the process before
-//! this one or after it, or of nobody's yet.
+//! this one or after it, or of no session yet.
 
 use std::cell::Cell;
 use std::net::SocketAddr;
@@ -16,7 +16,7 @@ use engine::select::{Either, either};
 use super::Worker;
 use super::accept::Accepting;
 use super::siblings::{SessionCount, Siblings};
-use super::succession::{Channel, Question, Relayed};
+use super::succession::{Channel, RelayKind, Relayed};
 use crate::display::Errno;
 use crate::door::{Door, ListenerId, ReceivedDatagram};
 
@@ -231,7 +231,7 @@ impl Worker {
             return false;
         };
         match &*self.successor.borrow() {
-            Some(successor) => successor.send(Question::Unknown, listener, datagram, 0),
+            Some(successor) => successor.send(RelayKind::Unknown, listener, datagram, 0),
             None => own.siblings.ask(listener, datagram, asked),
         }
     }
@@ -244,7 +244,7 @@ impl Worker {
             asked,
         } = relayed;
         if let Err(datagram) = self.give_to_session(&listener, with_bytes(datagram)) {
-            channel.send(Question::Unknown, &listener, &datagram, asked);
+            channel.send(RelayKind::Unknown, &listener, &datagram, asked);
         }
     }
 

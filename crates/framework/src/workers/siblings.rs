@@ -14,7 +14,7 @@ use engine::Remote;
 use engine::net::{Datagram, steering};
 
 use super::Worker;
-use super::succession::{Channel, Message, Question, Relayed};
+use super::succession::{Channel, RelayKind, Relayed, SuccessionMessage};
 use super::worker::with_worker;
 use crate::door::ListenerId;
 
@@ -159,7 +159,7 @@ impl Siblings {
                 let _counted = counted;
                 let mut room = Vec::new();
                 while let Some(message) = channel.receive(&mut room) {
-                    if let Message::Unknown(relayed) = message {
+                    if let SuccessionMessage::Unknown(relayed) = message {
                         siblings.hand_over(relayed);
                     }
                 }
@@ -181,7 +181,7 @@ impl Siblings {
     ) -> bool {
         let channels = self.predecessors.get().map_or(&[][..], Vec::as_slice);
         let mut left = channels.iter().enumerate().skip(asked);
-        left.any(|(number, channel)| channel.send(Question::Asked, listener, datagram, number + 1))
+        left.any(|(number, channel)| channel.send(RelayKind::Asked, listener, datagram, number + 1))
     }
 
     /// One thread more asks nothing any more.
@@ -222,9 +222,9 @@ impl Siblings {
         let mut room = Vec::new();
         while let Some(message) = channel.receive(&mut room) {
             match message {
-                Message::Begun => self.follow(channel),
-                Message::Asked(relayed) => self.answer(channel, relayed),
-                Message::Unknown(_) => {}
+                SuccessionMessage::Begun => self.follow(channel),
+                SuccessionMessage::Asked(relayed) => self.answer(channel, relayed),
+                SuccessionMessage::Unknown(_) => {}
             }
         }
         self.lose(channel);
@@ -258,7 +258,7 @@ impl Siblings {
                 datagram,
                 asked,
             } = relayed;
-            channel.send(Question::Unknown, &listener, &datagram, asked);
+            channel.send(RelayKind::Unknown, &listener, &datagram, asked);
             return;
         };
         let channel = Arc::clone(channel);

@@ -12,11 +12,11 @@
 //!      │ ◀────── Unknown(datagram) ─ │  gives it back: the next one is asked, or a session begins
 //!      │ ◀────── Unknown(datagram) ─ │  has received it before it stopped receiving
 //!      │ ◀── takes no more ───────── │  has no session left
-//!      │ ── end ───────────────────▶ │  has nobody who receives for it: its sessions end
+//!      │ ── end ───────────────────▶ │  no process receives for the predecessor: its sessions end
 //! ```
 //!
 //! A channel takes what the kernel lets it hold. Beyond that datagrams are dealt with where they
-//! are: a predecessor that stands still costs its own sessions, and keeps nobody from being served.
+//! are: a predecessor that stands still costs its own sessions and delays no other client.
 
 use std::io::IoSlice;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
@@ -43,7 +43,7 @@ pub(super) struct Relayed {
 
 /// What the processes tell each other.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Message {
+pub(super) enum SuccessionMessage {
     /// The successor receives from now on.
     Begun,
     /// Whose session is it? To a predecessor.
@@ -54,7 +54,7 @@ pub(super) enum Message {
 
 /// What a message about a datagram says of it.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Question {
+pub(super) enum RelayKind {
     Asked,
     Unknown,
 }
@@ -85,14 +85,14 @@ impl Channel {
     /// to read.
     pub(super) fn send<B: AsRef<[u8]>>(
         &self,
-        question: Question,
+        relay: RelayKind,
         listener: &ListenerId,
         datagram: &Datagram<B>,
         asked: usize,
     ) -> bool {
-        let kind = match question {
-            Question::Asked => kind::ASKED,
-            Question::Unknown => kind::UNKNOWN,
+        let kind = match relay {
+            RelayKind::Asked => kind::ASKED,
+            RelayKind::Unknown => kind::UNKNOWN,
         };
         let head = head(kind, listener, datagram, asked);
         head.is_some_and(|head| self.send_parts(&head, datagram.bytes.as_ref()))
@@ -112,7 +112,7 @@ impl Channel {
 
     /// The next message; `None` once the other end has said everything. What is no message, as
     /// another version of the program might send it, is left out.
-    pub(super) fn receive(&self, room: &mut Vec<u8>) -> Option<Message> {
+    pub(super) fn receive(&self, room: &mut Vec<u8>) -> Option<SuccessionMessage> {
         room.resize(MESSAGE_MAX, 0);
         loop {
             match rustix::net::recv(&self.0, &mut room[..], RecvFlags::empty()) {
@@ -180,12 +180,12 @@ fn push_ip(head: &mut Vec<u8>, ip: Option<IpAddr>) {
 }
 
 /// The opposite of [`head`], with the bytes behind it.
-fn parse(bytes: &[u8]) -> Option<Message> {
+fn parse(bytes: &[u8]) -> Option<SuccessionMessage> {
     let (&kind, rest) = bytes.split_first()?;
     let message = match kind {
-        kind::BEGUN => return rest.is_empty().then_some(Message::Begun),
-        kind::ASKED => Message::Asked,
-        kind::UNKNOWN => Message::Unknown,
+        kind::BEGUN => return rest.is_empty().then_some(SuccessionMessage::Begun),
+        kind::ASKED => SuccessionMessage::Asked,
+        kind::UNKNOWN => SuccessionMessage::Unknown,
         _ => return None,
     };
     let mut rest = rest;
@@ -258,9 +258,9 @@ mod tests {
             relayed("[2001:db8::1]:53", Some("2001:db8::2"), vec![b'x'; 65_507]),
             relayed("[fe80::1%3]:9", Some("127.0.0.1"), b"one".to_vec()),
         ] {
-            assert_eq!(parse(&bytes_of(&one)), Some(Message::Asked(one)));
+            assert_eq!(parse(&bytes_of(&one)), Some(SuccessionMessage::Asked(one)));
         }
-        assert_eq!(parse(&[kind::BEGUN]), Some(Message::Begun));
+        assert_eq!(parse(&[kind::BEGUN]), Some(SuccessionMessage::Begun));
     }
 
     #[test]
@@ -273,12 +273,12 @@ mod tests {
         for at in 0..whole.len() {
             let mut changed = whole.clone();
             changed[at] ^= 0xff;
-            assert_ne!(parse(&changed), Some(Message::Asked(one.clone())));
+            assert_ne!(parse(&changed), Some(SuccessionMessage::Asked(one.clone())));
         }
     }
 
     #[test]
-    fn a_channel_says_when_nobody_listens() {
+    fn a_channel_says_when_no_process_listens() {
         let flags = rustix::net::SocketFlags::CLOEXEC;
         let (one, other) = rustix::net::socketpair(
             rustix::net::AddressFamily::UNIX,
@@ -291,23 +291,23 @@ mod tests {
         let mut room = Vec::new();
         let asked = relayed("192.0.2.1:7", None, vec![b'x'; 65_507]);
         assert!(one.send_begun());
-        assert!(one.send(Question::Asked, &asked.listener, &asked.datagram, 3));
+        assert!(one.send(RelayKind::Asked, &asked.listener, &asked.datagram, 3));
         other.stop_receiving();
         assert!(!one.send_begun(), "it takes no more");
         // What was sent before is not lost.
-        assert_eq!(other.receive(&mut room), Some(Message::Begun));
+        assert_eq!(other.receive(&mut room), Some(SuccessionMessage::Begun));
         assert_eq!(
             other.receive(&mut room),
-            Some(Message::Asked(asked.clone()))
+            Some(SuccessionMessage::Asked(asked.clone()))
         );
         assert_eq!(other.receive(&mut room), None);
-        assert!(other.send(Question::Unknown, &asked.listener, &asked.datagram, 3));
+        assert!(other.send(RelayKind::Unknown, &asked.listener, &asked.datagram, 3));
         assert_eq!(
             one.receive(&mut room),
-            Some(Message::Unknown(asked.clone()))
+            Some(SuccessionMessage::Unknown(asked.clone()))
         );
         // One that does not read is not waited for.
-        while other.send(Question::Unknown, &asked.listener, &asked.datagram, 3) {}
+        while other.send(RelayKind::Unknown, &asked.listener, &asked.datagram, 3) {}
         drop(other);
         while one.receive(&mut room).is_some() {}
         assert!(!one.send_begun());
