@@ -48,8 +48,7 @@ struct Site(PathBuf);
 
 impl Site {
     fn new(name: &str) -> Site {
-        let folder = format!("tidegate-explain-{name}-{}", std::process::id());
-        let site = Site(std::env::temp_dir().join(folder));
+        let site = Site(support::temporary_path(&format!("explain-{name}")));
         for folder in ["logs", "site/uploads", "app"] {
             fs::create_dir_all(site.0.join(folder)).unwrap();
         }

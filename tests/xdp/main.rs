@@ -266,6 +266,31 @@ fn fetched(network: &Network, path: &str, options: &str) -> String {
     printed.split(' ').next().unwrap_or_default().to_owned()
 }
 
+/// Three hundred responses that stand still are more segments than the card's memory has frames.
+#[test]
+fn clients_that_never_read_leave_frames_for_others() {
+    let Some(network) = Network::new() else {
+        return;
+    };
+    let master = serve(&network, "", HELLO);
+    wait_until_taken(&master);
+    write_file(&master, "large", 16 << 20);
+    let sum = write_file(&master, "other", 4 << 20);
+    let silent = (0..300).map(|_| {
+        let mut client = Client::connect(&network);
+        client.send("/large");
+        client
+    });
+    let silent: Vec<Client> = silent.collect();
+    let mut client = Client::connect(&network);
+    for _ in 0..100 {
+        client.get("/hello");
+    }
+    assert_eq!(fetched(&network, "/other", ""), sum);
+    assert_eq!(network.kernel_connections(), 0);
+    drop(silent);
+}
+
 #[test]
 fn connections_begun_in_the_kernel_live_on() {
     let Some(network) = Network::new() else {

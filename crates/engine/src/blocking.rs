@@ -298,7 +298,7 @@ pub fn hasten_background(limit: Duration) {
 /// The work that the process finishes before it ends.
 struct Background {
     unlimited: usize,
-    /// Threads of the pool that wait for work.
+    /// Threads in [`finish_background`], which are woken as work ends.
     waiting: usize,
     limited: Vec<Limited>,
     /// The number of the next work with a deadline.
@@ -337,7 +337,7 @@ pub(crate) fn weighed<T: Send + 'static>(
     Blocking {
         f: Some(f),
         weight,
-        shared: Arc::new(Mutex::new(PoolState {
+        shared: Arc::new(Mutex::new(JobResult {
             result: None,
             waker: None,
         })),
@@ -448,10 +448,10 @@ fn gather(job: Job) -> MutexGuard<'static, Option<Pool>> {
 struct Blocking<F, T> {
     f: Option<F>,
     weight: Weight,
-    shared: Arc<Mutex<PoolState<T>>>,
+    shared: Arc<Mutex<JobResult<T>>>,
 }
 
-struct PoolState<T> {
+struct JobResult<T> {
     result: Option<std::thread::Result<T>>,
     waker: Option<Waker>,
 }

@@ -23,7 +23,7 @@ use rustix::time::{ClockId, clock_gettime};
 const MAGIC: &[u8] = b"tidegate state\n";
 
 /// The version of head and frames.
-const FORMAT: u64 = 2;
+const FORMAT: u64 = 1;
 
 /// Counts above this are treated as this number.
 pub const COUNT_MAX: u64 = 1 << 48;

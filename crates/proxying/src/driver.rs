@@ -7,10 +7,11 @@
 //!              look_up     Lookup            replace                             heed      keep
 //! ```
 //!
-//! The four hooks call the [`cache`]: it may answer before peers are asked, it changes the
-//! request's head (conditional requests, ranges), it may replace a failure by a stale entry, and it
-//! stores the response before it is delivered. Steps that a protocol does not need cost nothing,
-//! since `Protocol` is static dispatch.
+//! The names below the arrows are the hooks of the [`cache`]: `look_up` may answer before peers are
+//! asked, the `Lookup` changes the request's head (conditional requests, ranges), `replace` may
+//! serve a stale entry in place of a failure, `heed` decides by the response's head whether to
+//! store it, and `keep` stores the body while it is delivered. Steps that a protocol does not need
+//! cost nothing, since `Protocol` is static dispatch.
 
 use std::ops::ControlFlow;
 use std::rc::Rc;
@@ -322,7 +323,7 @@ pub async fn pass_on<P: Protocol>(
     ask_peers(request, exchange, protocol, &sent, lookup, secured).await
 }
 
-/// First hook: asks the cache, if it is on, before peers are asked. A step ends the request.
+/// The hook `look_up`: asks the cache, if it is on, before peers are asked. A step ends the request.
 async fn look_up<P: Protocol>(
     request: &mut Request,
     exchange: &mut Exchange,
@@ -494,7 +495,7 @@ async fn ask_peers<P: Protocol>(
     })
 }
 
-/// Third hook: the cache may replace a failure or a response by a stale entry.
+/// The hook `replace`: the cache may replace a failure or a response by a stale entry.
 async fn replace<P: Protocol>(
     request: &mut Request,
     protocol: &P,

@@ -1,12 +1,12 @@
 //! Limits how many requests of all threads are in flight to a group, and queues the others.
 //!
 //! ```text
-//!              fewer than the limit are under way
-//!  (a request) ────────────────────────────────────────────────────▶ Admitted ── dropped ──▶ (the first who waits is admitted)
-//!      │  more                      one has ended, it is the first        ▲
+//!              fewer than the limit are in flight
+//!  (a request) ────────────────────────────────────────────────────▶ Admitted ── dropped ──▶ (the first in the queue is admitted)
+//!      │  more                      a place is free, it is first          ▲
 //!      ├──────────────▶ Waiting ──────────────────────────────────────────┘
-//!      │                   └─ dropped: its client has gone, or its time is over ──▶ (gone)
-//!      └──────────────▶ Refusal: there is no room, or its turn would come too late
+//!      │                   └─ dropped: the client has left, or a timeout ──▶ (gone)
+//!      └──────────────▶ Refused: the queue is full, or the turn would come too late
 //! ```
 //!
 //! A place that has become free is given to the first in the queue at once, so that no later

@@ -27,7 +27,7 @@ impl ZoneState for Remembered {
         Ok(Arc::new(Remembered))
     }
 
-    const SAVED_VERSION: Option<u64> = Some(1);
+    const SAVED_VERSION: Option<u64> = Some(2);
 
     fn save(&self, roster: &Arc<Roster>, out: &mut StateWriter) {
         handover::save(roster, out);
