@@ -1,7 +1,7 @@
-//! `flv`: Flash videos from a byte on, for players that seek by `?start=`.
+//! `flv`: Flash videos from a byte offset, for players that seek with `?start=`.
 //!
-//! <https://nginx.org/en/docs/http/ngx_http_flv_module.html>. What is sent begins with the header
-//! of a new file; that the byte begins a tag is the player's business.
+//! <https://nginx.org/en/docs/http/ngx_http_flv_module.html>. The response begins with the header
+//! of a new file; the player must choose an offset at which a tag begins.
 
 use bytes::Bytes;
 use conf::{Arity, Contexts, Declared, Fault, Inherit, ScopeRef, Setting, parse};
@@ -31,10 +31,11 @@ pub static FLV: Setting<()> = Setting::new("flv", &[""], parse::nothing)
 /// The directives of this file.
 pub const DIRECTIVES: &[&dyn Declared] = &[&FLV];
 
-/// Signature, version 1, audio and video, the header's length, the length of no tag before.
+/// Signature, version 1, flags for audio and video, header length, and the length of the previous
+/// tag (0).
 const HEADER: &[u8] = b"FLV\x01\x05\0\0\0\x09\0\0\0\0";
 
-/// What answers where `flv` stands.
+/// The content handler of `flv`.
 pub fn content(_: &Compiler<'_>, _: ScopeRef<'_>) -> Result<Option<Content>, Fault> {
     Ok(Some(Content {
         leaves_to_files: true,
@@ -50,7 +51,7 @@ impl Handle for Flv {
     }
 }
 
-/// Answers with the file of the URI, whole or from a byte on.
+/// Responds with the file of the URI, whole or from an offset.
 async fn serve(request: &mut Request, exchange: &mut Exchange) -> Step {
     let (file, metadata) = match open(request, exchange).await {
         Ok(opened) => opened,
@@ -78,8 +79,8 @@ async fn serve(request: &mut Request, exchange: &mut Exchange) -> Step {
     Step::Respond(Body::Pieces(pieces))
 }
 
-/// Opens the file of a GET or HEAD as nginx's modules for videos do, behind a look at what has come
-/// of the body; else what to do instead.
+/// Opens the file for a GET or HEAD request as nginx's video modules do, after discarding the
+/// received part of the body; else returns the next step.
 pub(super) async fn open(
     request: &mut Request,
     exchange: &mut Exchange,
@@ -108,8 +109,7 @@ pub(super) async fn open(
     Err(step)
 }
 
-/// Begins the response of so many bytes out of a file; `sending` is what log lines say of it from
-/// then on.
+/// Starts a response of `length` bytes from a file; log lines contain `sending` from then on.
 pub(super) fn begin(
     request: &mut Request,
     metadata: &Metadata,
@@ -117,7 +117,8 @@ pub(super) fn begin(
     sending: &'static str,
 ) {
     request.activity.sending = sending;
-    // As in nginx, the length of the response tells stretches of a file apart.
+    // As in nginx, the ETag contains the length of the response, so that parts of a file are
+    // distinguished.
     let sent = Metadata {
         size: length,
         ..*metadata

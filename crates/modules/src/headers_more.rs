@@ -1,10 +1,10 @@
-//! Fields that are set and cleared on both ways: `more_set_headers` and its family, as the module
-//! headers-more has them.
+//! Header fields set and cleared in requests and responses: `more_set_headers` and its family, with
+//! the directives of headers-more.
 //!
-//! <https://github.com/openresty/headers-more-nginx-module>. Unlike `add_header` they replace what
-//! is there, whatever the status, and the directives of the levels above are carried out first.
-//! Responses are changed before `add_header` adds to them, requests behind the rewrite phase. How a
-//! message is framed is not for them to say: such fields are left out, with a warning.
+//! <https://github.com/openresty/headers-more-nginx-module>. Unlike `add_header`, they replace
+//! existing fields, whatever the status, and the directives of outer levels are applied first.
+//! Responses are changed before `add_header` adds to them, requests after the rewrite phase. Fields
+//! that frame a message cannot be changed: they are skipped with a warning.
 
 use std::sync::Arc;
 
@@ -30,7 +30,7 @@ const HSLI: Contexts = Contexts::HTTP
     .or(Contexts::LOCATION)
     .or(Contexts::LOCATION_IF);
 
-/// Fields that say how a message is framed and what becomes of its connection.
+/// Fields that control the framing of a message and its connection.
 const FRAMING: [&[u8]; 3] = [b"connection", b"keep-alive", b"transfer-encoding"];
 
 /// `more_set_headers [-a] [-s STATUSES] [-t TYPES] 'NAME: VALUE' …`
@@ -100,15 +100,15 @@ struct Rule {
     changes: Vec<FieldChange>,
 }
 
-/// What becomes of one field.
+/// The change of one field.
 #[derive(Debug)]
 struct FieldChange {
     name: Bytes,
-    /// The name ends with `*`, which is not in `name`.
+    /// Whether the name ends with `*`, which `name` does not contain.
     wildcard: bool,
-    /// Empty: the field is taken away.
+    /// An empty value removes the field.
     value: Text,
-    /// `Alt-Svc`, which may come to name HTTP/3.
+    /// `Alt-Svc`, whose value may offer HTTP/3.
     is_alt_svc: bool,
 }
 
@@ -172,16 +172,16 @@ fn check(setter: &Setter<'_>) -> Result<(), Fault> {
     Ok(())
 }
 
-/// A directive as it is written.
+/// A directive as written.
 struct HeaderDirective {
     statuses: Vec<u16>,
     types: Vec<Bytes>,
     append: bool,
     only_present: bool,
     changes: Vec<(Bytes, Template)>,
-    /// Fields that are left out, because they say how a message is framed.
+    /// Fields that are skipped, because they frame the message.
     framing: Vec<Word>,
-    /// An `Alt-Svc` that names HTTP/3.
+    /// An `Alt-Svc` that offers HTTP/3.
     offers_http3: Option<Word>,
 }
 
@@ -227,7 +227,7 @@ impl HeaderDirective {
         Ok(written)
     }
 
-    /// Takes `NAME: VALUE`, or a name alone.
+    /// Parses `NAME: VALUE`, or a name alone.
     fn change(&mut self, word: &Word, clears: bool) -> Result<(), Fault> {
         let colon = memchr::memchr(b':', &word.bytes);
         let end = colon.unwrap_or(word.bytes.len());
@@ -282,7 +282,7 @@ impl HeaderDirective {
     }
 }
 
-/// The words of an option's value.
+/// The words of an option's argument.
 fn option<'w>(
     word: &Word,
     value: Option<&'w Word>,
@@ -343,7 +343,7 @@ impl HeadFilter for HeadersMore {
     }
 }
 
-/// Takes a field away, also where it does not stand among the others.
+/// Removes a field, including those that are not kept in the field list.
 fn clear(response: &mut Response, change: &FieldChange) {
     if change.names(b"Server") {
         response.server = Some(Bytes::new());
@@ -401,7 +401,7 @@ fn set_content_type(response: &mut Response, value: Bytes) {
     response.charset = Bytes::new();
 }
 
-/// Puts a field in the place of the first of its name, or at the end.
+/// Replaces the first field of this name, or appends the field.
 fn replace(response: &mut Response, new: Field) {
     let same = |field: &Field| field.name.eq_ignore_ascii_case(&new.name);
     let Some(at) = response.fields.iter().position(same) else {
@@ -425,7 +425,7 @@ impl Script for HeadersMore {
     }
 }
 
-/// Changes the head of a request, as everybody sees it from now on.
+/// Changes the request head for all later phases.
 fn change_request(more: &HeadersMore, request: &mut Request) {
     let mut fields = request.copied_fields();
     let content_type = request.header(KnownField::ContentType).unwrap_or_default();

@@ -1,8 +1,8 @@
-//! `index`: which file stands for a directory.
+//! `index`: the files that are served for a directory.
 //!
-//! <https://nginx.org/en/docs/http/ngx_http_index_module.html>. A file that exists makes an
-//! internal redirect to its URI, which may lead to another location; the directory itself is
-//! asked for only where the first file is missing.
+//! <https://nginx.org/en/docs/http/ngx_http_index_module.html>. If a file exists, the request is
+//! redirected internally to its URI, which may be in another location. The directory itself is
+//! checked only if the first file is missing.
 
 use std::sync::Arc;
 
@@ -80,7 +80,7 @@ impl Module for Index {
 }
 
 impl Handle for Index {
-    /// Content of a URI that ends with a slash: redirects to the file that stands for it.
+    /// Handles a URI that ends with a slash: redirects to the index file.
     fn run<'a>(&'a self, request: &'a mut Request, _: &'a mut Exchange) -> Ran<'a> {
         self.find(request).then(|step| Ran::Now(Ok(step)))
     }
@@ -115,7 +115,7 @@ impl Index {
     }
 }
 
-/// Looks for these files. Whether the directory itself is there, is asked but once.
+/// Looks for the files in order. The directory itself is checked only once.
 fn look_for<'a>(
     request: &'a mut Request,
     files: &'a [Text],
@@ -164,7 +164,7 @@ fn look_for<'a>(
     })
 }
 
-/// Goes on where a file is not there.
+/// Continues after a file was not found.
 fn go_on<'a>(
     request: &'a mut Request,
     path: &[u8],
@@ -185,8 +185,8 @@ fn go_on<'a>(
     look_for(request, rest, true)
 }
 
-/// The directory of a path, its first `length` bytes, without the slash at its end unless it is the
-/// root or an `alias` was written without one.
+/// The directory of a path: its first `length` bytes, without the final slash unless it is the root
+/// or an `alias` was written without one.
 fn directory_of(file: &[u8], length: usize) -> &[u8] {
     match file.get(..length).unwrap_or(file) {
         [path @ .., b'/'] if !path.is_empty() => path,
@@ -194,9 +194,9 @@ fn directory_of(file: &[u8], length: usize) -> &[u8] {
     }
 }
 
-/// What is wrong with the directory itself, as a status; `None` where it is there. `file` is the
-/// path that was looked for, its first `length` bytes are the directory. Lines in the log name the
-/// file, as nginx's do.
+/// Checks the directory; returns a status if it is unusable, `None` if it exists. `file` is the
+/// path that was looked for; its first `length` bytes are the directory. Log lines name the file,
+/// as nginx's do.
 fn check_directory(
     request: &Request,
     file: &[u8],
@@ -218,7 +218,8 @@ fn check_directory(
         Err(error) => error,
     };
     match error.errno() {
-        // It could be searched, or the file would have given this error before.
+        // The directory is searchable, or opening the file would have failed with this error
+        // before.
         libc::EACCES => None,
         libc::ELOOP | libc::EMLINK => Some(403),
         libc::ENOENT => Some(refused(request, file, &error)),
@@ -236,7 +237,7 @@ fn check_directory(
     }
 }
 
-/// The status for a path that is not there or not for us.
+/// The status for a path that does not exist or is not accessible.
 fn refused(request: &Request, path: &[u8], error: &LookupError) -> u16 {
     let (path, reason) = (logs::Printable(path), logs::Errno(&error.error));
     if error.errno() == libc::EACCES {

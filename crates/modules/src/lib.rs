@@ -1,8 +1,7 @@
-//! What Tidegate does with requests of HTTP, one feature a file: its directives, its settings, its
-//! handler, its tests.
+//! The HTTP modules of Tidegate, one file per feature: its directives, settings, handler and tests.
 //!
-//! Each is known to requests by what it [registers](http::module::Module) with the plans of scopes.
-//! Filters of responses stand in [`filters`].
+//! A module takes part in requests by [registering](http::module::Module) with the plans of scopes.
+//! Response filters are in [`filters`].
 
 pub mod access;
 pub mod acme;

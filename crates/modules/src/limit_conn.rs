@@ -1,6 +1,6 @@
-//! `limit_conn` for requests: see [`rules::limit_conn`]. A request is counted from the moment when
-//! it has been read until it has ended, so that in HTTP/1 idle connections do not count. Of a
-//! request and its subrequests only one is.
+//! `limit_conn` for requests: see [`rules::limit_conn`]. A request is counted from when its head
+//! has been read until it ends, so that idle HTTP/1 connections do not count. A main request and
+//! its subrequests are counted once.
 
 use std::sync::Arc;
 
@@ -16,10 +16,10 @@ use http::slots::OfMain;
 use http::variables::BuiltinVariable;
 use rules::limit_conn::{ConnectionCounting, LIMIT_CONN_ZONE, LimitConn, LimitOutcome, Places};
 
-/// What becomes of a main request and its subrequests, until the main request ends.
+/// The places of a main request and its subrequests, until the main request ends.
 static COUNTED: Slot<Places<Request>, OfMain> = Slot::new();
 
-/// Keeps the hold of a request on its zones.
+/// Stores the places of a request in its zones.
 pub struct Requests;
 
 impl ConnectionCounting<Request> for Requests {
@@ -73,7 +73,7 @@ pub fn compile(compiler: &Compiler<'_>, http: ScopeRef<'_>) {
     rules::limit_conn::compile::<Request>(compiler, http);
 }
 
-/// The variable of a name in lower case, without `$`.
+/// The variable with this name (in lower case, without `$`).
 pub fn find(name: &str) -> Option<BuiltinVariable> {
     rules::limit_conn::find::<Request, Requests>(name)
 }

@@ -1,8 +1,8 @@
-//! `mirror`: copies of requests for another server, whose answers are dropped.
+//! `mirror`: copies of requests to another server, whose responses are discarded.
 //!
 //! <https://nginx.org/en/docs/http/ngx_http_mirror_module.html>. Each copy is a background
 //! subrequest with the request's method, arguments and, unless `mirror_request_body` is off, its
-//! body, which is then read whole before the request itself goes on.
+//! body. The body is then read completely before the request itself continues.
 
 use std::sync::Arc;
 
@@ -58,7 +58,7 @@ fn uris(setter: &Setter<'_>) -> Result<Box<[Bytes]>, Fault> {
     Ok(uris.into())
 }
 
-/// What `mirror` and `mirror_request_body` say in a scope.
+/// The settings of `mirror` and `mirror_request_body` in a scope.
 #[derive(Debug)]
 pub struct Mirror {
     uris: Box<[Bytes]>,
@@ -89,8 +89,8 @@ impl Module for Mirror {
 }
 
 impl Handle for Mirror {
-    /// Makes the copies of a main request. They start once it waits for another server or its
-    /// response has a head.
+    /// Creates the copies of a main request. They start once the request waits for an upstream
+    /// server, or the response has a head.
     fn run<'a>(&'a self, request: &'a mut Request, exchange: &'a mut Exchange) -> Ran<'a> {
         if !request.is_main() {
             return Ran::Now(Ok(Step::Next));

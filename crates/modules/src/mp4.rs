@@ -1,8 +1,8 @@
-//! `mp4`: MP4 files, and stretches of time out of them by `?start=` and `?end=`.
+//! `mp4`: MP4 files, and time ranges of them, selected by `?start=` and `?end=`.
 //!
 //! <https://nginx.org/en/docs/http/ngx_http_mp4_module.html>. This file finds the atoms `ftyp`,
-//! `moov` and `mdat` of a file; `proto::mp4` makes a new `moov` of the old one, on the thread pool,
-//! since there may be much of it. Samples go from the file to the client as they are.
+//! `moov` and `mdat` of a file. `proto::mp4` makes a new `moov` from the old one, on the thread
+//! pool, since it may be large. Samples are sent unchanged from the file.
 
 use std::io;
 use std::sync::Arc;
@@ -93,8 +93,8 @@ fn factor(setter: &Setter<'_>) -> Result<Option<u64>, Fault> {
     }
 }
 
-/// A decimal number times 1,000; digits beyond the third after the point are left out, as Flash
-/// players send them.
+/// Parses a decimal number, times 1,000. Flash players may send more than three decimals; the rest
+/// are ignored.
 fn thousandths(digits: &[u8]) -> Option<u64> {
     let (whole, fraction) = match memchr::memchr(b'.', digits) {
         Some(at) => (digits.get(..at)?, digits.get(at + 1..)?),
@@ -113,13 +113,13 @@ fn thousandths(digits: &[u8]) -> Option<u64> {
     u64::try_from(value).ok()
 }
 
-/// `mp4_*`, without `mp4` itself.
+/// `mp4_*`, except `mp4` itself.
 #[derive(Debug)]
 pub struct Mp4 {
     buffer_size: u64,
     buffer_size_max: u64,
     start_key_frame: bool,
-    /// Thousandths of the file's own rate.
+    /// Thousandths of the file's own bit rate.
     limit_rate: Option<u64>,
     limit_rate_after: Duration,
 }
@@ -144,7 +144,7 @@ impl Feature for Mp4 {
     }
 }
 
-/// What answers where `mp4` stands.
+/// The content handler of `mp4`.
 pub fn content(compiler: &Compiler<'_>, scope: ScopeRef<'_>) -> Result<Option<Content>, Fault> {
     let settings: Arc<Mp4> = compiler.feature(scope)?;
     Ok(Some(Content {
@@ -163,7 +163,7 @@ impl Handle for Mp4 {
     }
 }
 
-/// Answers with the file of the URI, or a stretch of it.
+/// Responds with the file of the URI, or a time range of it.
 async fn serve(request: &mut Request, exchange: &mut Exchange, settings: &Mp4) -> Step {
     let (file, metadata) = match flv::open(request, exchange).await {
         Ok(opened) => opened,
@@ -208,7 +208,7 @@ fn piece_length(piece: &Piece) -> u64 {
     }
 }
 
-/// Start and length in milliseconds, as the arguments say; length 0 for all the rest.
+/// Start and length in milliseconds, from the arguments; length 0 means up to the end.
 fn asked(request: &Request) -> Option<(u64, u64)> {
     let argument = |name: &[u8]| uri::argument(&request.args, name).and_then(thousandths);
     let start = argument(b"start");
@@ -221,7 +221,7 @@ fn asked(request: &Request) -> Option<(u64, u64)> {
     }
 }
 
-/// Why a stretch could not be made.
+/// Why a time range could not be extracted.
 #[derive(Debug)]
 enum Mp4Error {
     File(mp4::Error),
@@ -259,7 +259,7 @@ impl Mp4Error {
     }
 }
 
-/// A stretch as a file of its own; `None` where that is the file as it is.
+/// A time range as a file of its own; `None` if the whole file is sent unchanged.
 async fn stretch(
     file: &File,
     size: u64,
@@ -304,7 +304,7 @@ async fn stretch(
     Ok(Some(pieces))
 }
 
-/// What of a file is of use.
+/// The atoms of a file that are used.
 #[derive(Default)]
 struct Atoms {
     ftyp: Option<Vec<u8>>,
@@ -312,11 +312,11 @@ struct Atoms {
     mdat_end: Option<u64>,
 }
 
-/// How large an `ftyp` atom may be, in bytes.
+/// Maximum size of an `ftyp` atom, in bytes.
 const FTYP_SIZE_MAX: u64 = 1024;
 
-/// Reads the atoms of a file until all that matter are known. `None` where the whole file is
-/// asked for and need not be changed: its `moov` comes before its `mdat`.
+/// Reads the atoms of a file until all that are needed are known. `None` if the whole file is
+/// requested and can be sent unchanged: its `moov` precedes its `mdat`.
 async fn find_atoms(
     reader: &mut Reader,
     settings: &Mp4,
@@ -364,13 +364,13 @@ async fn find_atoms(
     Ok(Some(atoms))
 }
 
-/// Reads a file forward, a buffer at a time.
+/// Reads a file sequentially, one buffer at a time.
 struct Reader {
     file: File,
-    /// Where the next atom, or what is left of this one, begins.
+    /// Offset of the next atom, or of the rest of the current one.
     offset: u64,
     end: u64,
-    /// How much is read at once.
+    /// Number of bytes per read.
     size: u64,
     buffer: Bytes,
     buffer_start: u64,
@@ -408,7 +408,7 @@ impl Reader {
         self.at_hand(length).ok_or(mp4::Error::Truncated.into())
     }
 
-    /// The data of an atom, which may be more than a buffer holds.
+    /// The data of an atom, which may exceed the buffer.
     async fn data(&mut self, length: u64) -> Result<Bytes, Mp4Error> {
         if length <= self.size {
             return self.read(length).await;
@@ -425,7 +425,7 @@ impl Reader {
         Ok(())
     }
 
-    /// The header of the next atom, which is then passed; `None` at the end.
+    /// Reads the header of the next atom; `None` at the end of the file.
     async fn header(&mut self) -> Result<Option<Header>, Mp4Error> {
         if self.offset >= self.end {
             return Ok(None);
@@ -448,7 +448,7 @@ impl Reader {
     }
 }
 
-/// Limits the rate by how long the file plays. A file that does not say so is not limited.
+/// Limits the rate by the playing time of the file. A file without a duration is not limited.
 async fn limit(request: &mut Request, file: &File, size: u64, settings: &Mp4) {
     let Some(factor) = settings.limit_rate else {
         return;

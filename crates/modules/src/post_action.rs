@@ -1,8 +1,9 @@
-//! `post_action`: what is still done for a request when its response has been sent.
+//! `post_action`: a location that processes a request after its response has been sent.
 //!
-//! nginx has it without describing it. The request itself goes on, as after a redirect within
-//! the server; what that answers is dropped, and the next request of the connection waits until
-//! it is done. The access log's line is written after it and shows its URI and status.
+//! nginx has this directive without documentation. The request itself continues, as after an
+//! internal redirect. Its second response is discarded, and the next request of the connection
+//! waits until the action ends. The access log line is written afterwards and has the action's URI
+//! and status.
 
 use std::sync::Arc;
 
@@ -48,7 +49,7 @@ impl Feature for PostAction {
     }
 }
 
-/// What holds in a plan; nothing where it is off.
+/// The setting of a plan; unset if off.
 static OF_PLAN: PlanSlot<PostAction> = PlanSlot::new();
 
 impl Module for PostAction {
@@ -76,11 +77,11 @@ impl PostAction {
     }
 }
 
-/// What is left of the changes of a URI where the request itself has used them up: nginx counts
-/// them in four bits, round.
+/// The remaining number of URI changes after the request itself has used up all of them: nginx's
+/// counter has four bits and wraps around.
 const CHANGES_AFTER_CYCLE: u8 = 16;
 
-/// Of all ways to end a request `return 444` alone leads to no action.
+/// The only status after which the action is not run: that of `return 444`.
 const WITHOUT_ACTION: u16 = 444;
 
 impl After for PostAction {
@@ -96,18 +97,18 @@ impl After for PostAction {
     }
 }
 
-/// Does what is to be done. The place that the request comes to may have a `post_action` too: they
-/// end with the changes of its URI. Returns that there was something to be done.
+/// Runs the action. The location of the action may have a `post_action`, too; the limit of URI
+/// changes ends such a chain. Returns whether there was an action.
 async fn act(request: &mut Request) -> bool {
     let header_only = request.response.header_only;
     request.nesting.head_only = true;
     request.body.end_unread();
     join_charset(request);
     if request.response.last_modified_unheard {
-        // What comes may have one of its own.
+        // The next response may have its own time of modification.
         request.response.clear_last_modified();
     }
-    // No client listens, and none that leaves ends it.
+    // The action's response has no client, so no closed connection can end the action.
     let mut sink = Exchange::sink();
     if request.course.changes_left == 0 {
         request.course.changes_left = CHANGES_AFTER_CYCLE;
@@ -115,18 +116,18 @@ async fn act(request: &mut Request) -> bool {
     while request.course.changes_left > 0
         && let Some(step) = request.plan.of(&OF_PLAN).map(PostAction::step)
     {
-        // Whatever comes of it: it has been logged.
+        // Errors have been logged.
         let _ = Box::pin(phases::resume(request, &mut sink, step)).await;
     }
     request.response.header_only = header_only;
-    // No head has been written of what was dropped, with which its charset would have joined its
+    // No head was written for the discarded response, so its charset must not be appended to the
     // type.
     request.response.charset = Bytes::new();
     true
 }
 
-/// Makes the charset a part of the type, as the head that was sent had it: logs tell of that where
-/// what comes keeps the type.
+/// Appends the charset to the media type, as in the head that was sent: logs show the type, and the
+/// action may keep it.
 fn join_charset(request: &mut Request) {
     let has_head = request.client.version() != Version::Http09;
     let response = &mut request.response;

@@ -1,9 +1,9 @@
-//! Precompressed files: `name.gz`, `name.br` or `name.zst` beside `name`.
+//! Precompressed files: `name.gz`, `name.br` or `name.zst` next to `name`.
 //!
 //! <https://nginx.org/en/docs/http/ngx_http_gzip_static_module.html>,
-//! <https://github.com/google/ngx_brotli>, <https://github.com/tokers/zstd-nginx-module>. Which
-//! codings a client takes is [`compress`](crate::filters::compress)'s to say; for gzip by the rules
-//! of `gzip_http_version`, `gzip_proxied` and `gzip_disable`.
+//! <https://github.com/google/ngx_brotli>, <https://github.com/tokers/zstd-nginx-module>.
+//! [`compress`](crate::filters::compress) determines which codings a client accepts; for gzip, by
+//! the rules of `gzip_http_version`, `gzip_proxied` and `gzip_disable`.
 
 use std::sync::Arc;
 
@@ -51,7 +51,7 @@ pub static ZSTD_STATIC: Setting<Mode> = Setting::new("zstd_static", &["on | off 
          for every client.",
     );
 
-/// For whom precompressed files are looked for.
+/// The clients for which precompressed files are looked up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
     /// Compressed files are served to no client.
@@ -107,7 +107,7 @@ impl Precompressed {
 impl Module for Precompressed {
     const TASKS: &'static [Task] = &[Task::of(TaskKind::Files, &["gzip_static"]).listed(4)];
 
-    /// No precompressed file is looked for.
+    /// Whether no precompressed file is looked up.
     fn is_off(&self) -> bool {
         BY_PREFERENCE
             .iter()
@@ -120,7 +120,7 @@ impl Module for Precompressed {
 }
 
 impl Handle for Precompressed {
-    /// Answers with a precompressed file of the URI, if there is one for this client.
+    /// Responds with a precompressed file of the URI, if there is one for this client.
     fn run<'a>(&'a self, request: &'a mut Request, _: &'a mut Exchange) -> Ran<'a> {
         if !matches!(request.method, Method::Get | Method::Head) || request.uri.ends_with(b"/") {
             return Ran::Now(Ok(Step::Next));
@@ -131,10 +131,10 @@ impl Handle for Precompressed {
     }
 }
 
-/// The codings with what the client thinks of each.
+/// The codings with the client's quality value of each.
 type Codings = [(u16, Coding); BY_PREFERENCE.len()];
 
-/// Looks for files of the codings from this one on.
+/// Looks for files of the codings from index `first` on.
 fn look_for<'a>(
     request: &'a mut Request,
     modes: Precompressed,
@@ -150,7 +150,8 @@ fn look_for<'a>(
         Mode::On => quality > 0,
         Mode::Always => true,
     };
-    // A client that does not get the file must still be told that it exists: caches keep both.
+    // If the file exists, the response must vary even for a client that does not accept the coding,
+    // since caches store both.
     if mode == Mode::Off || (!accepted && !gzip::varies(request)) {
         return look_for(request, modes, codings, first + 1);
     }
@@ -168,7 +169,7 @@ fn look_for<'a>(
     })
 }
 
-/// The answer by what is at the path of a coding.
+/// Handles the result of looking up the path of a coding.
 fn answer(
     request: &mut Request,
     path: &[u8],

@@ -1,7 +1,7 @@
-//! `random_index`: any file of a directory stands for it.
+//! `random_index`: serves a random file of a directory.
 //!
 //! <https://nginx.org/en/docs/http/ngx_http_random_index_module.html>. Runs before `index`. The
-//! directory is read anew for each request, on a thread of the pool; nothing is kept.
+//! directory is read for each request, on a thread of the pool; nothing is cached.
 
 use std::ffi::OsString;
 use std::hash::{BuildHasher, Hasher, RandomState};
@@ -62,7 +62,7 @@ impl Module for RandomIndex {
 }
 
 impl Handle for RandomIndex {
-    /// Content of a URI that ends with a slash: redirects to a file of the directory.
+    /// Handles a URI that ends with a slash: redirects to a file of the directory.
     fn run<'a>(&'a self, request: &'a mut Request, _: &'a mut Exchange) -> Ran<'a> {
         if !request.uri.ends_with(b"/")
             || !matches!(request.method, Method::Get | Method::Head | Method::Post)
@@ -73,11 +73,11 @@ impl Handle for RandomIndex {
     }
 }
 
-/// Why there is no choice.
+/// Why the directory could not be read.
 enum ReadError {
-    /// The directory cannot be opened.
+    /// The directory could not be opened.
     Open(io::Error),
-    /// It could not be read on.
+    /// An entry could not be read.
     Entry { call: String, error: io::Error },
 }
 
@@ -109,7 +109,7 @@ async fn choose(request: &mut Request) -> Step {
     }
 }
 
-/// The names of the regular files of a directory, and of links to such.
+/// The names of a directory's regular files, and of links to regular files.
 fn files(directory: &Path) -> Result<Vec<Vec<u8>>, ReadError> {
     let shown = |path: &Path| logs::Printable(path.as_os_str().as_bytes()).to_string();
     let failed = |call: &str, path: &Path, error| ReadError::Entry {
@@ -141,7 +141,7 @@ fn files(directory: &Path) -> Result<Vec<Vec<u8>>, ReadError> {
     Ok(names)
 }
 
-/// Any number below `count`, which is not 0. It need not be unguessable.
+/// A random number below `count`, which is not 0. It need not be unpredictable.
 fn any_below(count: usize) -> usize {
     let random = u128::from(RandomState::new().build_hasher().finish());
     // Less than `count`, since the first factor is less than 2^64.

@@ -1,6 +1,6 @@
-//! `set_real_ip_from` for requests: see [`rules::realip`]. As in nginx it is looked at when the
-//! head has been read, by the settings of the server, and, if nothing came of that, once the
-//! location is known.
+//! `set_real_ip_from` for requests: see [`rules::realip`]. As in nginx, the server's settings are
+//! applied when the head has been read. If they did not change the address, the location's are
+//! applied once the location is known.
 
 use std::sync::Arc;
 
@@ -37,7 +37,7 @@ impl ByProxy<Request> for Requests {
     }
 }
 
-/// Which proxies a scope believes.
+/// The proxies that a scope trusts.
 pub struct RealIp(Arc<realip::RealIp>);
 
 impl Feature for RealIp {
@@ -68,7 +68,7 @@ impl Handle for RealIp {
     }
 }
 
-/// The variable of a name in lower case, without `$`.
+/// The variable with this name (in lower case, without `$`).
 pub fn find(name: &str) -> Option<BuiltinVariable> {
     realip::find::<Request, Requests>(name)
 }

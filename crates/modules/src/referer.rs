@@ -1,9 +1,8 @@
-//! `valid_referers` and `$invalid_referer`: whether a request comes from a link on a page that may
-//! link here.
+//! `valid_referers` and `$invalid_referer`: whether a request comes from a link on an allowed page.
 //!
-//! <https://nginx.org/en/docs/http/ngx_http_referer_module.html>. The Referer field is whatever
-//! the client likes, so this keeps ordinary browsers of other sites' visitors away and no one
-//! else. Names are looked up as `map` looks up host names.
+//! <https://nginx.org/en/docs/http/ngx_http_referer_module.html>. Clients can send any Referer, so
+//! this only stops ordinary browsers that follow links from other sites. Names are looked up as in
+//! `map` with host names.
 
 use std::sync::Arc;
 
@@ -24,10 +23,10 @@ use variables::regex::Regexes;
 
 const SL: Contexts = Contexts::SERVER.or(Contexts::LOCATION);
 
-/// The longest host of a Referer that is looked at, in bytes (nginx's buffer).
+/// The longest examined host of a Referer, in bytes (nginx's buffer).
 const HOST_LENGTH_MAX: usize = 256;
 
-/// The shortest Referer that can be valid, in bytes: `http://i.ru`.
+/// The length of the shortest valid Referer, in bytes: `http://i.ru`.
 const LENGTH_MIN: usize = 11;
 
 /// Declares the directive `valid_referers`.
@@ -79,7 +78,7 @@ pub struct Referers {
     names: RefererHosts,
     /// Patterns for the text after the scheme.
     patterns: Arc<Regexes<Regex>>,
-    /// The server's own names that are patterns, for the host.
+    /// The server names that are patterns, for the host.
     server_patterns: Regexes<Regex>,
     none: bool,
     blocked: bool,
@@ -121,7 +120,7 @@ impl Feature for Referers {
             let sizes = [&REFERER_HASH_MAX_SIZE, &REFERER_HASH_BUCKET_SIZE];
             framework::tables::check(scope, "referer_hash", sizes)?;
         }
-        // As in nginx: a scope without patterns of its own has those of the scope around it.
+        // As in nginx: a scope without patterns of its own inherits those of the enclosing scope.
         if !patterns.is_empty() {
             referers.patterns = Arc::new(Regexes::new(patterns, |regex| regex));
         } else if let Some(around) = scope.parent() {
@@ -153,8 +152,8 @@ impl Referers {
         Ok(())
     }
 
-    /// Whether a Referer field may be there, or be missing. `undecided` hears of a pattern that
-    /// could not be decided on this part of the field.
+    /// Whether a Referer field, or its absence, is allowed. `undecided` is called for a pattern
+    /// whose match on this part of the field fails with an error.
     fn allow(&self, referer: Option<&[u8]>, undecided: impl Fn(&Regex, &[u8], Undecided)) -> bool {
         if self.is_off() {
             return true;
@@ -207,7 +206,7 @@ fn without_scheme(referer: &[u8]) -> Option<&[u8]> {
     rest.filter(|_| referer.len() >= LENGTH_MIN)
 }
 
-/// Hosts by name or wildcard, with the beginning of the path that belongs to each.
+/// Hosts by name or wildcard, each with a path prefix.
 #[derive(Debug, Default)]
 struct RefererHosts {
     keys: Keys,
@@ -243,7 +242,7 @@ impl RefererHosts {
     }
 }
 
-/// What holds in a plan; nothing where it is off.
+/// The setting of a plan; unset if off.
 static REFERERS: PlanSlot<Referers> = PlanSlot::new();
 
 impl Module for Referers {
@@ -260,7 +259,7 @@ impl Module for Referers {
     }
 }
 
-/// `$invalid_referer`: `1`, or empty where the Referer is valid.
+/// `$invalid_referer`: `1`, or empty if the Referer is valid.
 pub fn invalid_referer(request: &mut Request, out: &mut Vec<u8>) -> bool {
     let undecided = |regex: &Regex, subject: &[u8], cause| {
         regex.alert(request, subject, cause, "");
@@ -273,7 +272,7 @@ pub fn invalid_referer(request: &mut Request, out: &mut Vec<u8>) -> bool {
     true
 }
 
-/// The variable of a name in lower case, without `$`.
+/// The variable with this name (in lower case, without `$`).
 pub fn find(name: &str) -> Option<BuiltinVariable> {
     (name == "invalid_referer").then(|| BuiltinVariable::once(invalid_referer).assignable())
 }

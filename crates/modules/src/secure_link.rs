@@ -1,8 +1,8 @@
-//! `secure_link`: links that carry a signature and the time until which they hold.
+//! `secure_link`: links with a signature and a time of expiry.
 //!
-//! <https://nginx.org/en/docs/http/ngx_http_secure_link_module.html>. The module only makes
-//! variables; what becomes of a request whose link is not right is for `if` to say. Signatures are
-//! MD5 digests over a text with a secret in it, because that is what the links out there have.
+//! <https://nginx.org/en/docs/http/ngx_http_secure_link_module.html>. The module only sets
+//! variables; the configuration rejects requests with invalid links, with `if`. Signatures are MD5
+//! digests of a text with a secret, for compatibility with existing links.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -23,7 +23,7 @@ use proto::base64::{self, Alphabet};
 
 const HSL: Contexts = Contexts::HTTP.or(Contexts::SERVER).or(Contexts::LOCATION);
 
-/// The longest signature that is decoded, in characters.
+/// Maximum length of a signature that is decoded, in characters.
 const SIGNATURE_LENGTH_MAX: usize = 24;
 
 /// Declares the directive `secure_link expression`.
@@ -51,7 +51,7 @@ pub static SECURE_LINK_SECRET: Setting<Bytes> =
              this word in hexadecimal, and `$secure_link` is `rest` where it is right.",
         );
 
-/// How links of a scope are signed.
+/// How the links of a scope are signed.
 #[derive(Clone, Debug, Default)]
 pub struct SecureLink {
     signature: Option<Template>,
@@ -71,7 +71,7 @@ impl Feature for SecureLink {
             secret: scope.own(&SECURE_LINK_SECRET)?,
             compiled: None,
         };
-        // Also where one stands without the other, what it names must be there.
+        // Compiles either directive even without the other, so that unknown variables are reported.
         for written in [&link.signature, &link.signed].into_iter().flatten() {
             let _: Text = compiler.text(written);
         }
@@ -98,7 +98,7 @@ impl Feature for SecureLink {
     }
 }
 
-/// What holds in a plan; nothing where it is off.
+/// The setting of a plan; unset if off.
 static OF_PLAN: PlanSlot<SecureLink> = PlanSlot::new();
 
 impl Module for SecureLink {
@@ -113,7 +113,7 @@ impl Module for SecureLink {
     }
 }
 
-/// Appends the value of `$secure_link`, and says whether it has one.
+/// Appends the value of `$secure_link`; false if it has none.
 pub fn secure_link(request: &mut Request, out: &mut Vec<u8>) -> bool {
     let http = Rc::clone(&request.http);
     let Some(link) = http.plan(request.plan.id).of(&OF_PLAN) else {
@@ -155,7 +155,7 @@ pub fn secure_link(request: &mut Request, out: &mut Vec<u8>) -> bool {
     true
 }
 
-/// The time that `$secure_link` has found in a link.
+/// The time of expiry that `$secure_link` has found in a link.
 static EXPIRES: Slot<Expires, OfPass> = Slot::new();
 
 #[derive(Default)]
@@ -163,7 +163,7 @@ struct Expires(Bytes);
 
 impl SlotValue for Expires {}
 
-/// `$secure_link_expires`, once `$secure_link` has been asked for.
+/// `$secure_link_expires`, which has a value once `$secure_link` has been evaluated.
 pub fn secure_link_expires(request: &mut Request, out: &mut Vec<u8>) -> bool {
     match request.pass.get(&EXPIRES) {
         Some(Expires(expires)) => {
@@ -174,7 +174,7 @@ pub fn secure_link_expires(request: &mut Request, out: &mut Vec<u8>) -> bool {
     }
 }
 
-/// What follows the hash in `/prefix/hash/rest`, where the hash is right.
+/// The `rest` of `/prefix/hash/rest`, if the hash is valid.
 fn rest_of_link<'a>(target: &'a [u8], secret: &[u8]) -> Option<&'a [u8]> {
     let behind = |text: &'a [u8]| {
         let slash = memchr::memchr(b'/', text)?;
@@ -198,13 +198,13 @@ fn rest_of_link<'a>(target: &'a [u8], secret: &[u8]) -> Option<&'a [u8]> {
     equal(&hash, &digest).then_some(rest)
 }
 
-/// Compares without telling by its time where the difference is.
+/// Compares in constant time, so that the time does not reveal the position of a difference.
 fn equal(one: &[u8], other: &[u8]) -> bool {
     let difference = one.iter().zip(other).fold(0, |all, (a, b)| all | (a ^ b));
     one.len() == other.len() && std::hint::black_box(difference) == 0
 }
 
-/// The variable of a name in lower case, without `$`.
+/// The variable with this name (in lower case, without `$`).
 pub fn find(name: &str) -> Option<BuiltinVariable> {
     match name {
         "secure_link" => Some(BuiltinVariable::once(secure_link)),

@@ -1,8 +1,9 @@
-//! `stub_status`: a handful of numbers about connections and requests, as monitors know them.
+//! `stub_status`: basic metrics of connections and requests, in the format that monitoring tools
+//! parse.
 //!
-//! <https://nginx.org/en/docs/http/ngx_http_stub_status_module.html>. The numbers are those of
-//! all threads ([`counters`](framework::counters)) since the worker process started, and go on
-//! over reloads. Not here: anything per server or location.
+//! <https://nginx.org/en/docs/http/ngx_http_stub_status_module.html>. The numbers are sums over all
+//! threads ([`counters`](framework::counters)) since the worker process started, and continue over
+//! reloads. Nothing is counted per server or location.
 
 use bytes::Bytes;
 use conf::{Arity, Contexts, Declared, Fault, Inherit, ScopeRef, Setting, parse};
@@ -16,7 +17,7 @@ use http::variables::{BuiltinVariable, Evaluate};
 use proto::method::Method;
 use variables::write::decimal;
 
-/// `stub_status`; nginx before 1.7.5 wanted an argument, which it never looked at.
+/// `stub_status`; nginx before 1.7.5 required an argument, which it ignored.
 pub static STUB_STATUS: Setting<()> = Setting::new("stub_status", &[""], parse::nothing)
     .contexts(Contexts::SERVER.or(Contexts::LOCATION))
     .arity(Arity::between(0, 1))
@@ -33,7 +34,7 @@ pub static STUB_STATUS: Setting<()> = Setting::new("stub_status", &[""], parse::
 /// Directives of this module, for the table.
 pub const DIRECTIVES: &[&dyn Declared] = &[&STUB_STATUS];
 
-/// What answers where `stub_status` stands.
+/// The content handler of `stub_status`.
 pub fn content(_: &Compiler<'_>, _: ScopeRef<'_>) -> Result<Option<Content>, Fault> {
     Ok(Some(Content::of(StubStatus)))
 }
@@ -46,7 +47,7 @@ impl Handle for StubStatus {
     }
 }
 
-/// Answers with the page.
+/// Responds with the page.
 fn serve(request: &mut Request) -> Step {
     if !matches!(request.method, Method::Get | Method::Head) {
         return Step::Finish(405);
@@ -55,8 +56,8 @@ fn serve(request: &mut Request) -> Step {
     page(request, 200, Bytes::from_static(b"text/plain"), text.into())
 }
 
-/// The page, with nginx's spaces at the ends of lines. What is accepted is handled: where there
-/// is no room, nothing is accepted.
+/// The page, with nginx's spaces at the ends of lines. Every accepted connection is handled:
+/// without room for a connection, none is accepted.
 fn text(totals: &Totals) -> String {
     let Totals {
         accepted,
@@ -75,7 +76,7 @@ fn text(totals: &Totals) -> String {
     )
 }
 
-/// The variable of a name in lower case, without `$`.
+/// The variable with this name (in lower case, without `$`).
 pub fn find(name: &str) -> Option<BuiltinVariable> {
     let evaluate: Evaluate = match name {
         "connections_active" => |request, out| connections(request, |totals| totals.active, out),
@@ -87,7 +88,7 @@ pub fn find(name: &str) -> Option<BuiltinVariable> {
     Some(BuiltinVariable::computed(evaluate))
 }
 
-/// A number of connections, over all threads.
+/// Appends a number of connections, summed over all threads.
 fn connections(request: &Request, number: fn(&Totals) -> u64, out: &mut Vec<u8>) -> bool {
     decimal(number(&request.connection.worker.counters().totals()), out)
 }
@@ -96,7 +97,7 @@ fn connections(request: &Request, number: fn(&Totals) -> u64, out: &mut Vec<u8>)
 mod tests {
     use super::*;
 
-    /// As nginx 1.31 answers the first request after its start.
+    /// The response of nginx 1.31 to the first request after its start.
     #[test]
     fn the_page_is_that_of_nginx() {
         let totals = Totals {

@@ -1,7 +1,7 @@
-//! `try_files`: the first file that exists is the one to serve.
+//! `try_files`: serves the first file that exists.
 //!
-//! <https://nginx.org/en/docs/http/ngx_http_core_module.html#try_files>. It only chooses the
-//! URI: serving the file is the content phase's business. Not inherited.
+//! <https://nginx.org/en/docs/http/ngx_http_core_module.html#try_files>. This module only chooses
+//! the URI; the content phase serves the file. Not inherited.
 
 use std::sync::Arc;
 
@@ -33,7 +33,7 @@ pub static TRY_FILES: Setting<TryFilesLine> = Setting::new(
          parameter is the URI of an internal redirect, a named location, or a status code.",
 );
 
-/// The words of a `try_files`, understood.
+/// The parsed words of a `try_files`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TryFilesLine {
     candidates: Vec<(Template, bool)>,
@@ -46,33 +46,33 @@ enum ParsedOtherwise {
     Uri(Template),
 }
 
-/// What a scope itself writes: it is off in every other.
+/// The `try_files` of a scope, which is not inherited.
 #[derive(Debug)]
 pub struct TryFiles {
     candidates: Box<[Candidate]>,
     otherwise: Otherwise,
 }
 
-/// A name that `try_files` looks for.
+/// A file or directory to look for.
 #[derive(Debug)]
 struct Candidate {
     name: Text,
-    /// The name ends with a slash: only a directory matches.
+    /// Whether the name ends with a slash, so that only a directory matches.
     is_directory: bool,
 }
 
-/// What happens where nothing exists.
+/// The fallback if nothing exists.
 #[derive(Debug)]
 enum Otherwise {
     Code(u16),
-    /// An internal redirect, or a named location where it begins with `@`.
+    /// An internal redirect, or a named location if the text begins with `@`.
     Uri(Text),
 }
 
 impl Feature for TryFiles {
     const DIRECTIVES: &'static [&'static dyn Declared] = &[&TRY_FILES];
 
-    /// No scope gets it from the one around it.
+    /// A scope does not inherit from the enclosing one.
     fn owner(scope: ScopeRef<'_>) -> ScopeRef<'_> {
         if scope.writes(Self::DIRECTIVES) {
             scope
@@ -189,7 +189,7 @@ impl TryFiles {
         self.go_on(request, path, root, &self.candidates)
     }
 
-    /// Does the same, and says for which paths it has looked.
+    /// Runs the lookup, and also returns the paths that it has looked up.
     async fn look(&self, request: &mut Request) -> (Step, Vec<String>) {
         let mut looked_for = Vec::new();
         if !request.has_filename() {
@@ -213,8 +213,8 @@ impl TryFiles {
         (self.otherwise(request, alias), looked_for)
     }
 
-    /// Looks for these, the last of the candidates. The path begins with the root, whose length is
-    /// given.
+    /// Looks for the rest of the candidates. `path` begins with the root, which is `root` bytes
+    /// long.
     fn go_on<'a>(
         &'a self,
         request: &'a mut Request,
@@ -238,7 +238,7 @@ impl TryFiles {
         })
     }
 
-    /// What happens where nothing exists.
+    /// The fallback if nothing exists.
     fn otherwise(&self, request: &mut Request, alias: Option<Alias>) -> Step {
         let uri = match &self.otherwise {
             Otherwise::Code(code) => return Step::Finish(*code),
@@ -250,7 +250,7 @@ impl TryFiles {
     }
 }
 
-/// Whether what was found at a path is what a candidate wants.
+/// Whether the result of a lookup is of the kind that a candidate requires.
 fn is_there(
     request: &Request,
     path: &[u8],
@@ -276,9 +276,9 @@ fn is_there(
     false
 }
 
-/// Appends a name as it stands below the root. Where an `alias` replaces a prefix and a name with
-/// variables begins with that prefix, it is left out: `$uri` then means the file of the URI. (The
-/// last parameter is treated alike. That is a fault of nginx's which configurations rely on.)
+/// Appends a candidate's name to the root. If an `alias` replaces a prefix and a name with
+/// variables begins with that prefix, the prefix is omitted: `$uri` then means the file of the URI.
+/// (The fallback is treated alike. That is a bug of nginx which configurations rely on.)
 fn append_name(name: &Text, alias: Option<Alias>, request: &mut Request, out: &mut Vec<u8>) {
     let start = out.len();
     name.append_to(request, out);
@@ -294,7 +294,7 @@ fn append_name(name: &Text, alias: Option<Alias>, request: &mut Request, out: &m
     }
 }
 
-/// Makes a name that exists the URI.
+/// Makes an existing name the URI.
 fn choose(request: &mut Request, alias: Option<Alias>, name: &[u8], is_directory: bool) {
     match alias {
         None => request.uri.clear(),
@@ -308,7 +308,7 @@ fn choose(request: &mut Request, alias: Option<Alias>, name: &[u8], is_directory
     request.uri.extend_from_slice(name);
 }
 
-/// The step that the last parameter asks for.
+/// The step of the fallback.
 fn redirect(mut uri: Vec<u8>) -> Step {
     if uri.first() == Some(&b'@') {
         return Step::Named(Bytes::from(uri));
@@ -321,7 +321,7 @@ fn redirect(mut uri: Vec<u8>) -> Step {
         }
         None => Vec::new(),
     };
-    // They are there even without a question mark, as in nginx.
+    // The arguments are set even without a question mark, as in nginx.
     Step::Redirect {
         uri,
         args: Some(args),

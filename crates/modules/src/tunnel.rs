@@ -1,10 +1,10 @@
-//! `tunnel_pass`: a tunnel for clients that ask for one by CONNECT (RFC 9110, section 9.3.6).
+//! `tunnel_pass`: tunnels for clients that send CONNECT (RFC 9110, section 9.3.6).
 //!
-//! <https://nginx.org/en/docs/http/ngx_http_tunnel_module.html>. A server in which the directive
-//! stands lets CONNECT in, over HTTP/1.1; any other refuses it before a phase is asked. Where a
-//! tunnel may lead is for the configuration to say: without an argument it is wherever the client
-//! wants. Peers are tried as those of `proxy_pass` are (`proxying::peer_attempts`), and once one
-//! has been connected to, the client has its 200 and `proxying::tunnel` carries bytes.
+//! <https://nginx.org/en/docs/http/ngx_http_tunnel_module.html>. A server with this directive
+//! accepts CONNECT over HTTP/1.1; all others reject it before any phase. The configuration must
+//! restrict the targets: without an argument, a tunnel leads wherever the client asks. Peers are
+//! tried as with `proxy_pass` (`proxying::peer_attempts`). Once a peer is connected, the client
+//! gets status 200, and `proxying::tunnel` forwards bytes.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -39,11 +39,11 @@ use rules::upstream::socket::SocketSettings;
 
 const HSL: Contexts = Contexts::HTTP.or(Contexts::SERVER).or(Contexts::LOCATION);
 
-/// What connections must agree on to be used again: nobody else says this, as each tunnel has one
-/// of its own.
+/// The key for the reuse of connections; no other module has this key, and each tunnel has a
+/// connection of its own.
 const NEVER_SHARED: &[u8] = b"tunnel";
 
-/// Nothing is spoken, and addresses have no scheme.
+/// A tunnel has no protocol, and addresses have no scheme.
 static SCHEMES: Schemes = Schemes {
     meant: Scheme::plain(""),
     written: &[],
@@ -89,7 +89,7 @@ const fn time(name: &'static str) -> Setting<Duration> {
         .default("60s")
 }
 
-/// What it shares with the other modules that pass requests on.
+/// The directives in common with the other proxying modules.
 static TUNNEL: Family = Family::of("tunnel_");
 
 /// The directives of this module.
@@ -109,7 +109,7 @@ pub const DIRECTIVES: &[&dyn Declared] = &[
     &TUNNEL.next_upstream_timeout,
 ];
 
-/// `tunnel_*` of a scope, but for `tunnel_pass` itself.
+/// `tunnel_*` of a scope, except `tunnel_pass` itself.
 struct Settings {
     tries: RetryPolicy,
     read_timeout: Duration,
@@ -156,7 +156,7 @@ struct TunnelPass {
     destination: Destination,
 }
 
-/// What answers where `tunnel_pass` stands.
+/// The content handler of `tunnel_pass`.
 pub fn content(compiler: &Compiler<'_>, scope: ScopeRef<'_>) -> Result<Option<Content>, Fault> {
     let Some(word) = scope.own(&TUNNEL_PASS)? else {
         return Ok(None);
@@ -175,12 +175,12 @@ pub fn content(compiler: &Compiler<'_>, scope: ScopeRef<'_>) -> Result<Option<Co
     }))
 }
 
-/// Settings are checked wherever they stand, though only `tunnel_pass` uses them.
+/// Checks the settings in every scope, though only `tunnel_pass` uses them.
 pub fn check(plan: &mut PlanBuilder<'_>) -> Option<()> {
     plan.feature::<Settings>().map(drop)
 }
 
-/// Where a tunnel leads that is not told: `$host:$request_port`, what the client has asked for.
+/// The default target of a tunnel: `$host:$request_port`, which the client has asked for.
 fn asked_for() -> Template {
     let variable = |name: &str| TemplatePart::Variable(name.into());
     Template {
@@ -202,7 +202,7 @@ impl Handle for TunnelPass {
     }
 }
 
-/// Nothing is said: a peer that takes the connection is all that a tunnel asks for.
+/// The protocol of a tunnel: an established connection to a peer is enough.
 struct Silence;
 
 impl Dialogue for Silence {
@@ -250,7 +250,7 @@ impl Protocol for TunnelPass {
 
     fn not_found(&self, _: &mut Request) {}
 
-    /// There is none, as CONNECT is let in; what follows the head is for the other end.
+    /// CONNECT has no body; the bytes after the head are for the other end.
     fn reading(&self, _: &Request, _: &PeerTarget) -> BodyReading {
         BodyReading::Whole
     }

@@ -1,5 +1,5 @@
-//! What the API shows of caches: how large they are and how they have answered; and their entries
-//! purged, which is ours.
+//! Caches in the API: their sizes and the statistics of their responses; and the removal of their
+//! entries, which NGINX Plus does not have.
 
 use base::json;
 use bytes::Bytes;
@@ -10,8 +10,8 @@ use super::failure::ApiError;
 use super::server::{lock, resets};
 use super::show::{self, Fields};
 
-/// What caches are said to have answered, in the order in which it is shown, by what
-/// `$upstream_cache_status` says.
+/// The names of responses by cache status, in output order, each with its value of
+/// `$upstream_cache_status`.
 const ANSWERS: [(&str, &str); 7] = [
     ("hit", "HIT"),
     ("stale", "STALE"),
@@ -22,21 +22,21 @@ const ANSWERS: [(&str, &str); 7] = [
     ("bypass", "BYPASS"),
 ];
 
-/// How a cache has answered, in the order of [`ANSWERS`].
+/// The responses of a cache, in the order of [`ANSWERS`].
 pub(super) type CacheAnswers = [CacheAnswer; ANSWERS.len()];
 
-/// What there has been of one way to answer.
+/// The responses with one cache status.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct CacheAnswer {
     responses: u64,
-    /// Bytes of bodies, sent from the cache or received from an upstream.
+    /// Bytes of bodies, sent from the cache or received from the upstream.
     bytes: u64,
-    /// Those that have been stored; of what comes from an upstream alone.
+    /// Stored responses and their bytes; only for responses from an upstream.
     written: Option<(u64, u64)>,
 }
 
 impl CacheAnswer {
-    /// The same without what had been counted at an earlier moment.
+    /// The difference from an earlier reading.
     fn since(self, earlier: CacheAnswer) -> CacheAnswer {
         let before = earlier.written.unwrap_or_default();
         CacheAnswer {
@@ -72,7 +72,7 @@ fn find(request: &Request, name: &Bytes) -> Result<CacheNumbers, ApiError> {
     found.ok_or(ApiError::CacheNotFound)
 }
 
-/// How each cache does, or the one of this name.
+/// Writes the statistics of all caches, or of the cache with this name.
 pub(super) fn show(
     request: &Request,
     only: Option<&Bytes>,
@@ -125,7 +125,7 @@ fn cache(request: &Request, cache: &CacheNumbers, json: &mut json::Writer, field
     });
 }
 
-/// Has what a cache has answered counted from now on.
+/// Resets the response statistics of a cache.
 pub(super) fn reset(request: &Request, name: &Bytes) -> Result<(), ApiError> {
     let found = find(request, name)?;
     if let Some(zone) = resets(&request.local.generation) {
@@ -134,7 +134,7 @@ pub(super) fn reset(request: &Request, name: &Bytes) -> Result<(), ApiError> {
     Ok(())
 }
 
-/// Removes every entry of a cache.
+/// Removes all entries of a cache.
 pub(super) async fn purge(request: &Request, name: &Bytes, user: &Bytes) -> Result<(), ApiError> {
     let found = find(request, name)?;
     let purging = numbers::purging(request, &found.zone).ok_or(ApiError::CacheNotFound)?;

@@ -1,4 +1,4 @@
-//! What the API shows of certificates that servers show to clients. Ours: NGINX Plus has none of it.
+//! Server certificates in the API. Tidegate's own: NGINX Plus does not show them.
 
 use base::json;
 use http::request::Request;
@@ -11,7 +11,7 @@ use super::show;
 
 const SECONDS_OF_A_DAY: i64 = 24 * 60 * 60;
 
-/// Every certificate, the one that ends first in front.
+/// Writes all certificates, in the order of their expiry.
 pub(super) fn all(request: &Request, json: &mut json::Writer) {
     let shown = request.local.generation.part::<ShownCertificates>();
     let mut facts = shown.map(|shown| shown.facts()).unwrap_or_default();

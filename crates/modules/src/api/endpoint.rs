@@ -1,49 +1,49 @@
-//! What paths below the API's location name.
+//! The endpoints that paths below the API's location refer to.
 
 use bytes::Bytes;
 use proto::method::Method;
 
 use super::failure::ApiError;
 
-/// The versions that are answered.
+/// The supported versions.
 pub(super) const VERSIONS: std::ops::RangeInclusive<u8> = 4..=9;
 
-/// What a request is about.
+/// The endpoint of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Endpoint {
     /// The list of versions.
     Versions,
-    /// The list of what there is in a version.
+    /// The list of endpoints of a version.
     Root,
     Nginx,
     Connections,
-    /// Processes that the master has started again.
+    /// Processes that the master has restarted.
     Processes,
-    /// Memory by zones that have a slab allocator, or of the one of this name.
+    /// Memory of all zones with a slab allocator, or of the zone with this name.
     Slabs(Option<Bytes>),
-    /// Resolvers with a `status_zone`, or the one of this name.
+    /// Resolvers with a `status_zone`, or the resolver with this name.
     Resolvers(Option<Bytes>),
     Ssl,
-    /// Certificates that servers show: ours.
+    /// Server certificates (not in NGINX Plus).
     Certificates,
-    /// Whether there is a license.
+    /// The license, which nobody needs.
     License,
-    /// Receive queues whose connections pass the kernel by.
+    /// Receive queues that bypass the kernel.
     XdpQueues,
-    /// What each thread does, or the one of this number.
+    /// The state of all threads, or of the thread with this number.
     Workers(Option<u64>),
-    /// Entries of a cache, to be removed: ours.
+    /// The entries of a cache, for removal (not in NGINX Plus).
     CacheEntries(Bytes),
-    /// Caches, or the one of this name.
+    /// Caches, or the cache with this name.
     Caches(Option<Bytes>),
-    /// The list of what there is of HTTP.
+    /// The list of HTTP endpoints.
     Http,
     HttpRequests,
-    /// Zones of a kind, or the one of this name.
+    /// Zones of a kind, or the zone with this name.
     Zones(Kind, Option<Bytes>),
-    /// Pairs of keys and values of a block, `http` or `stream`, or those of the zone of this name.
+    /// Key-value pairs of a block, `http` or `stream`, or those of the zone with this name.
     Keyvals(&'static str, Option<Bytes>),
-    /// The list of what there is of TCP and UDP.
+    /// The list of endpoints for TCP and UDP.
     Stream,
     /// Groups of servers of a block, `http` or `stream`.
     Upstreams(&'static str, OfUpstreams),
@@ -72,7 +72,7 @@ impl Kind {
         Kind::MemcachedServerZones,
     ];
 
-    /// The block that such zones are of.
+    /// The block of zones of this kind.
     fn block(self) -> &'static str {
         match self {
             Kind::StreamServerZones | Kind::StreamLimitConns => "stream",
@@ -81,7 +81,7 @@ impl Kind {
         }
     }
 
-    /// What it is called in a path.
+    /// The name of the kind in a path.
     pub(super) fn path(self) -> &'static str {
         match self {
             Kind::ServerZones | Kind::StreamServerZones | Kind::MemcachedServerZones => {
@@ -93,7 +93,7 @@ impl Kind {
         }
     }
 
-    /// The version that it came with.
+    /// The first version with this kind.
     fn since(self) -> u8 {
         match self {
             Kind::ServerZones | Kind::StreamServerZones | Kind::MemcachedServerZones => 1,
@@ -103,15 +103,15 @@ impl Kind {
     }
 }
 
-/// Groups of servers, or something of one.
+/// Groups of servers, or a part of one group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum OfUpstreams {
     All,
-    /// The one of this name.
+    /// The group with this name.
     Group(Vec<u8>),
     /// The configuration of its servers.
     Servers(Vec<u8>),
-    /// The configuration of one of them.
+    /// The configuration of one server.
     Server(Vec<u8>, u64),
 }
 
@@ -123,7 +123,7 @@ pub(super) struct RequestedEndpoint {
 }
 
 impl Endpoint {
-    /// What there is in a version.
+    /// The endpoints of a version.
     pub(super) fn of_root(version: u8) -> Vec<&'static str> {
         let mut all = vec![
             "nginx",
@@ -143,8 +143,7 @@ impl Endpoint {
         all
     }
 
-    /// The endpoint that the path behind the location's own name leads to. A slash at its end makes
-    /// no difference.
+    /// Parses the path after the location's name. A slash at its end makes no difference.
     pub(super) fn parse(path: &[u8]) -> Result<RequestedEndpoint, ApiError> {
         let path = path.strip_prefix(b"/").unwrap_or(path);
         let path = path.strip_suffix(b"/").unwrap_or(path);
@@ -193,7 +192,7 @@ impl Endpoint {
                 Endpoint::Upstreams("stream", OfUpstreams::parse(rest)?)
             }
             [b"stream", rest @ ..] => Endpoint::of_zones("stream", version, rest)?,
-            // Not nginx's, so no list names them.
+            // Not an endpoint of nginx, so no list contains it.
             [b"xdp"] => Endpoint::XdpQueues,
             [b"memcached", rest @ ..] => Endpoint::of_zones("memcached", version, rest)?,
             _ => return Err(ApiError::PathNotFound),
@@ -201,7 +200,7 @@ impl Endpoint {
         Ok(RequestedEndpoint { version, endpoint })
     }
 
-    /// Zones of a block, as far as a version has them.
+    /// Zones of a block, if the version has them.
     fn of_zones(block: &'static str, version: u8, path: &[&[u8]]) -> Result<Endpoint, ApiError> {
         let (kind, name) = match path {
             [kind] => (*kind, None),
@@ -217,33 +216,33 @@ impl Endpoint {
         Ok(Endpoint::Zones(kind.ok_or(ApiError::PathNotFound)?, name))
     }
 
-    /// What there is of HTTP in a version.
+    /// The HTTP endpoints of a version.
     pub(super) fn of_http(version: u8) -> Vec<&'static str> {
         let mut all = vec!["requests", "upstreams", "keyvals", "caches"];
         all.extend(Endpoint::kinds("http", version));
         all
     }
 
-    /// What there is of TCP and UDP in a version.
+    /// The endpoints of a version for TCP and UDP.
     pub(super) fn of_stream(version: u8) -> Vec<&'static str> {
         let mut all = vec!["upstreams", "keyvals"];
         all.extend(Endpoint::kinds("stream", version));
         all
     }
 
-    /// What a version calls the zones of a block.
+    /// The names of a block's kinds of zones in a version.
     fn kinds(block: &'static str, version: u8) -> impl Iterator<Item = &'static str> {
         let kinds = Kind::ALL.into_iter();
         let kinds = kinds.filter(move |kind| kind.block() == block && kind.since() <= version);
         kinds.map(Kind::path)
     }
 
-    /// Whether a body says what a request of this method wants.
+    /// Whether requests with this method have a body.
     pub(super) fn takes_body(method: Method) -> bool {
         matches!(method, Method::Post | Method::Patch)
     }
 
-    /// The methods that it has.
+    /// The methods of the endpoint.
     pub(super) fn methods(&self) -> &'static str {
         match self {
             Endpoint::Versions
@@ -296,7 +295,7 @@ fn version_of(text: &[u8]) -> Option<u8> {
     (VERSIONS.contains(&version) && text.len() == 1).then_some(version)
 }
 
-/// A number in digits and nothing else.
+/// Parses a number that consists of digits only.
 fn number(text: &[u8]) -> Option<u64> {
     let is_number = !text.is_empty() && text.iter().all(u8::is_ascii_digit);
     let text = std::str::from_utf8(text).ok().filter(|_| is_number)?;
@@ -347,7 +346,7 @@ mod tests {
         }
     }
 
-    /// By the history on nginx.org's page of the API.
+    /// By the history on nginx.org's page about the API.
     #[test]
     fn zones_came_with_versions() {
         for (kind, since) in [
@@ -384,7 +383,7 @@ mod tests {
         for path in ["/9/x", "/9/nginx/x", "/9/http/x", "/9/http/upstreams/a/b"] {
             assert_eq!(parsed(path), Err(ApiError::PathNotFound), "{path}");
         }
-        // One that wraps is none.
+        // A number that overflows is invalid.
         for id in ["x", "-1", "+1", "", "18446744073709551616", "1e3", "0x1"] {
             let path = format!("/9/http/upstreams/a/servers/{id}/");
             assert_eq!(parsed(&path), Err(ApiError::BadServerId), "{path}");

@@ -1,4 +1,4 @@
-//! Why the API does not do what it was asked, with the statuses, texts and codes of NGINX Plus.
+//! Errors of the API, with the statuses, texts and codes of NGINX Plus.
 //!
 //! <https://nginx.org/en/docs/http/ngx_http_api_module.html#def_nginx_error>
 
@@ -9,12 +9,12 @@ use http::response::output;
 
 use super::endpoint::Kind;
 
-/// What is wrong with a request, one variant a cause.
+/// Why a request failed, with one variant per cause.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum ApiError {
-    /// The path names no version, or one that there is not.
+    /// The path contains no version, or an unsupported one.
     UnknownVersion,
-    /// The path leads nowhere.
+    /// The path is not an endpoint.
     PathNotFound,
     /// No group of servers has the name.
     UpstreamNotFound,
@@ -26,7 +26,7 @@ pub(super) enum ApiError {
     ResolverNotFound,
     /// No cache has the name.
     CacheNotFound,
-    /// No thread has the number.
+    /// No thread has this number.
     WorkerNotFound,
     /// Some entries of a cache could not be removed.
     NotPurged,
@@ -36,53 +36,53 @@ pub(super) enum ApiError {
     KeyNotFound,
     /// The zone has the key already.
     KeyExists,
-    /// The body says nothing that could be done with a zone, and why.
+    /// The body is not a valid change of a zone, for this reason.
     KeyvalFormat(&'static str),
-    /// The zone has no room.
+    /// The zone is full.
     KeyvalFull,
-    /// The group has no `zone`, so that it stays as the configuration has it.
+    /// The group has no `zone`, so its servers cannot be changed.
     UpstreamStatic,
-    /// A server's number is none.
+    /// The number of a server is malformed.
     BadServerId,
-    /// No server of the group has the number.
+    /// No server of the group has this number.
     ServerNotFound(u64),
-    /// A lookup says what the server is.
+    /// The server's address comes from a DNS lookup.
     ServerImmutable(u64),
-    /// A lookup says what weight it has.
+    /// The server's weight comes from a DNS lookup.
     WeightImmutable(u64),
-    /// Another server has the address.
+    /// Another server has this address.
     EntryExists,
-    /// The group's way to share requests out has no room for servers that stand by.
+    /// The group's balancing method does not support backup servers.
     NoBackup(String),
-    /// The group has as many servers as it may have.
+    /// The group has reached its maximum number of servers.
     OutOfMemory(String),
     /// The group's file could not be written.
     StateNotWritten,
-    /// A member of the body has a value that it may not have.
+    /// A member of the body has an invalid value.
     BadValue(&'static str, &'static str),
-    /// The body has a member that nothing is known of.
+    /// The body has an unknown member.
     UnknownParameter(String),
-    /// The body names no server.
+    /// The body does not name a server.
     MissingServer,
-    /// A member of the body is an object or a list.
+    /// A member of the body is an object or an array.
     Nested,
-    /// The address of a server is none, and why.
+    /// The address of a server is invalid, for this reason.
     BadAddress(String),
-    /// The address of a server is a name, which nothing looks up.
+    /// The address of a server is a host name, and no resolver looks it up.
     NoResolver,
-    /// The body is no JSON object.
+    /// The body is not a JSON object.
     Json,
-    /// The body has not come whole.
+    /// The body was not received completely.
     BodyUnread,
     /// The body is longer than `client_body_buffer_size`.
     BodyTooLarge,
-    /// The method is not allowed there; those that are.
+    /// The method is not allowed; the value lists the allowed ones.
     MethodDisabled(&'static str),
-    /// Anyone could send this request, so that it is refused.
+    /// The location is unprotected, so anyone could send this request.
     Unprotected,
-    /// A page of another site has made a browser send it.
+    /// The request comes from a browser, on behalf of another site's page.
     Foreign,
-    /// The host that was asked for is neither an address nor a name of the server.
+    /// The requested host is neither an address nor a name of the server.
     UnknownHost,
 }
 
@@ -217,7 +217,7 @@ impl ApiError {
     }
 }
 
-/// The response that tells of a failure to the request of this `$request_id`.
+/// The response for an error; `request_id` is the request's `$request_id`.
 pub(super) fn respond(request: &mut Request, failure: &ApiError, request_id: &Text) -> Step {
     let request_id = request_id.evaluate(request);
     let mut json = json::Writer::default();

@@ -1,4 +1,4 @@
-//! Pairs of `keyval_zone`, as the API shows and changes them.
+//! Key-value pairs of `keyval_zone` in the API.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -28,7 +28,7 @@ fn zone(request: &Request, of: &str, name: &Bytes) -> Result<Arc<Zone<Pairs>>, A
     found.ok_or(ApiError::KeyvalNotFound)
 }
 
-/// The pairs of all zones.
+/// Writes the pairs of all zones.
 pub(super) fn all(request: &Request, of: &str, json: &mut json::Writer, fields: &Fields) {
     json.object(|json| {
         for zone in zones(request, of) {
@@ -42,7 +42,7 @@ pub(super) fn all(request: &Request, of: &str, json: &mut json::Writer, fields: 
     });
 }
 
-/// The pairs of a zone, or the one that the argument `key` asks for.
+/// Writes the pairs of a zone, or the pair that the argument `key` names.
 pub(super) fn one(
     request: &Request,
     of: &str,
@@ -134,7 +134,7 @@ pub(super) async fn clear(
     Ok(())
 }
 
-/// What a body says of a key: nothing is `null`, which removes it.
+/// The change that a body requests for a key; `null` stands for no value, which removes the key.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct KeyvalPatch {
     value: Option<Bytes>,
@@ -179,7 +179,7 @@ fn of_members(members: Map<String, Value>) -> Result<KeyvalPatch, ApiError> {
     }
 }
 
-/// Writing a file may take its time, and whoever comes meanwhile waits.
+/// Edits a zone. Writing its file may take time, during which other edits wait.
 async fn edit(zone: &Arc<Zone<Pairs>>, edit: Edit) -> Result<(), ApiError> {
     let done = if zone.settings().file.is_some() {
         let zone = Arc::clone(zone);
@@ -206,7 +206,7 @@ async fn edit(zone: &Arc<Zone<Pairs>>, edit: Edit) -> Result<(), ApiError> {
     })
 }
 
-/// Who has done what: values are not told, since they may be secret.
+/// Logs a change and its author. Values are not logged, since they may be secret.
 fn tell(request: &Request, zone: &Zone<Pairs>, what: &str, user: &Bytes) {
     let by = if user.is_empty() {
         String::new()

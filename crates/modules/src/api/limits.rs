@@ -1,5 +1,4 @@
-//! What the API shows of `limit_req` and `limit_conn`: how many requests each zone has let pass,
-//! delayed and refused.
+//! `limit_req` and `limit_conn` in the API: the outcomes of requests per zone.
 
 use base::json;
 use framework::zone::{AnyZone, Fact};
@@ -9,7 +8,7 @@ use rules::limit_conn::Connections;
 use super::endpoint::Kind;
 use super::show::{self, Fields};
 
-/// What is told of a zone, in the order in which it is shown.
+/// The outcomes of a zone, in output order.
 const OUTCOMES: [&str; 5] = [
     "passed",
     "delayed",
@@ -18,8 +17,8 @@ const OUTCOMES: [&str; 5] = [
     "rejected_dry_run",
 ];
 
-/// How many requests a zone has had, by what has become of them; what there is not, as delays of
-/// `limit_conn`, is `None`.
+/// The number of requests of a zone, by outcome; `None` for outcomes that the zone does not have,
+/// such as delays of `limit_conn`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Outcomes([Option<u64>; OUTCOMES.len()]);
 
@@ -37,7 +36,7 @@ impl Outcomes {
         outcomes
     }
 
-    /// The same without what had been counted at an earlier moment.
+    /// The difference from an earlier reading.
     pub(super) fn since(&self, earlier: &Outcomes) -> Outcomes {
         let mut since = self.clone();
         for (now, then) in since.0.iter_mut().zip(earlier.0) {
@@ -57,7 +56,7 @@ impl Outcomes {
     }
 }
 
-/// Every zone of this kind, with its name.
+/// All zones of this kind, with their names.
 pub(super) fn all(request: &Request, kind: Kind) -> Vec<(String, Outcomes)> {
     let zones = &request.local.generation.zones;
     let of_kind = zones.iter().filter(|zone| match kind {
@@ -66,7 +65,7 @@ pub(super) fn all(request: &Request, kind: Kind) -> Vec<(String, Outcomes)> {
             let of_http = zones.find::<Connections<Request>>(zone.name()).is_some();
             zone.kind() == "limit_conn" && !of_http
         }
-        // Those of stream are of the same kind, for another context.
+        // Zones of `stream` have the same kind, but another context.
         _ => zones.find::<Connections<Request>>(zone.name()).is_some(),
     });
     of_kind

@@ -1,4 +1,4 @@
-//! Servers of a group, as requests add, change and remove them.
+//! Servers of groups, as API requests add, change and remove them.
 
 use std::time::Duration;
 
@@ -13,22 +13,22 @@ use serde_json::{Map, Value};
 
 use super::failure::ApiError;
 
-/// The greatest weight that a server is given: what a group does for each part of one has an end
-/// then.
+/// Maximum weight of a server, since the work of some balancing methods grows with the sum of
+/// weights.
 const WEIGHT_MAX: u64 = 65_535;
 
-/// What a body says of a server.
+/// A server in the body of a request.
 #[derive(Debug, Default)]
 pub(super) struct MemberPatch {
     patch: Patch,
     side: Option<SideOf>,
     id: Option<u64>,
-    /// Its members as they came, for the log.
+    /// The members of the body as received, for the log.
     text: String,
 }
 
 impl MemberPatch {
-    /// Reads the body of a request.
+    /// Parses the body of a request.
     pub(super) fn parse(body: &[u8], default_port: Option<u16>) -> Result<MemberPatch, ApiError> {
         let body: Map<String, Value> = serde_json::from_slice(body).map_err(|_| ApiError::Json)?;
         let mut written = MemberPatch::default();
@@ -96,7 +96,7 @@ impl MemberPatch {
             "route" => {
                 let route = text_of(value).filter(|route| !route.contains(&0));
                 let route = route.ok_or(ApiError::BadValue("route", "UpstreamBadRoute"))?;
-                // An empty one, as it is shown where there is none, takes it away.
+                // An empty route, which is also how a missing one is shown, removes the route.
                 patch.id = Some(match route {
                     b"" => Bytes::new(),
                     route => {
@@ -145,7 +145,7 @@ fn text_of(value: &Value) -> Option<&[u8]> {
     value.as_str().map(str::as_bytes)
 }
 
-/// The address that is written, and how it is written.
+/// Parses an address; returns it with its written form.
 fn address_of(text: &str, default_port: Option<u16>) -> Result<(Address, Bytes), ApiError> {
     if text.contains('\0') {
         return Err(ApiError::BadAddress("invalid host".to_owned()));
@@ -162,7 +162,7 @@ fn address_of(text: &str, default_port: Option<u16>) -> Result<(Address, Bytes),
     Ok((address, server))
 }
 
-/// A group that may be changed.
+/// Checks that a group may be changed.
 fn changeable(block: &Block) -> Result<(), ApiError> {
     match &block.zone {
         Some(_) => Ok(()),
@@ -208,7 +208,7 @@ pub(super) async fn change(
 ) -> Result<Member, ApiError> {
     changeable(block)?;
     let member = find(block, id)?;
-    // What cannot be changed may be said as it is.
+    // Values that cannot be changed are accepted if they equal the current ones.
     if written.side.is_some_and(|side| side != member.side) {
         return Err(ApiError::BadValue("backup", "UpstreamConfFormatError"));
     }
@@ -228,7 +228,7 @@ pub(super) async fn change(
     }
     let changed = edit(block, Edit::Change(id, Box::new(patch))).await;
     let member = changed.map_err(|failure| match failure {
-        // A change knows no conflict.
+        // The documented errors of a change do not include a conflict.
         ApiError::EntryExists => {
             ApiError::BadAddress("address of another server of the group".to_owned())
         }
@@ -239,7 +239,7 @@ pub(super) async fn change(
     Ok(member)
 }
 
-/// Without a route, a server is named by its address.
+/// Without a route, a server's identifier is derived from its address.
 fn named(name: &[u8], patch: &mut Patch) {
     if patch.id.as_ref().is_some_and(Bytes::is_empty) {
         patch.id = Some(hash_of(name));
@@ -260,7 +260,7 @@ pub(super) async fn remove(
     Ok(())
 }
 
-/// The server of this number.
+/// The server with this number.
 pub(super) fn find(block: &Block, id: u64) -> Result<Member, ApiError> {
     let roster = block.group.roster();
     let members = roster.members().into_iter();
@@ -274,7 +274,7 @@ pub(super) fn find(block: &Block, id: u64) -> Result<Member, ApiError> {
     })
 }
 
-/// Writing a file may take its time, and whoever comes meanwhile waits.
+/// Edits a group. Writing its file may take time, during which other edits wait.
 async fn edit(block: &Block, edit: Edit) -> Result<Member, ApiError> {
     let roster = block.group.roster();
     let id = match &edit {
@@ -309,7 +309,7 @@ fn name_of(block: &Block) -> String {
     String::from_utf8_lossy(&block.group.name).into_owned()
 }
 
-/// Who has done what: the line names the client beside that.
+/// Logs a change and its author; the log line also contains the client.
 fn tell(
     request: &Request,
     block: &Block,
@@ -336,7 +336,7 @@ fn tell(
 mod tests {
     use super::*;
 
-    /// Codes by nginx.org's description of the API.
+    /// Codes from nginx.org's description of the API.
     #[test]
     fn bodies_that_are_refused() {
         let format = "UpstreamConfFormatError";

@@ -1,11 +1,11 @@
-//! `api`: the state of the server and of its groups, shown and changed by requests, as NGINX Plus
-//! documents it.
+//! `api`: the state of the server and its groups of servers, read and changed by requests, as NGINX
+//! Plus documents it.
 //!
-//! <https://nginx.org/en/docs/http/ngx_http_api_module.html>, versions 4 to 9. `endpoint` says what
-//! a path is about, `show` writes objects with the fields that are asked for, a file each what
-//! there is to show: `server`, `workers`, `certificates`, `caches`, `resolvers`, `upstreams`, `zones` and `limits`, which count requests. `members`
-//! changes servers of groups, `keyvals` pairs of keys and values; `protection` says who may.
-//! `failure` has what is answered where something is wrong. Described in docs/api.md.
+//! <https://nginx.org/en/docs/http/ngx_http_api_module.html>, versions 4 to 9. `endpoint` parses
+//! paths, `show` writes objects with the requested fields. The other files each have one kind of
+//! state: `server`, `workers`, `certificates`, `caches`, `resolvers`, `upstreams`, and `zones` and
+//! `limits`, which count requests. `members` changes servers of groups, `keyvals` key-value pairs.
+//! `protection` decides who may do so. `failure` has the error responses. Described in docs/api.md.
 
 mod caches;
 mod certificates;
@@ -76,7 +76,7 @@ pub static API: Setting<bool> = Setting::new("api", &["[write=on | write=off]"],
 /// Directives of this module, for the table.
 pub const DIRECTIVES: &[&dyn Declared] = &[&API, &zones::STATUS_ZONE];
 
-/// The one that has the API answer.
+/// The directive that enables the API.
 const ANSWERS: &[&dyn Declared] = &[&API];
 
 fn writes(setter: &Setter<'_>) -> Result<bool, Fault> {
@@ -90,7 +90,7 @@ fn writes(setter: &Setter<'_>) -> Result<bool, Fault> {
     }
 }
 
-/// Whether the configuration has something that shows what is counted.
+/// Whether the configuration contains a directive that shows the counters.
 #[derive(Default)]
 struct Showing {
     is_there: bool,
@@ -98,35 +98,36 @@ struct Showing {
 
 impl Registry for Showing {}
 
-/// Declares what outlives a reload, where the configuration says `api` anywhere.
+/// Declares the state that is kept over reloads, if the configuration has an `api` directive
+/// anywhere.
 pub fn prepare(compiler: &Compiler<'_>, http: ScopeRef<'_>) {
     let root = http.tree().root();
     if root.tree().scopes().any(|scope| scope.writes(ANSWERS)) {
         let mut zones = compiler.zones.borrow_mut();
-        // No other zone has the name.
+        // No other zone can have this name.
         let _ = zones.declare::<Resets>(RESETS, SIZE_MIN, ());
         compiler.registry::<Showing>().borrow_mut().is_there = true;
     }
 }
 
-/// Adds to the generation when it was made.
+/// Adds the load time, zones and certificates to the generation.
 pub fn add(compiler: &Compiler<'_>, generation: &mut Generation) {
     generation.add(LoadTime::now());
     zones::add(compiler, generation);
     certificates::add_shown(compiler, generation);
 }
 
-/// What protects the scope of a plan.
+/// The protection of the scope of a plan.
 static PROTECTION: PlanSlot<Protection> = PlanSlot::new();
 
-/// What [`register`] says of shortcuts.
+/// The documentation of prebuilt responses.
 pub const SHORTCUTS: &[ShortcutDoc] = &[
     ShortcutDoc::Never("`api` answers instead of files"),
     zones::SHORTCUT,
 ];
 
-/// Has requests counted that a scope has a zone for. Keeps what protects a scope in which the API
-/// answers: also one for other methods than the location's.
+/// Registers the request counters of a scope's zones. Stores the protection of a scope with the
+/// API, and of a `limit_except` in its location.
 pub fn register(plan: &mut PlanBuilder<'_>) -> Option<()> {
     let registered = zones::register(plan);
     registered
@@ -146,7 +147,7 @@ pub fn register(plan: &mut PlanBuilder<'_>) -> Option<()> {
     Some(())
 }
 
-/// What answers where `api` stands.
+/// The content handler of `api`.
 pub fn content(compiler: &Compiler<'_>, scope: ScopeRef<'_>) -> Result<Option<Content>, Fault> {
     let Some(writes) = scope.own(&API)? else {
         return Ok(None);
@@ -193,11 +194,10 @@ pub fn content(compiler: &Compiler<'_>, scope: ScopeRef<'_>) -> Result<Option<Co
     }))
 }
 
-/// The first location within a scope that has the API answer: its name, and whether changes may be
-/// asked for.
+/// The first location of a scope that has the API: its name, and whether changes are enabled.
 ///
 /// # Errors
-/// Those of the line `api` and of the location's name.
+/// Errors of the `api` directive and of the location's name.
 pub(crate) fn first_within(scope: ScopeRef<'_>) -> Result<Option<(Bytes, bool)>, Fault> {
     for location in scope.children("location") {
         let name = location.line().map(LocationName::parse).transpose()?;
@@ -216,7 +216,7 @@ pub(crate) fn first_within(scope: ScopeRef<'_>) -> Result<Option<(Bytes, bool)>,
 /// The API in one location.
 struct Api {
     writes: bool,
-    /// The location's name: what stands behind it in a URI is the API's.
+    /// The location's name; the rest of a URI is the path within the API.
     prefix: Bytes,
     request_id: Text,
     user: Text,
@@ -229,7 +229,7 @@ impl Handle for Api {
                 Ok(ApiResponse::Json(status, json)) => {
                     let content_type = Bytes::from_static(b"application/json");
                     let json = Bytes::from(json.into_bytes());
-                    // What is true now is not true later.
+                    // The state changes, so responses must not be cached.
                     request.response.add("Cache-Control", "no-store");
                     Ok(output::page(request, status, content_type, json))
                 }
@@ -241,7 +241,7 @@ impl Handle for Api {
                 }
                 Ok(ApiResponse::Nothing) => {
                     request.response.status = 204;
-                    // By the description of the API, though nothing follows.
+                    // Part of the documented API, though the body is empty.
                     request.response.add("Content-Type", "application/json");
                     Ok(Step::Respond(Body::Empty))
                 }
@@ -251,13 +251,13 @@ impl Handle for Api {
     }
 }
 
-/// The answer to a request that was carried out.
+/// The response to a successful request.
 enum ApiResponse {
-    /// A document, under this status.
+    /// A document with this status.
     Json(u16, json::Writer),
-    /// Something has been made, and there is nothing to say of it.
+    /// Something was created; the response has no body.
     Created,
-    /// It is done, and there is nothing to say.
+    /// The request was carried out; the response has no body.
     Nothing,
 }
 
@@ -287,7 +287,7 @@ impl Api {
         Ok(change(request, &asked, &body, &user).await)
     }
 
-    /// What is asked for, if that may be.
+    /// The endpoint of a request, if the client is allowed to use it.
     fn judge(&self, request: &Request) -> Result<RequestedEndpoint, ApiError> {
         protection::check_host(request)?;
         let path = request.uri.strip_prefix(&self.prefix[..]);
@@ -314,7 +314,7 @@ impl Api {
     }
 }
 
-/// The body of a request, which is no longer than `client_body_buffer_size`.
+/// Reads the body of a request, up to `client_body_buffer_size`.
 async fn read_body(
     request: &mut Request,
     exchange: &mut Exchange,
@@ -374,7 +374,7 @@ fn show(request: &Request, asked: &RequestedEndpoint) -> Result<ApiResponse, Api
         }
         Endpoint::Ssl => CountersSnapshot::of(request).handshakes(&mut json, &fields),
         Endpoint::Certificates => certificates::all(request, &mut json),
-        // Nobody has to have one.
+        // Tidegate needs no license.
         Endpoint::License => json.object(|_| ()),
         Endpoint::XdpQueues => json.array(|json| queues::json(&xdp::reports(), json)),
         Endpoint::Workers(id) => workers::show(request, *id, &mut json, &fields)?,

@@ -1,10 +1,9 @@
-//! Who may read and change what the API shows.
+//! Access control of the API.
 //!
-//! The server does not know who its clients are, and a browser sends what any page tells it to. So
-//! changes need something that keeps strangers out ([`Protection`]), and must not come from pages
-//! of other sites; and whatever is asked for, it is asked of this server by an address or a name
-//! that the configuration has: a page whose own name has been made to lead here (DNS rebinding)
-//! learns nothing.
+//! The server does not know its clients, and a browser sends whatever any page tells it to. So
+//! changes require a protection from strangers ([`Protection`]), and must not come from pages of
+//! other sites. All requests must name this server by an address or by a name in its configuration,
+//! so that a page whose own name resolves to this server (DNS rebinding) learns nothing.
 
 use std::net::IpAddr;
 
@@ -25,25 +24,25 @@ use super::failure::ApiError;
 use crate::auth_basic::AuthBasic;
 use crate::auth_request::AuthRequest;
 
-/// What keeps strangers out of a scope.
+/// The protection of a scope from strangers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Protection {
-    /// The scope asks who is there, or denies all whom it does not name.
+    /// The scope authenticates clients, or denies all that its rules do not allow.
     by_scope: bool,
-    /// Every address of the server is one of this machine alone.
+    /// The server listens only on addresses of this machine alone, such as the loopback address.
     by_address: bool,
-    /// The server lets in those alone who have shown a certificate that holds.
+    /// The server accepts only clients with a valid certificate.
     by_certificate: bool,
 }
 
 impl Protection {
-    /// What protects a scope, by its own directives.
+    /// The protection of a scope, from its own directives.
     pub(super) fn of(compiler: &Compiler<'_>, scope: ScopeRef<'_>) -> Result<Protection, Fault> {
         let denies = compiler.feature::<Access>(scope)?.denies_by_default();
         let asks = !compiler.feature::<AuthBasic>(scope)?.is_off()
             || !compiler.feature::<AuthRequest>(scope)?.is_off();
         let by_scope = match (compiler.feature::<Core>(scope)?.satisfy_any, denies) {
-            // Whom the one lets in, the other is not asked about.
+            // With `satisfy any`, clients that the access rules allow are not authenticated.
             (true, Some(false)) => false,
             (_, denies) => asks || denies == Some(true),
         };
@@ -62,13 +61,13 @@ impl Protection {
         })
     }
 
-    /// Whether the configuration has any, whatever address a request comes to.
+    /// Whether the configuration has any protection, for all addresses.
     pub(super) fn is_there(self) -> bool {
         self.by_scope || self.by_address || self.by_certificate
     }
 
-    /// Whether a request that has come this far is from somebody who may change something. Nobody
-    /// has asked who is there where it is a subrequest.
+    /// Whether the client of a request that has passed the access phase may make changes.
+    /// Subrequests do not run that phase, so they may not.
     pub(super) fn permits(self, request: &Request) -> bool {
         let is_protected =
             self.by_scope || self.by_certificate || is_of_this_machine(request.connection.local());
@@ -83,7 +82,7 @@ fn is_of_this_machine(address: &Address) -> bool {
     }
 }
 
-/// Refuses requests for hosts that are neither addresses nor names of the server.
+/// Rejects requests for hosts that are neither addresses nor names of the server.
 pub(super) fn check_host(request: &Request) -> Result<(), ApiError> {
     let host = request.client.host.as_slice();
     if host.is_empty() || is_address(host) || host == b"localhost" {
@@ -108,8 +107,8 @@ fn is_address(host: &[u8]) -> bool {
     inner.unwrap_or(text).parse::<IpAddr>().is_ok()
 }
 
-/// Refuses changes that a page of another site has made a browser ask for. What is no browser sends
-/// neither field.
+/// Rejects changes that a page of another site makes a browser request. Other clients than browsers
+/// send neither field.
 pub(super) fn check_origin(request: &Request) -> Result<(), ApiError> {
     let site = request.header_named(b"sec-fetch-site");
     let is_foreign_site = site.is_some_and(|site| !matches!(site, b"same-origin" | b"none"));

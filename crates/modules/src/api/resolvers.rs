@@ -1,4 +1,4 @@
-//! What the API shows of resolvers with a `status_zone`.
+//! Resolvers with a `status_zone` in the API.
 
 use base::json;
 use bytes::Bytes;
@@ -9,10 +9,10 @@ use transport::resolver::counted::{ResolverCounts, full_name, zone_name};
 use super::failure::ApiError;
 use super::show::{self, Fields};
 
-/// What is asked for; the rest of what a zone tells is answers.
+/// The counters of requests; all other counters of a zone are responses.
 const REQUESTS: [&str; 2] = ["name", "srv"];
 
-/// What every zone has asked and been told, or the one of this name.
+/// Writes the statistics of all zones, or of the zone with this name.
 pub(super) fn show(
     request: &Request,
     only: Option<&Bytes>,
@@ -59,7 +59,7 @@ fn zone(zone: &dyn AnyZone, json: &mut json::Writer, fields: &Fields) {
     });
 }
 
-/// Has what a zone asks and is told counted from now on.
+/// Resets the statistics of a zone.
 pub(super) fn reset(request: &Request, name: &Bytes) -> Result<(), ApiError> {
     let name = full_name(&String::from_utf8_lossy(name));
     let zone = request.local.generation.zones.find::<ResolverCounts>(&name);

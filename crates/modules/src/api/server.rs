@@ -1,4 +1,4 @@
-//! What the API shows of the server itself, its connections and requests.
+//! The server itself in the API, with its connections and requests.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -21,7 +21,7 @@ use super::limits::{self, Outcomes};
 use super::show::{self, Fields};
 use super::zones::{self, ZoneNames};
 
-/// When the configuration was read.
+/// The time at which the configuration was loaded.
 pub(super) struct LoadTime(Timestamp);
 
 impl LoadTime {
@@ -30,7 +30,7 @@ impl LoadTime {
     }
 }
 
-/// What counters showed when they were reset: the counters themselves go on.
+/// The readings of counters when they were reset, since the counters themselves continue.
 #[derive(Debug, Default)]
 pub(super) struct Resets {
     counters: Mutex<Reset>,
@@ -40,7 +40,7 @@ pub(super) struct Resets {
     sessions: Mutex<BTreeMap<(SessionBlock, Bytes), SessionSums>>,
     /// By thread.
     pub(super) workers: Mutex<BTreeMap<u64, Totals>>,
-    /// By how caches have answered.
+    /// By cache status.
     pub(super) caches: Mutex<BTreeMap<Bytes, CacheAnswers>>,
 }
 
@@ -55,7 +55,7 @@ pub(super) struct Reset {
     faults: [u64; HandshakeFault::ALL.len()],
 }
 
-/// The name has a blank, so that no zone of a configuration has it.
+/// The name contains a space, so no configured zone can have it.
 pub(super) const RESETS: &str = "api resets";
 
 impl State for Resets {
@@ -85,12 +85,12 @@ impl Resets {
     }
 }
 
-/// Each holds numbers alone.
+/// Locks a mutex. A poisoned one is used as well, since it contains only numbers.
 pub(super) fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
     of.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The zones of a kind that count requests, all or the one of this name, and what each shows.
+/// The counters of a kind's zones: of all zones, or of the zone with this name.
 pub(super) fn zones(request: &Request, kind: Kind, only: Option<&Bytes>) -> Vec<(Bytes, Shown)> {
     let generation = &request.local.generation;
     let resets = resets(generation);
@@ -144,7 +144,7 @@ pub(super) fn zones(request: &Request, kind: Kind, only: Option<&Bytes>) -> Vec<
     }
 }
 
-/// The counters of a zone: of requests, of sessions, or of what a limit has had become of them.
+/// The counters of a zone: of requests, of sessions, or of a limit's outcomes.
 pub(super) enum Shown {
     Requests(ZoneSums),
     Sessions(SessionSums),
@@ -185,7 +185,7 @@ fn sessions(sums: &SessionSums, json: &mut json::Writer, fields: &Fields) {
             SessionHandshake::Failed,
         ];
         let [full, resumed, failed] = handshakes.map(|outcome| sums.handshakes(outcome));
-        // A zone whose clients speak no TLS has nothing to say of it.
+        // Omitted if no client of the zone uses TLS.
         if full + resumed + failed > 0 {
             object.field("ssl", |json| {
                 show::whole(json, |object| {
@@ -206,7 +206,7 @@ fn block_of(kind: Kind) -> SessionBlock {
     }
 }
 
-/// Has everything about a zone counted from now on.
+/// Resets all counters of a zone.
 pub(super) fn reset_zone(request: &Request, kind: Kind, name: &Bytes) -> Result<(), ApiError> {
     let missing = || ApiError::ZoneNotFound(kind);
     zones(request, kind, Some(name)).pop().ok_or_else(missing)?;
@@ -234,7 +234,7 @@ pub(super) fn reset_zone(request: &Request, kind: Kind, name: &Bytes) -> Result<
     Ok(())
 }
 
-/// What counters show, without what they had shown when they were reset.
+/// The current counters, minus their readings at the last reset.
 pub(super) struct CountersSnapshot {
     totals: Totals,
     reset: Reset,
@@ -260,7 +260,7 @@ impl CountersSnapshot {
         });
     }
 
-    /// Handshakes of TLS with clients.
+    /// Writes the TLS handshakes with clients.
     pub(super) fn handshakes(&self, json: &mut json::Writer, fields: &Fields) {
         let CountersSnapshot { totals, reset } = self;
         let since = |now: u64, then: u64| now.saturating_sub(then);
@@ -307,7 +307,7 @@ pub(super) fn resets(generation: &Generation) -> Option<Arc<Zone<Resets>>> {
     generation.zones.find(RESETS)
 }
 
-/// Has accepted and dropped connections counted from now on.
+/// Resets the counters of accepted and dropped connections.
 pub(super) fn reset_connections(request: &Request) {
     let totals = request.connection.worker.counters().totals();
     if let Some(zone) = resets(&request.local.generation) {
@@ -317,7 +317,7 @@ pub(super) fn reset_connections(request: &Request) {
     }
 }
 
-/// Has handshakes counted from now on.
+/// Resets the counters of handshakes.
 pub(super) fn reset_handshakes(request: &Request) {
     let totals = request.connection.worker.counters().totals();
     if let Some(zone) = resets(&request.local.generation) {
@@ -330,7 +330,7 @@ pub(super) fn reset_handshakes(request: &Request) {
     }
 }
 
-/// Has requests counted from now on.
+/// Resets the counter of requests.
 pub(super) fn reset_requests(request: &Request) {
     let totals = request.connection.worker.counters().totals();
     if let Some(zone) = resets(&request.local.generation) {
@@ -339,8 +339,8 @@ pub(super) fn reset_requests(request: &Request) {
     }
 }
 
-/// What the process takes of the machine: ours. How often it was started again, the master alone
-/// knows.
+/// Writes the resource usage of the process (not in NGINX Plus). The number of restarts is known
+/// only to the master.
 pub(super) fn process(json: &mut json::Writer, fields: &Fields) {
     let usage = framework::usage::now();
     show::object(json, fields, |object| {
@@ -377,7 +377,7 @@ pub(super) fn nginx(request: &Request, json: &mut json::Writer, fields: &Fields)
     });
 }
 
-/// A moment by ISO 8601 with milliseconds.
+/// Formats a time as ISO 8601 with milliseconds.
 fn time(at: Timestamp) -> String {
     format!("{at:.3}")
 }

@@ -1,20 +1,20 @@
-//! Objects that show no more than the fields that were asked for.
+//! Objects that contain only the requested fields.
 
 use std::borrow::Cow;
 
 use base::json;
 use http::request::Request;
 
-/// Which fields of an object are shown.
+/// The fields of an object to show.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Fields {
     All,
-    /// Those of these names: `fields=a,b`.
+    /// The fields with these names: `fields=a,b`.
     Named(Vec<String>),
 }
 
 impl Fields {
-    /// Those that the arguments of a request ask for.
+    /// The fields that the arguments of a request select.
     pub(super) fn of(request: &Request) -> Fields {
         match argument(request, b"fields") {
             None => Fields::All,
@@ -28,7 +28,7 @@ impl Fields {
         }
     }
 
-    /// Whether no field is: names alone.
+    /// Whether no field is selected, so that only names are shown.
     pub(super) fn are_none(&self) -> bool {
         matches!(self, Fields::Named(names) if names.is_empty())
     }
@@ -48,7 +48,7 @@ pub(super) fn argument<'a>(request: &'a Request, name: &[u8]) -> Option<Cow<'a, 
     Some(decoded(value))
 }
 
-/// Without the escapes of a URI; one that is none stays as it is.
+/// Decodes the escapes of a URI; an invalid escape is left unchanged.
 fn decoded(text: &[u8]) -> Cow<'_, [u8]> {
     if !text.contains(&b'%') {
         return text.into();
@@ -79,14 +79,14 @@ fn hexadecimal(digit: u8) -> Option<u8> {
     u8::try_from(digit).ok()
 }
 
-/// An object that is being written.
+/// An object under construction.
 pub(super) struct Object<'a> {
     json: &'a mut json::Writer,
     fields: &'a Fields,
 }
 
 impl Object<'_> {
-    /// Writes the field of this name if it is shown.
+    /// Writes the field with this name if it is selected.
     pub(super) fn field(&mut self, name: &str, value: impl FnOnce(&mut json::Writer)) {
         if self.fields.show(name) {
             value(self.json.key(name));
@@ -106,7 +106,7 @@ impl Object<'_> {
     }
 }
 
-/// Writes an object with those of its fields that are asked for.
+/// Writes an object with the selected fields.
 pub(super) fn object(
     json: &mut json::Writer,
     fields: &Fields,

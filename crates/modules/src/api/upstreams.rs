@@ -1,4 +1,4 @@
-//! What the API shows of groups of servers.
+//! Groups of servers in the API.
 
 use std::time::{Duration, Instant};
 
@@ -21,14 +21,14 @@ fn blocks(request: &Request, of: &str) -> Vec<Block> {
         .collect()
 }
 
-/// The group of this name.
+/// The group with this name.
 pub(super) fn group(request: &Request, of: &str, name: &[u8]) -> Result<Block, ApiError> {
     let mut blocks = blocks(request, of).into_iter();
     let found = blocks.find(|block| block.group.name == name);
     found.ok_or(ApiError::UpstreamNotFound)
 }
 
-/// How all groups do.
+/// Writes the state of all groups.
 pub(super) fn all(
     request: &Request,
     of: &str,
@@ -44,7 +44,7 @@ pub(super) fn all(
     });
 }
 
-/// How a group does.
+/// Writes the state of a group.
 pub(super) fn one(block: &Block, version: u8, json: &mut json::Writer, fields: &Fields) {
     if fields.are_none() {
         return json.object(|_| ());
@@ -81,10 +81,10 @@ pub(super) fn one(block: &Block, version: u8, json: &mut json::Writer, fields: &
     });
 }
 
-/// The version that shows single statuses.
+/// The first version with counters of single status codes.
 const CODES_SINCE: u8 = 7;
 
-/// What is shown of a server's answers.
+/// The format of a server's response counters.
 #[derive(Clone, Copy)]
 enum Protocol {
     Http { has_codes: bool },
@@ -150,7 +150,7 @@ fn peer(member: &Member, protocol: Protocol, now: Instant, object: &mut Object<'
     }
 }
 
-/// The moment that was so long ago.
+/// Writes the time that lies this duration in the past.
 fn moment(object: &mut Object<'_>, name: &str, ago: Duration) {
     let ago = SignedDuration::try_from(ago).unwrap_or_default();
     if let Ok(moment) = Timestamp::now().checked_sub(ago) {
@@ -176,7 +176,7 @@ fn responses(answers: &AnswerCounts, has_codes: bool, json: &mut json::Writer) {
     });
 }
 
-/// The configuration of all servers of a group.
+/// Writes the configuration of all servers of a group.
 pub(super) fn servers(group: &Group, json: &mut json::Writer) {
     let roster = group.roster();
     json.array(|json| {
@@ -203,7 +203,7 @@ pub(super) fn servers(group: &Group, json: &mut json::Writer) {
     });
 }
 
-/// The configuration of a server.
+/// Writes the configuration of a server.
 pub(super) fn server(group: &Group, member: &Member, json: &mut json::Writer) {
     let peer = &member.peer;
     let parents = group.roster().parents();
@@ -236,7 +236,7 @@ fn settings(peer: &Peer, is_backup: bool, route: &[u8], object: &mut Object<'_>)
     }
 }
 
-/// What `route` has called it; empty where it is named by its address.
+/// The route of a server; empty if its identifier is derived from its address.
 fn route_of(peer: &Peer) -> &[u8] {
     if peer.id == hash_of(&peer.name) {
         b""
@@ -245,7 +245,7 @@ fn route_of(peer: &Peer) -> &[u8] {
     }
 }
 
-/// Has everything about the servers of a group counted from now on.
+/// Resets all counters of the servers of a group.
 pub(super) fn reset(group: &Group) {
     for peer in group.peers().iter() {
         peer.state().reset(engine::now());
@@ -256,7 +256,7 @@ fn weight(peer: &Peer) -> u64 {
     u64::try_from(peer.weight).unwrap_or_default()
 }
 
-/// As a configuration writes it.
+/// Formats a time in the syntax of the configuration.
 pub(super) fn time(time: Duration) -> String {
     match time.subsec_millis() {
         0 => format!("{}s", time.as_secs()),

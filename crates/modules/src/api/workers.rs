@@ -1,4 +1,4 @@
-//! What the API shows of threads: they are what NGINX Plus has processes for.
+//! Threads in the API, where NGINX Plus has worker processes.
 
 use base::json;
 use framework::counters::Totals;
@@ -8,7 +8,7 @@ use super::failure::ApiError;
 use super::server::{lock, resets};
 use super::show::{self, Fields, Object};
 
-/// Every thread, or the one of this number.
+/// Writes the state of all threads, or of the thread with this number.
 pub(super) fn show(
     request: &Request,
     only: Option<u64>,
@@ -63,7 +63,7 @@ fn worker(id: u64, totals: &Totals, earlier: &Totals, object: &mut Object<'_>) {
     });
 }
 
-/// Has connections and requests of all threads, or of the one of this number, counted from now on.
+/// Resets the connections and requests of all threads, or of the thread with this number.
 pub(super) fn reset(request: &Request, only: Option<u64>) -> Result<(), ApiError> {
     let all = request.connection.worker.counters().by_thread();
     let numbered = (0..).zip(all);

@@ -1,7 +1,8 @@
-//! `status_zone`: requests counted by zones of servers and of locations.
+//! `status_zone`: counters of requests per zone of servers or locations.
 //!
-//! <https://nginx.org/en/docs/http/ngx_http_api_module.html#status_zone>. How they are counted is
-//! the business of [`zone_meter`](http::logging::zone_meter). Not here: a zone's TLS handshakes.
+//! <https://nginx.org/en/docs/http/ngx_http_api_module.html#status_zone>.
+//! [`zone_meter`](http::logging::zone_meter) counts the requests. A zone's TLS handshakes are not
+//! here.
 
 use base::json;
 use bytes::Bytes;
@@ -51,14 +52,14 @@ pub(super) struct ZoneNames(Vec<ZoneName>);
 impl Registry for ZoneNames {}
 
 impl ZoneNames {
-    /// One more zone, unless it is there.
+    /// Adds a zone, unless it is present.
     fn add(&mut self, name: ZoneName) {
         if !self.0.contains(&name) {
             self.0.push(name);
         }
     }
 
-    /// Those of a kind, in the order of the configuration.
+    /// The zones of a kind, in the order of the configuration.
     pub(super) fn of(&self, kind: Kind) -> impl Iterator<Item = &Bytes> {
         let kind = kind_of(kind);
         let names = self.0.iter().filter(move |(of, _)| *of == kind);
@@ -71,11 +72,11 @@ pub(super) fn add(compiler: &Compiler<'_>, generation: &mut Generation) {
     generation.add(compiler.registries.take::<ZoneNames>());
 }
 
-/// What [`register`] says of shortcuts.
+/// The documentation of prebuilt responses.
 pub(super) const SHORTCUT: ShortcutDoc =
     ShortcutDoc::Same("what is answered from memory is counted, too");
 
-/// Has the requests of a scope counted where it lies in zones.
+/// Registers the zones of a scope, so that its requests are counted.
 pub(super) fn register(plan: &mut PlanBuilder<'_>) -> Result<(), Fault> {
     let (of_server, of_location) = zones_of(plan.scope)?;
     if of_server.is_none() && of_location.is_none() {
@@ -95,7 +96,7 @@ pub(super) fn register(plan: &mut PlanBuilder<'_>) -> Result<(), Fault> {
     Ok(())
 }
 
-/// The zones of the server and of the location that a scope lies in.
+/// The zones of the server and the location that contain a scope.
 fn zones_of(scope: ScopeRef<'_>) -> Result<(Option<Bytes>, Option<Bytes>), Fault> {
     let mut of_location = None;
     for around in std::iter::successors(Some(scope), |scope| scope.parent()) {
@@ -108,7 +109,7 @@ fn zones_of(scope: ScopeRef<'_>) -> Result<(Option<Bytes>, Option<Bytes>), Fault
     Ok((None, None))
 }
 
-/// What a zone is one of, by how it is asked for.
+/// The kind of a zone, by the kind of the endpoint.
 fn kind_of(kind: Kind) -> ZoneKind {
     match kind {
         Kind::ServerZones => ZoneKind::Server,
@@ -116,13 +117,13 @@ fn kind_of(kind: Kind) -> ZoneKind {
     }
 }
 
-/// What all threads have counted for a zone.
+/// The counters of a zone, summed over all threads.
 pub(super) fn sums(request: &Request, kind: Kind, name: &Bytes) -> ZoneSums {
     let name = (kind_of(kind), name.clone());
     ZoneSums::of(request.connection.worker.counters(), &name)
 }
 
-/// As version 7 and later show it, or without single statuses.
+/// Writes the counters of a zone, with single status codes from version 7 on.
 pub(super) fn show(
     sums: &ZoneSums,
     kind: Kind,

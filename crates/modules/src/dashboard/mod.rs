@@ -1,9 +1,8 @@
-//! `dashboard`: a page that shows what the API of the same server says. Ours; NGINX Plus brings a
-//! file of its own.
+//! `dashboard`: a page that shows the state that the API of the same server returns. Tidegate's own
+//! directive; NGINX Plus ships a page of its own.
 //!
-//! The page, its style and its script are in the program. The page asks the API alone, and
-//! `Content-Security-Policy` holds it to that.
-//! Described in docs/api.md.
+//! The page, its style and its script are embedded in the program. The page sends requests only to
+//! the API, and `Content-Security-Policy` enforces that. Described in docs/api.md.
 
 use bytes::Bytes;
 use conf::{Arity, Contexts, Declared, Fault, Inherit, ScopeRef, Setting, parse};
@@ -30,7 +29,7 @@ pub static DASHBOARD: Setting<()> = Setting::new("dashboard", &[""], parse::noth
 /// Directives of this module, for the table.
 pub const DIRECTIVES: &[&dyn Declared] = &[&DASHBOARD];
 
-/// What the page may load and ask: nothing but this server.
+/// The page may load from, and connect to, only this server.
 const POLICY: &str =
     "default-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'";
 
@@ -38,7 +37,7 @@ const PAGE: &str = include_str!("page.html");
 const STYLE: &str = include_str!("style.css");
 const SCRIPT: &str = include_str!("app.js");
 
-/// What answers where `dashboard` stands.
+/// The content handler of `dashboard`.
 pub fn content(_: &Compiler<'_>, scope: ScopeRef<'_>) -> Result<Option<Content>, Fault> {
     if scope.own(&DASHBOARD)?.is_none() {
         return Ok(None);
@@ -72,14 +71,14 @@ pub fn content(_: &Compiler<'_>, scope: ScopeRef<'_>) -> Result<Option<Content>,
     }))
 }
 
-/// A text within an attribute of HTML.
+/// Escapes text for an HTML attribute.
 fn escaped(text: &[u8]) -> String {
     let text = String::from_utf8_lossy(text);
     let text = text.replace('&', "&amp;").replace('<', "&lt;");
     text.replace('"', "&quot;")
 }
 
-/// The page in one location.
+/// The dashboard of one location.
 struct Dashboard {
     prefix: Bytes,
     page: Bytes,
@@ -107,7 +106,7 @@ impl Dashboard {
         response.add("Content-Security-Policy", POLICY);
         response.add("X-Content-Type-Options", "nosniff");
         response.add("Referrer-Policy", "no-referrer");
-        // Another version of the program has another page.
+        // Another version of the program has a different page.
         response.add("Cache-Control", "no-cache");
         output::page(request, 200, content_type.into(), body)
     }

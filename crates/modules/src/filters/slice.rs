@@ -1,9 +1,9 @@
-//! `slice`: a response fetched in parts, by one request to the upstream for each.
+//! `slice`: a response fetched in slices, each by a request of its own to the upstream.
 //!
 //! <https://nginx.org/en/docs/http/ngx_http_slice_module.html>. A configuration that uses
-//! `$slice_range` asks the upstream for the first part; what comes is made the beginning of a
-//! response of the whole length, and the parts that follow are fetched one after the other as the
-//! client takes them (see `output`). A cache whose key holds `$slice_range` keeps the parts.
+//! `$slice_range` asks the upstream for the first slice. The response to it becomes the beginning
+//! of a response of the whole length, and the following slices are fetched in turn as the client
+//! receives them (see `output`). A cache whose key contains `$slice_range` stores the slices.
 
 use std::sync::Arc;
 
@@ -34,10 +34,10 @@ pub static SLICE: Setting<u64> = Setting::new("slice", &["size"], parse::size)
          those; a cache whose key holds `$slice_range` keeps them.",
     );
 
-/// The size of parts, where a response may be fetched so.
+/// The `slice` setting of each location that has one.
 static SIZE: PlanSlot<SliceSize> = PlanSlot::new();
 
-/// The size of slices, 0 where there are none.
+/// The size of slices in bytes; 0 turns slicing off.
 #[derive(Debug)]
 pub struct SliceSize(u64);
 
@@ -49,36 +49,36 @@ impl Feature for SliceSize {
     }
 }
 
-/// How far the response has come, where it is fetched in parts.
+/// The progress of a response that is fetched in slices.
 static SLICES: Slot<Slices, OfPass> = Slot::new();
 
 impl SlotValue for Slices {}
 
-/// How far a response that is fetched in parts has come.
+/// The progress of a response that is fetched in slices.
 #[derive(Clone, Debug, Default)]
 pub struct Slices {
     size: u64,
-    /// Where the part begins that was asked for last.
+    /// Offset of the slice that was requested last.
     asked: u64,
-    /// Where the part begins whose head is awaited, or that comes next.
+    /// Offset of the slice whose response head is awaited, or of the next slice.
     start: u64,
-    /// Where the last part that is needed ends.
+    /// Offset behind the last slice that is needed.
     end: u64,
     etag: Bytes,
 }
 
 impl Slices {
-    /// Where the next part begins, which is then asked for; `None` after the last.
+    /// The offset of the next slice, which is then recorded as requested; `None` after the last.
     fn advance(&mut self) -> Option<u64> {
         self.asked = self.start;
         (self.start < self.end).then_some(self.start)
     }
 }
 
-/// What was being done when an answer turned out to be of no use, as log lines say it.
+/// The end of log lines about responses that cannot be used.
 const READING: &str = "while reading response header from upstream";
 
-/// `$slice_range`. Its first use decides that the response is fetched in parts.
+/// `$slice_range`. Its first use decides that the response is fetched in slices.
 pub fn range(request: &mut Request, out: &mut Vec<u8>) -> bool {
     if request.pass.get(&SLICES).is_none() {
         let size = match request.plan.of(&SIZE) {
@@ -101,7 +101,7 @@ pub fn range(request: &mut Request, out: &mut Vec<u8>) -> bool {
     true
 }
 
-/// The first byte that the client wants, if it wants one range that begins with a number.
+/// The first byte that the client wants, if it asks for a single range with a start.
 fn asked_start(request: &Request) -> u64 {
     if request.header(KnownField::IfRange).is_some() {
         return 0;
@@ -122,7 +122,7 @@ fn skip_spaces(text: &[u8]) -> &[u8] {
     text.get(spaces..).unwrap_or_default()
 }
 
-/// A number behind spaces, and what follows it.
+/// Parses a number after optional spaces; returns it and the rest of the text.
 fn number(text: &[u8]) -> Option<(u64, &[u8])> {
     let text = skip_spaces(text);
     let digits = text.iter().take_while(|byte| byte.is_ascii_digit()).count();
@@ -136,9 +136,9 @@ fn after(text: &[u8], byte: u8) -> Option<&[u8]> {
     skip_spaces(text).strip_prefix(&[byte])
 }
 
-/// Start, end and the whole length (`None` for `*`) of a Content-Range field. One that ends before
-/// it begins is none (RFC 9110, section 14.4): an upstream that answers with it would be asked for
-/// the same part for ever.
+/// Start, end and total length (`None` for `*`) of a Content-Range field. A field whose end
+/// precedes its start is invalid (RFC 9110, section 14.4): an upstream that sends it would be asked
+/// for the same slice forever.
 fn content_range(value: &[u8]) -> Option<(u64, u64, Option<u64>)> {
     let (start, rest) = number(value.strip_prefix(b"bytes ")?)?;
     let (last, rest) = number(after(rest, b'-')?)?;
@@ -183,8 +183,8 @@ impl HeadFilter for SliceSize {
     }
 }
 
-/// Makes the first part the beginning of the whole response, before any other filter sees it;
-/// answers where its body begins, `None` for a response in one piece.
+/// Makes the first slice the beginning of the whole response, before any other filter sees it.
+/// Returns the offset of the body; `None` for a response that is not sliced.
 fn begin(request: &mut Request) -> Result<Option<u64>, Abort> {
     let Some(mut slices) = request.pass.take(&SLICES) else {
         return Ok(None);
@@ -210,7 +210,7 @@ fn begin(request: &mut Request) -> Result<Option<u64>, Abort> {
     Ok(Some(start))
 }
 
-/// Notes that only these bytes are asked for.
+/// Records that the client wants only the bytes from `start` to `end`.
 fn narrow(request: &mut Request, start: u64, end: u64) {
     if let Some(slices) = request.pass.get_mut(&SLICES) {
         if slices.start.saturating_add(slices.size) <= start {
@@ -220,11 +220,11 @@ fn narrow(request: &mut Request, start: u64, end: u64) {
     }
 }
 
-/// The parts behind the first, each fetched by a range. How far they have come is kept by the
-/// request that fetches.
+/// Fetches the slices after the first by range. The request that fetches keeps the progress.
 #[derive(Default)]
 struct ByRange {
-    /// The client has asked for a range: as in nginx each part has the status of the response.
+    /// The client has asked for a range: as in nginx, each slice then has the status of the
+    /// response.
     is_narrowed: bool,
 }
 
@@ -266,14 +266,14 @@ impl Parts for ByRange {
     }
 }
 
-/// The one that fetches now knows how far the response has come.
+/// Moves the progress to the request that now fetches.
 fn hand_over(from: &mut Request, to: &mut Request) {
     if let Some(slices) = from.pass.take(&SLICES) {
         *to.pass.enter(&SLICES) = slices;
     }
 }
 
-/// Checks the answer to the subrequest for a part, and moves on to the next one.
+/// Checks the response to the subrequest for a slice, and advances to the next slice.
 fn check_next(child: &mut Request, slices: &mut Slices) -> Result<(), Abort> {
     if child.response.status != 206 {
         logs::error!(
@@ -287,7 +287,7 @@ fn check_next(child: &mut Request, slices: &mut Slices) -> Result<(), Abort> {
     check(child, slices).map(|_| ())
 }
 
-/// Where an answer begins and the whole length, if it is the part that was asked for.
+/// The offset of a response and the total length, if it is the requested slice.
 fn check(request: &Request, slices: &mut Slices) -> Result<(u64, u64), Abort> {
     let refuse = |text: std::fmt::Arguments<'_>| {
         logs::error!(request, Error, "{text} {READING}");
@@ -316,7 +316,7 @@ fn check(request: &Request, slices: &mut Slices) -> Result<(u64, u64), Abort> {
     Ok((start, length))
 }
 
-/// The variable of a name in lower case, without `$`.
+/// The variable with this name (in lower case, without `$`).
 pub fn find(name: &str) -> Option<BuiltinVariable> {
     (name == "slice_range").then(|| BuiltinVariable::computed(range))
 }

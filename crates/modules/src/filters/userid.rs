@@ -1,8 +1,8 @@
-//! `userid`: a cookie that tells one browser from another.
+//! `userid`: a cookie that identifies a browser.
 //!
 //! <https://nginx.org/en/docs/http/ngx_http_userid_module.html>. An identifier is sixteen bytes:
-//! the server, the time, the process and a number that counts up. In the log it stands as four
-//! words of the machine in hexadecimal, in the cookie as Base64, so that both match those of nginx.
+//! the server, the time, the process and a counter. Logs show it as four words in the machine's
+//! byte order in hexadecimal, the cookie as Base64, so that both match nginx's.
 
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -31,10 +31,10 @@ use variables::Context as _;
 
 const HSL: Contexts = Contexts::HTTP.or(Contexts::SERVER).or(Contexts::LOCATION);
 
-/// How much of a cookie is the identifier, in characters; a mark may follow.
+/// Length of the identifier within a cookie, in characters; a mark may follow.
 const ENCODED_LENGTH: usize = 22;
 
-/// What `userid_expires max` stands for: 31 December 2037, 23:55:55.
+/// The date of `userid_expires max`: 31 December 2037, 23:55:55.
 const EXPIRES_MAX: &[u8] = b"Thu, 31-Dec-37 23:55:55 GMT";
 
 /// `userid on | v1 | log | off`
@@ -129,31 +129,31 @@ static USERID_MARK: Setting<Option<u8>> = Setting::new(
          again, with the same identifier and the attributes of now.",
 );
 
-/// Whether identifiers are given, and which.
+/// Whether identifiers are issued, and in which format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// Cookies are neither given nor read.
+    /// Cookies are neither set nor read.
     Off,
-    /// They are read for the log.
+    /// Cookies are read for the log.
     Log,
-    /// Identifiers of the older format are given to clients.
+    /// Clients get identifiers of the older format.
     Version1,
-    /// Identifiers are given to clients and logged.
+    /// Clients get identifiers, which are logged.
     On,
 }
 
-/// When a cookie ends.
+/// The expiry of a cookie.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Expires {
-    /// With the browser's session.
+    /// At the end of the browser's session.
     Never,
-    /// After so many seconds.
+    /// After this number of seconds.
     After(u64),
-    /// As late as every client understands.
+    /// At the latest date that every client understands.
     Max,
 }
 
-/// Attributes without a value of their own, each with its bit.
+/// Attributes without a value, each with its bit.
 const FLAGS: [(&str, u8); 5] = [
     ("secure", 1),
     ("httponly", 1 << 1),
@@ -194,10 +194,10 @@ fn or_none(setter: &Setter<'_>) -> Result<Bytes, Fault> {
     Ok(if value == "none" { Bytes::new() } else { value })
 }
 
-/// How browsers are told from each other, for the variables.
+/// The settings of `userid`, for the variables.
 static SETTINGS: PlanSlot<UserId> = PlanSlot::new();
 
-/// How browsers are told from each other.
+/// The settings of `userid` and its family.
 #[derive(Debug)]
 pub struct UserId {
     mode: Mode,
@@ -209,7 +209,7 @@ pub struct UserId {
     flags: Flags,
     p3p: Bytes,
     mark: Option<u8>,
-    /// `$uid_reset`, which a configuration may set; `None` where no client is given a cookie.
+    /// `$uid_reset`, which a configuration may set; `None` if no client gets a cookie.
     reset: Option<Variable>,
 }
 
@@ -278,7 +278,7 @@ impl Module for UserId {
     }
 }
 
-/// An identifier: four words in the machine's order. One that ends with zero is none.
+/// An identifier: four words in the machine's byte order. The last word is zero if there is none.
 type Identifier = [u32; 4];
 
 /// The identifiers of the request's pass.
@@ -286,14 +286,14 @@ static IDENTIFIERS: Slot<Identifiers, OfPass> = Slot::new();
 
 impl SlotValue for Identifiers {}
 
-/// The identifier that the client has sent and the one that it is given.
+/// The identifier that the client has sent, and the identifier that is issued to the client.
 #[derive(Debug, Default)]
 pub struct Identifiers {
-    /// The cookie's value as it came.
+    /// The received value of the cookie.
     cookie: Vec<u8>,
     got: Identifier,
     set: Identifier,
-    /// `$uid_reset` asks for a new one.
+    /// `$uid_reset` requests a new identifier.
     reset: bool,
 }
 
@@ -302,7 +302,7 @@ impl HeadFilter for UserId {
         request.is_main()
     }
 
-    /// Sets the cookie where the client lacks it.
+    /// Sets the cookie if the client lacks one.
     fn head(self: Arc<Self>, request: &mut Request, _: &mut Chain) -> Result<(), FilterRejection> {
         let identifiers = identify(request, &self);
         if identifiers.set[3] != 0 {
@@ -317,7 +317,7 @@ impl HeadFilter for UserId {
     }
 }
 
-/// What the client sent and what it is given; made once a request.
+/// The received and the issued identifier; determined once per request.
 fn identify(request: &mut Request, settings: &UserId) -> Identifiers {
     let mut identifiers = known(request, settings);
     if identifiers.set[3] != 0 || settings.gives_none() {
@@ -356,7 +356,7 @@ fn identify(request: &mut Request, settings: &UserId) -> Identifiers {
     identifiers
 }
 
-/// What is known by now, taken out of its place.
+/// Takes the identifiers that are already known out of their slot, else reads the cookie.
 fn known(request: &mut Request, settings: &UserId) -> Identifiers {
     let known = request.pass.take(&IDENTIFIERS);
     known.unwrap_or_else(|| read(request, &settings.name))
@@ -397,16 +397,16 @@ fn read(request: &Request, name: &[u8]) -> Identifiers {
     identifiers
 }
 
-/// An identifier of the older kind.
+/// Creates an identifier of the older format.
 fn older(service: Option<u64>) -> Identifier {
     static SEQUENCE: AtomicU32 = AtomicU32::new(1);
     let number = SEQUENCE.fetch_add(0x100, Ordering::Relaxed);
     [service.unwrap_or(0) as u32, now(), process_start(), number]
 }
 
-/// An identifier in network order.
+/// Creates an identifier in network byte order.
 fn newer(service: Option<u64>, local: &Address) -> Identifier {
-    /// The first number; also where counting goes on after the last.
+    /// The first number, at which counting also restarts after an overflow.
     const FIRST: u32 = 0x0303_0302;
     static SEQUENCE: AtomicU32 = AtomicU32::new(FIRST);
     let next = |number: u32| Some(number.wrapping_add(0x100).max(FIRST));
@@ -435,14 +435,14 @@ fn now() -> u32 {
     engine::wall().as_secs() as u32
 }
 
-/// Tells the process from others and from those that had its number before.
+/// Distinguishes the process from others, and from earlier ones with the same process ID.
 fn process_start() -> u32 {
     static START: OnceLock<u32> = OnceLock::new();
     *START.get_or_init(|| {
         let time = SystemTime::now()
             .duration_since(UNIX_EPOCH)
             .unwrap_or_default();
-        // The part of the microseconds that fits into 16 bits.
+        // Twentieths of the microseconds, which fit into 16 bits.
         (time.subsec_micros() / 20) << 16 | std::process::id()
     })
 }
@@ -493,7 +493,7 @@ fn set_cookie(settings: &UserId, identifiers: &Identifiers) -> Vec<u8> {
     out
 }
 
-/// An identifier as it stands in logs.
+/// An identifier in the format of logs.
 fn shown(name: &[u8], identifier: Identifier) -> Vec<u8> {
     let mut out = name.to_vec();
     out.push(b'=');
@@ -518,7 +518,7 @@ pub fn uid_got(request: &mut Request, out: &mut Vec<u8>) -> bool {
     got[3] != 0
 }
 
-/// `$uid_set`: the cookie that the client is given.
+/// `$uid_set`: the cookie that is issued to the client.
 pub fn uid_set(request: &mut Request, out: &mut Vec<u8>) -> bool {
     let http = Rc::clone(&request.http);
     let settings = http.plan(request.plan.id).of(&SETTINGS);
@@ -534,7 +534,7 @@ pub fn uid_set(request: &mut Request, out: &mut Vec<u8>) -> bool {
     set[3] != 0
 }
 
-/// The variable of a name in lower case, without `$`.
+/// The variable with this name (in lower case, without `$`).
 pub fn find(name: &str) -> Option<BuiltinVariable> {
     match name {
         "uid_got" => Some(BuiltinVariable::once(uid_got)),
@@ -563,7 +563,7 @@ mod tests {
         }
     }
 
-    /// The cookie of nginx's documentation and how its log shows the same.
+    /// The cookie of nginx's documentation and its text in the log.
     #[test]
     fn cookies_and_log_agree() {
         let mut bytes = Vec::new();

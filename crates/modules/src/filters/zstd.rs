@@ -1,8 +1,8 @@
-//! Zstandard: `zstd` and its family, as the module zstd-nginx-module has them.
+//! Zstandard: `zstd` and its family, with the directives of zstd-nginx-module.
 //!
 //! <https://github.com/tokers/zstd-nginx-module>, RFC 8878. `zstd_static` is with the other
-//! [precompressed files](crate::precompressed). There is no `zstd_dict_file`: a client that
-//! does not have the dictionary could read nothing.
+//! [precompressed files](crate::precompressed). `zstd_dict_file` is not supported: a client without
+//! the dictionary could not decompress the response.
 
 use conf::{Contexts, Declared, Fault, ScopeRef, Setting, parse};
 use framework::compile::{Compiler, Feature};
@@ -15,14 +15,14 @@ use super::compress::{Coding, Compressor, Conditions, MemoryWriter};
 
 const HSL: Contexts = Contexts::HTTP.or(Contexts::SERVER).or(Contexts::LOCATION);
 
-/// The largest window that every client must be able to read: 8 MB (RFC 9659, section 3).
+/// The largest window that every client must support: 8 MB (RFC 9659, section 3).
 const WINDOW_BITS_MAX: u32 = 23;
 
-/// From this level on, the library's own windows may be larger than that, and its tables for them
-/// take more than 600 MB.
+/// From this level on, the library's windows may exceed that limit, and its tables for them take
+/// more than 600 MB.
 const LEVEL_OF_LARGE_WINDOWS: i32 = 20;
 
-/// The tables of the level below, for a window of that size: entries of four bytes.
+/// The table sizes of the level below for a window of this size; entries have four bytes.
 const HASH_BITS_MAX: u32 = 22;
 const CHAIN_BITS_MAX: u32 = 24;
 
@@ -80,8 +80,7 @@ impl Zstd {
         self.level
     }
 
-    /// A compressor for a body of this length, if it is known; `None` where there is no memory for
-    /// one.
+    /// A compressor for a body of this length, if known; `None` if there is not enough memory.
     pub(super) fn compressor(&self, level: i32, length: Option<u64>) -> Option<Compressor> {
         let mut encoder = Encoder::new(Vec::new(), level).ok()?;
         if level >= LEVEL_OF_LARGE_WINDOWS {
@@ -93,7 +92,7 @@ impl Zstd {
                 encoder.set_parameter(limit).ok()?;
             }
         }
-        // With the length the library chooses tables that are no larger than it takes.
+        // With the length, the library can choose smaller tables.
         encoder.set_pledged_src_size(length).ok()?;
         let coder = Box::new(encoder);
         Some(Compressor::new(Coding::Zstd, coder, self.block, false))
@@ -134,9 +133,10 @@ mod tests {
                 |compressed| {
                     let mut plain = Vec::new();
                     let mut decoder = zstd::stream::read::Decoder::new(compressed).unwrap();
-                    // What clients must be able to read.
+                    // Every client must support windows of this size.
                     decoder.window_log_max(WINDOW_BITS_MAX).unwrap();
-                    // A stream that goes on ends with an error, behind what has come.
+                    // The stream has not ended, so reading ends with an error after the available
+                    // data.
                     let _ = decoder.read_to_end(&mut plain);
                     plain
                 },

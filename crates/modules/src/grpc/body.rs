@@ -1,8 +1,8 @@
-//! The body of an answer to a call, which ends with a status whatever becomes of it.
+//! The response body of a gRPC call, which always ends with a status.
 //!
-//! Where an answer breaks off behind its head nginx resets the client's stream, and clients make an
-//! internal error of that. Here it ends with trailers that say what has happened: that its server
-//! is not there any more, or has reset the stream, or that the deadline is over.
+//! If a response fails after its head, nginx resets the client's stream, and clients report an
+//! internal error. Tidegate ends the response with trailers that state the cause instead: the
+//! server is gone or has reset the stream, or the deadline has passed.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -25,11 +25,11 @@ pub(super) struct CallBody {
     /// Whether the client sees trailers.
     has_trailers: bool,
     deadline: Option<Sleep>,
-    /// With which status it has been broken off.
+    /// The status with which the body was aborted.
     status: Option<Status>,
-    /// The gRPC status of the broken-off call, for the call counters.
+    /// The gRPC status of the aborted call, for the call counters.
     ended: SharedStatusCode,
-    /// The deadline is over, and that is to be logged.
+    /// The deadline has passed, and that remains to be logged.
     is_to_tell: bool,
 }
 
@@ -52,7 +52,7 @@ impl CallBody {
         }
     }
 
-    /// Whether the deadline is over.
+    /// Whether the deadline has passed.
     fn look(&mut self, context: &mut Context<'_>) -> bool {
         if let Some(timer) = &mut self.deadline
             && Pin::new(timer).poll(context).is_ready()
@@ -69,7 +69,7 @@ impl CallBody {
         self.ended.set(Some(status.0));
     }
 
-    /// Its end, once it has been broken off.
+    /// The last event of an aborted body.
     fn end(&self, broken: Break) -> SourceEvent {
         if self.has_trailers {
             SourceEvent::End
@@ -110,7 +110,7 @@ impl Source for CallBody {
         }
     }
 
-    /// A client that takes nothing does not get the end of what it has not taken either.
+    /// A client that does not read does not get the final trailers either.
     fn poll_ahead(&mut self, context: &mut Context<'_>) -> Poll<Result<DeferredLog, Break>> {
         match self.source.poll_ahead(context) {
             Poll::Pending if self.look(context) => Poll::Ready(Err(Break::Framing)),

@@ -1,5 +1,4 @@
-//! What makes a request a call of gRPC, until when it is to be answered, and with which status it
-//! was.
+//! Recognition of gRPC calls, their deadlines and their statuses.
 //!
 //! <https://github.com/grpc/grpc/blob/master/doc/PROTOCOL-HTTP2.md>.
 
@@ -13,7 +12,7 @@ use proto::method::Method;
 use super::errors::{self, STATUS};
 use proxying::attempts::Attempts;
 
-/// How the media type of every call begins.
+/// The media type of every call starts with this.
 pub(super) const MEDIA_TYPE: &[u8] = b"application/grpc";
 
 /// Whether a request is a call.
@@ -21,24 +20,24 @@ pub(super) fn is_call(request: &Request) -> bool {
     request.method == Method::Post && media_type(request).is_some()
 }
 
-/// What follows `application/grpc` in the media type of a request, if it begins so.
+/// The rest of a request's media type after `application/grpc`, if it starts so.
 pub(super) fn media_type(request: &Request) -> Option<&[u8]> {
     let value = request.header(KnownField::ContentType)?;
     let (begin, rest) = value.split_at_checked(MEDIA_TYPE.len())?;
     begin.eq_ignore_ascii_case(MEDIA_TYPE).then_some(rest)
 }
 
-/// What `TE` says of a client who takes trailers.
+/// The member of `TE` that clients send to accept trailers.
 const TRAILERS: &[u8] = b"trailers";
 
-/// Whether a client takes trailers.
+/// Whether a client accepts trailers.
 pub(super) fn accepts_trailers(request: &Request) -> bool {
     let value = request.header(KnownField::Te).unwrap_or_default();
     let mut parts = value.windows(TRAILERS.len());
     parts.any(|part| part.eq_ignore_ascii_case(TRAILERS))
 }
 
-/// Until when a call is to be answered: what `grpc-timeout` says, from now on.
+/// The deadline of a call: now plus `grpc-timeout`.
 pub(super) fn deadline(request: &Request) -> Option<Instant> {
     if !is_call(request) {
         return None;
@@ -47,7 +46,7 @@ pub(super) fn deadline(request: &Request) -> Option<Instant> {
     engine::now().checked_add(timeout)
 }
 
-/// At most eight digits and a unit.
+/// Parses at most eight digits and a unit.
 fn timeout(value: &[u8]) -> Option<Duration> {
     let (unit, digits) = value.split_last()?;
     if digits.is_empty() || digits.len() > 8 || !digits.iter().all(u8::is_ascii_digit) {
@@ -65,8 +64,8 @@ fn timeout(value: &[u8]) -> Option<Duration> {
     })
 }
 
-/// The status of a call that has ended; of one without, `None` in place of it. Other requests have
-/// none.
+/// The status of a finished call, with `None` inside if the call ended without one. Other requests
+/// have no status.
 pub fn status_of(request: &Request) -> Option<Option<u16>> {
     if !is_call(request) {
         return None;
@@ -83,7 +82,7 @@ pub fn status_of(request: &Request) -> Option<Option<u16>> {
     Some(in_trailers.or_else(|| find(&request.response.fields)))
 }
 
-/// The number of a status.
+/// Parses a status code.
 pub(super) fn number(value: &[u8]) -> Option<u16> {
     std::str::from_utf8(value).ok()?.parse().ok()
 }

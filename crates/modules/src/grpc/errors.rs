@@ -1,11 +1,11 @@
-//! Answers of ours to calls of gRPC: beside, or in place of, the status of HTTP they have the one
-//! that gRPC has for it.
+//! Tidegate's own responses to gRPC calls: they have a gRPC status in addition to, or instead of,
+//! the HTTP status.
 //!
-//! A call whose answer is made here, be it because no server gives one, because a limit refuses it
-//! or because the configuration does, is answered without a page: by `grpc-status` and
-//! `grpc-message` in the head, which ends the response as trailers would ("Trailers-Only"). The
-//! status of HTTP is that of nginx, so that `error_page`, logs and clients that look at it alone
-//! find what they have always found; with `grpc_errors grpc` it is 200, as from a server of gRPC.
+//! Tidegate itself responds to a call if no server does, if a limit refuses the call, or if the
+//! configuration returns a response. Such a response has no error page, but `grpc-status` and
+//! `grpc-message` in its head, which ends the response as trailers would ("Trailers-Only"). The
+//! HTTP status is nginx's, for `error_page`, logs and clients that look only at it; with
+//! `grpc_errors grpc` it is 200, as from a gRPC server.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -24,19 +24,19 @@ use super::call;
 use super::web::Web;
 use proxying::http2::dialogue::BodyFault;
 
-/// The field and the trailer that hold a call's status.
+/// The field or trailer with a call's status.
 pub(super) const STATUS: &[u8] = b"grpc-status";
 
-/// The one that says it in words.
+/// The field or trailer with the status message.
 const MESSAGE: &[u8] = b"grpc-message";
 
-/// A status, and words for it.
+/// A status code and its message.
 pub(super) type Status = (u16, &'static [u8]);
 
 /// The status of a call whose deadline has passed.
 pub(super) const LATE: Status = (status::DEADLINE_EXCEEDED, b"deadline exceeded");
 
-/// Names of statuses, <https://grpc.github.io/grpc/core/md_doc_statuscodes.html>.
+/// Names of status codes, <https://grpc.github.io/grpc/core/md_doc_statuscodes.html>.
 mod status {
     pub(super) const CANCELLED: u16 = 1;
     pub(super) const UNKNOWN: u16 = 2;
@@ -49,16 +49,16 @@ mod status {
     pub(super) const UNAUTHENTICATED: u16 = 16;
 }
 
-/// What is known of a call beside its status of HTTP.
+/// The state of a call beyond its HTTP status.
 #[derive(Debug, Default)]
 struct CallStatus {
     is_late: bool,
-    /// With which code the last server that was tried has reset the stream, if it has.
+    /// The code with which the last server that was tried has reset the stream, if so.
     reset: Option<ErrorCode>,
     ended: SharedStatusCode,
 }
 
-/// With which status a call has ended whose answer was broken off.
+/// The status of a call whose response was aborted.
 pub(super) type SharedStatusCode = Rc<Cell<Option<u16>>>;
 
 impl SlotValue for CallStatus {
@@ -74,30 +74,31 @@ impl SlotValue for CallStatus {
 
 static OF_REQUEST: Slot<CallStatus, OfRequest> = Slot::new();
 
-/// The deadline of a call is over.
+/// Records that the deadline of a call has passed.
 pub(super) fn note_deadline(request: &mut Request) {
     request.own.enter(&OF_REQUEST).is_late = true;
 }
 
-/// No server has answered a call; with which code the last one has reset its stream, if it has.
+/// Records that no server has answered a call, and the code with which the last server has reset
+/// its stream, if so.
 pub(super) fn note_reset(request: &mut Request, code: Option<ErrorCode>) {
     request.own.enter(&OF_REQUEST).reset = code;
 }
 
-/// Where the body of an answer tells that it was broken off.
+/// The cell in which the response body records its abort.
 pub(super) fn ended_of(request: &mut Request) -> SharedStatusCode {
     Rc::clone(&request.own.enter(&OF_REQUEST).ended)
 }
 
-/// The status of a call whose answer was broken off.
+/// The status of a call whose response was aborted.
 pub(super) fn status_of_broken(request: &Request) -> Option<u16> {
     request.own.get(&OF_REQUEST)?.ended.get()
 }
 
-/// The filter of a scope with `grpc_pass`.
+/// The response filter of a scope with `grpc_pass`.
 #[derive(Debug)]
 pub(super) struct Errors {
-    /// The status of HTTP is 200.
+    /// Whether the HTTP status is 200.
     pub(super) as_grpc: bool,
 }
 
@@ -134,8 +135,8 @@ impl HeadFilter for Errors {
     }
 }
 
-/// The status of gRPC for one of HTTP, and words for it. What gRPC's own mapping has, and beside
-/// that the causes that are known here.
+/// The gRPC status and message for an HTTP status: gRPC's own mapping, refined by the causes that
+/// are known here.
 fn of_http(request: &mut Request, http: u16) -> Status {
     let known = request.own.get(&OF_REQUEST);
     let is_late = known.is_some_and(|known| known.is_late);
@@ -164,7 +165,7 @@ fn of_status(http: u16) -> Status {
     }
 }
 
-/// The status of a call whose answer is broken off in the middle.
+/// The status of a call whose response is aborted midway.
 pub(super) fn of_broken(outcome: &BodyFault, broken: Break) -> Status {
     if let Some(http) = outcome.refused() {
         return of_status(http);
@@ -190,7 +191,7 @@ fn of_code(code: ErrorCode) -> Status {
     }
 }
 
-/// How a status is told, in a head or as trailers.
+/// The fields of a status, for a head or trailers.
 pub(super) fn fields(status: u16, message: Bytes) -> [Field; 2] {
     let field = |name: &'static [u8], value: Bytes| Field {
         name: Bytes::from_static(name),
@@ -206,7 +207,7 @@ pub(super) fn fields(status: u16, message: Bytes) -> [Field; 2] {
 mod tests {
     use super::*;
 
-    /// As <https://github.com/grpc/grpc/blob/master/doc/PROTOCOL-HTTP2.md#errors> has them.
+    /// As in <https://github.com/grpc/grpc/blob/master/doc/PROTOCOL-HTTP2.md#errors>.
     #[test]
     fn codes_of_streams_have_statuses() {
         for (number, expected) in [

@@ -1,11 +1,10 @@
-//! `grpc_pass`: calls of gRPC passed on to a server, as streams of connections that calls share.
+//! `grpc_pass`: gRPC calls proxied to a server, as streams of shared connections.
 //!
-//! <https://nginx.org/en/docs/http/ngx_http_grpc_module.html>. Servers are chosen and tried, and
-//! what is sent and answered is carried, as with `proxy_http_version 2` (`proxying::http2`), but
-//! always as it comes, both ways at once. `settings` declares the directives; here is what is
-//! gRPC's own: `call` knows a call and its deadline, `errors` has answers of ours that a client of
-//! gRPC understands, `body` ends what breaks off, `web` is gRPC-Web, `probe` asks whether a server
-//! is well.
+//! <https://nginx.org/en/docs/http/ngx_http_grpc_module.html>. Selection and retries of servers,
+//! requests and responses work as with `proxy_http_version 2` (`proxying::http2`), but always
+//! unbuffered and in both directions at once. `settings` declares the directives. The rest is
+//! specific to gRPC: `call` recognizes calls and their deadlines, `errors` makes Tidegate's own
+//! responses, `body` ends aborted responses, `web` is gRPC-Web, and `probe` makes health checks.
 
 mod body;
 pub mod call;
@@ -52,7 +51,7 @@ use proxying::{fields, finish};
 use settings::Settings;
 use web::Web;
 
-/// How servers are spoken to without TLS.
+/// The scheme of servers without TLS.
 const PLAIN: Scheme = Scheme::plain("grpc://");
 
 static SCHEMES: Schemes = Schemes {
@@ -73,7 +72,7 @@ impl Handle for GrpcPass {
     }
 }
 
-/// Passes a call on, within its deadline.
+/// Proxies a call within its deadline.
 async fn serve(
     request: &mut Request,
     exchange: &mut Exchange,
@@ -98,20 +97,20 @@ async fn serve(
     }
 }
 
-/// gRPC, for a call that is to be answered until then.
+/// The gRPC protocol for a call with a deadline.
 struct Grpc<'p> {
     pass: &'p GrpcPass,
     deadline: Option<Instant>,
 }
 
-/// Where a call goes, and how it came.
+/// The target of a call, and its gRPC-Web variant.
 struct CallTarget {
     found: PeerTarget,
     web: Option<Web>,
 }
 
 impl CallTarget {
-    /// Whether its messages came in base64, of which a server gets what that stands for.
+    /// Whether the client's messages are Base64; the server gets them decoded.
     fn is_text(&self) -> bool {
         self.web.as_ref().is_some_and(Web::is_text)
     }
@@ -131,13 +130,13 @@ impl driver::Target for CallTarget {
     }
 }
 
-/// A call as servers get it.
+/// A call in the form that is sent to servers.
 struct OutgoingCall {
     head: RequestHead,
     body: RequestBody,
     is_head: bool,
     is_call: bool,
-    /// With which code the last server that was tried has reset the stream, if it has.
+    /// The code with which the last server that was tried has reset the stream, if so.
     reset: Cell<Option<ErrorCode>>,
 }
 
@@ -233,8 +232,8 @@ impl Protocol for Grpc<'_> {
         if ends_with_head && request.response.content_length.is_none() {
             request.response.content_length = Some(0);
         }
-        // A length that was announced holds, and without HTTP/2 nothing tells the end of what
-        // breaks off from its end.
+        // An announced length must be kept, and without HTTP/2 an aborted response looks like a
+        // complete one.
         let sees_trailers = web.is_some() || request.client.is_of_fields();
         let has_trailers = sees_trailers && request.response.content_length.is_none();
         let outcome = answer.outcome();
@@ -257,7 +256,7 @@ impl Protocol for Grpc<'_> {
     }
 }
 
-/// Writes the head of a call.
+/// Creates the request head of a call.
 fn write(
     request: &mut Request,
     settings: &Settings,
@@ -285,8 +284,8 @@ fn write(
     let may_have_length = !request.body.is_lost()
         && !fields::sets(&settings.set, b"content-length")
         && !web.is_some_and(Web::is_text);
-    // As in nginx, which sends `$content_length`: what came in chunks or frames has a length as
-    // well where all of it has come.
+    // As in nginx, which sends `$content_length`: a body that arrived in chunks or frames has a
+    // length, too, once it is complete.
     if may_have_length && let Some(length) = request.header(KnownField::ContentLength) {
         head.put(b"content-length", length);
     } else if may_have_length && let Some(length) = request.counted_length() {
@@ -303,7 +302,7 @@ fn write(
     head
 }
 
-/// The URI in force.
+/// Writes the current URI.
 fn write_uri(request: &Request, out: &mut Vec<u8>) {
     escape(&request.uri, Escape::Uri, out);
     if !request.args.is_empty() {

@@ -1,8 +1,8 @@
-//! Whether a server of gRPC is well, asked by the protocol that gRPC has for it.
+//! Health checks of gRPC servers, with gRPC's health checking protocol.
 //!
 //! <https://github.com/grpc/grpc/blob/master/doc/health-checking.md>:
-//! `grpc.health.v1.Health/Check`, whose answer says SERVING. A server without that service answers
-//! with UNIMPLEMENTED (12), which a check may be content with.
+//! `grpc.health.v1.Health/Check`, whose response says SERVING. A server without that service
+//! responds with UNIMPLEMENTED (12), which a check may accept.
 
 use std::sync::Arc;
 
@@ -25,32 +25,32 @@ use proxying::{READING_BODY, response, ssl};
 
 const PATH: &[u8] = b"/grpc.health.v1.Health/Check";
 
-/// The most bytes of an answer that are looked at; a message that says how a service is has two.
+/// Maximum number of bytes of a response that are examined; a message with a health status has two.
 const ANSWER_MAX: usize = 4096;
 
 const SERVING: u64 = 1;
 
-/// What is asked, and whom.
+/// A health check of one peer.
 pub struct HealthProbe<'a> {
     /// The settings of the health probe.
     pub pass: &'a GrpcPass,
-    /// The group that the peer is of.
+    /// The group of the peer.
     pub group: &'a Arc<Group>,
-    /// Where it is asked.
+    /// The address of the peer.
     pub address: Address,
     /// The peer as `$upstream_addr` shows it.
     pub name: Bytes,
-    /// The service that is asked about; empty for the server as a whole.
+    /// The service to check; empty for the server as a whole.
     pub service: &'a [u8],
-    /// The status of the call that is expected.
+    /// The expected status of the call.
     pub status: u16,
-    /// The connection is to serve further probes.
+    /// Keeps the connection for further probes, if set.
     pub keeps: Option<Keeping>,
 }
 
 impl HealthProbe<'_> {
-    /// Asks. What was looked at last where the peer is well, or what it has failed at; what is
-    /// wrong has been logged.
+    /// Runs the check. Returns the last test if the peer is healthy, else the test that failed; the
+    /// cause has been logged.
     pub async fn ask(&self, request: &mut Request) -> Result<Result<Doing, Doing>, Unanswered> {
         let settings = &self.pass.settings;
         let found = self.pass.destination.find(request, logs::Level::Error);
@@ -141,7 +141,7 @@ impl HealthProbe<'_> {
             );
             return Ok(Err(READING));
         }
-        // A call that is refused as it should be says nothing more.
+        // A call with the expected error status has no message.
         if self.status == 0 && serving_status(&answered) != Some(SERVING) {
             logs::error!(
                 request,
@@ -154,7 +154,7 @@ impl HealthProbe<'_> {
     }
 }
 
-/// `HealthCheckRequest` as a message of gRPC.
+/// `HealthCheckRequest` as a gRPC message.
 fn message(service: &[u8]) -> Bytes {
     let mut request = Vec::new();
     if !service.is_empty() {
@@ -176,7 +176,7 @@ fn put_varint(mut number: u64, out: &mut Vec<u8>) {
     out.push(number as u8);
 }
 
-/// The number that `HealthCheckResponse` has in its field 1; 0 where that is left out.
+/// The value of field 1 of `HealthCheckResponse`; 0 if it is omitted.
 fn serving_status(message: &[u8]) -> Option<u64> {
     let (prefix, rest) = message.split_first_chunk::<5>()?;
     let [flags, length @ ..] = *prefix;
@@ -233,7 +233,7 @@ mod tests {
             (&[0, 0, 0, 0, 2, 8, 1][..], Some(1)),
             (&[0, 0, 0, 0, 2, 8, 2], Some(2)),
             (&[0, 0, 0, 0, 0], Some(0)),
-            // Fields that are not known are passed over.
+            // Unknown fields are skipped.
             (&[0, 0, 0, 0, 7, 0x12, 1, b'x', 0x18, 5, 8, 1], Some(1)),
             (&[0, 0, 0, 0, 3, 8, 0x81, 0], Some(1)),
             (&[1, 0, 0, 0, 2, 8, 1], None),

@@ -1,4 +1,4 @@
-//! The directives of `grpc_*` and what they amount to in a location.
+//! The directives of `grpc_*`, and their compiled settings.
 
 use std::sync::Arc;
 
@@ -47,13 +47,13 @@ static WEB: Setting<bool> = Setting::new("grpc_web", &["on | off"], parse::flag)
     .default("off")
     .manual("Takes calls of gRPC-Web, which browsers make, by HTTP/1 as well as HTTP/2, and passes them on as calls of gRPC. What a browser may ask of another origin is for `add_header` to say.");
 
-/// What it shares with the modules that pass requests on whole.
+/// The directives in common with the other proxying modules.
 static GRPC: Family = Family::of_calls("grpc_");
 
-/// What it shares with those that ask over TLS.
+/// The TLS directives in common with the other proxying modules.
 static TLS: ssl::Family = ssl::family("grpc_");
 
-/// Fields that never reach the client unless `grpc_pass_header` names them.
+/// Fields that are hidden from clients unless `grpc_pass_header` names them.
 const HIDDEN: [&str; 7] = [
     "date",
     "server",
@@ -64,7 +64,7 @@ const HIDDEN: [&str; 7] = [
     "x-accel-charset",
 ];
 
-/// What [`Settings`] are made of.
+/// The directives of [`Settings`].
 const OF_SETTINGS: &[&dyn Declared] = &[
     &GRPC.bind,
     &GRPC.socket_keepalive,
@@ -86,25 +86,25 @@ const OF_SETTINGS: &[&dyn Declared] = &[
     &WEB,
 ];
 
-/// All of this module.
+/// All directives of this module, by group.
 const ALL: &[&[&dyn Declared]] = &[&[&GRPC_PASS], OF_SETTINGS, &TLS.all()];
 
 /// The directives of this module.
 pub const DIRECTIVES: &[&dyn Declared] = &joined::<{ count_of(ALL) }>(ALL);
 
-/// What is said of prebuilt responses.
+/// The documentation of prebuilt responses.
 pub const SHORTCUTS: &[ShortcutDoc] = &[ShortcutDoc::Never(
     "answers of ours to calls have a status of gRPC",
 )];
 
-/// `grpc_*` of a scope, but for `grpc_pass` itself and TLS.
+/// `grpc_*` of a scope, except `grpc_pass` itself and TLS.
 pub(super) struct Settings {
     pub(super) passing: Arc<Passing>,
     pub(super) set: Vec<SetField>,
-    /// Fields of the client's call that are not passed on: those that are set, and those that speak
-    /// of its own connection.
+    /// Fields of the client's call that are not forwarded: those that are set, and the connection's
+    /// own fields.
     pub(super) replaced: NameSet,
-    /// Answers of ours have 200 for a status of HTTP.
+    /// Whether Tidegate's own responses have HTTP status 200.
     pub(super) errors_as_grpc: bool,
     pub(super) web: bool,
 }
@@ -120,7 +120,7 @@ impl Feature for Settings {
         let hidden = hidden.chain(more.iter().map(|word| &*word.bytes));
         let hidden = hidden.filter(|name| !passed.contains_name(name)).collect();
         let ignored = scope.written(&GRPC.ignore_headers)?.unwrap_or_default();
-        // What comes is passed on as it comes, whatever the server says.
+        // Responses are never buffered, whatever the server asks for.
         let ignored = ignored.iter().map(|word| &*word.bytes);
         let ignored = ignored.chain([&b"X-Accel-Buffering"[..]]).collect();
         let tries = RetryPolicy {
@@ -180,14 +180,14 @@ impl Feature for Tls {
 pub struct GrpcPass {
     pub(super) settings: Arc<Settings>,
     pub(super) destination: Destination,
-    /// TLS, where the address may ask for it.
+    /// TLS, if the address may require it.
     pub(super) tls: Option<Arc<UpstreamTls>>,
-    /// Which scope it is of: another has connections of its own, unless the group says otherwise.
+    /// The scope; different scopes do not share connections, unless the group allows it.
     pub(super) place: Bytes,
 }
 
 impl GrpcPass {
-    /// What `grpc_pass` of this very scope says; `None` where it is not written.
+    /// The `grpc_pass` of exactly this scope; `None` if there is none.
     pub fn of_scope(
         compiler: &Compiler<'_>,
         scope: ScopeRef<'_>,
@@ -210,13 +210,13 @@ impl GrpcPass {
         }))
     }
 
-    /// The group that all its calls go to; `None` where calls decide that themselves.
+    /// The group of all its calls; `None` if the group depends on the call.
     pub fn group(&self) -> Option<&Arc<Group>> {
         self.destination.group()
     }
 }
 
-/// What answers where `grpc_pass` stands.
+/// The content handler of `grpc_pass`.
 pub fn content(compiler: &Compiler<'_>, scope: ScopeRef<'_>) -> Result<Option<Content>, Fault> {
     let Some(handler) = GrpcPass::of_scope(compiler, scope)? else {
         return Ok(None);
@@ -228,11 +228,11 @@ pub fn content(compiler: &Compiler<'_>, scope: ScopeRef<'_>) -> Result<Option<Co
     }))
 }
 
-/// Settings are checked wherever they stand, though only `grpc_pass` uses them; where that stands
-/// answers of ours are told as gRPC has them.
+/// Checks the settings in every scope, though only `grpc_pass` uses them. With `grpc_pass`,
+/// Tidegate's own responses become gRPC responses.
 pub fn check(plan: &mut PlanBuilder<'_>) -> Option<()> {
     let settings = plan.feature::<Settings>()?;
-    // An `if` within its location answers calls, too.
+    // An `if` within its location handles calls, too.
     if plan
         .scope
         .written(&GRPC_PASS)
@@ -246,7 +246,7 @@ pub fn check(plan: &mut PlanBuilder<'_>) -> Option<()> {
     Some(())
 }
 
-/// Looks after what stands in the whole configuration.
+/// Checks the whole configuration for TLS settings that are not used.
 pub fn survey(compiler: &Compiler<'_>, root: ScopeRef<'_>) {
     TLS.check_unused::<Request>(compiler, root);
 }

@@ -1,8 +1,8 @@
-//! gRPC-Web (`grpc_web`): calls of browsers, which see no trailers, by HTTP/1 as well as HTTP/2.
+//! gRPC-Web (`grpc_web`): calls from browsers, which cannot read trailers, over HTTP/1 or HTTP/2.
 //!
-//! <https://github.com/grpc/grpc/blob/master/doc/PROTOCOL-WEB.md>. Messages are framed as in gRPC;
-//! trailers follow them as one more frame, whose flags have the highest bit. As text
-//! (`application/grpc-web-text`) all that is in base64, in pieces that may be padded each.
+//! <https://github.com/grpc/grpc/blob/master/doc/PROTOCOL-WEB.md>. Messages are framed as in gRPC.
+//! Trailers follow them in a frame whose flags have the highest bit set. In the text variant
+//! (`application/grpc-web-text`) everything is Base64, in segments that may each be padded.
 
 use std::task::{Context, Poll};
 
@@ -26,10 +26,10 @@ use proxying::stopped::NOT_BASE64;
 /// The flag of the frame that holds trailers.
 const TRAILERS: u8 = 0x80;
 
-/// How a call came.
+/// The gRPC-Web variant of a call.
 pub(super) struct Web {
     is_text: bool,
-    /// What the messages are: `+proto`, or nothing.
+    /// The message format: `+proto`, or empty.
     format: Bytes,
 }
 
@@ -51,12 +51,12 @@ impl Web {
         })
     }
 
-    /// Whether messages come in base64.
+    /// Whether messages are Base64.
     pub(super) fn is_text(&self) -> bool {
         self.is_text
     }
 
-    /// Appends the client's fields as a server of gRPC expects them.
+    /// Appends the client's fields in the form that a gRPC server expects.
     pub(super) fn put_fields(
         &self,
         request: &Request,
@@ -74,7 +74,7 @@ impl Web {
         }
     }
 
-    /// The media type of its answer.
+    /// The media type of the response.
     pub(super) fn media_type(&self) -> Bytes {
         let text: &[u8] = if self.is_text { b"-text" } else { b"" };
         [call::MEDIA_TYPE, b"-web", text, &*self.format]
@@ -82,8 +82,8 @@ impl Web {
             .into()
     }
 
-    /// Makes the answer one of gRPC-Web. Where it `ends_with_head` that has the status, else
-    /// trailers have it, whatever length is announced.
+    /// Converts the response to gRPC-Web. If it `ends_with_head`, the head contains the status,
+    /// else the trailer frame does, whatever length was announced.
     pub(super) fn respond(&self, request: &mut Request, body: Body, ends_with_head: bool) -> Body {
         let response = &mut request.response;
         response.content_type = self.media_type();
@@ -103,12 +103,11 @@ impl Web {
     }
 }
 
-/// Bytes of text that are decoded between two turns of the loop, about.
+/// Approximate number of Base64 bytes that are decoded without yielding to the event loop.
 const DECODED_AT_ONCE: usize = 256 * 1024;
 
-/// What is sent as the body of a call that comes in base64, of which this much has come, or all;
-/// else the status to answer with. What has not come is decoded as it comes, and so is what lies in
-/// a file.
+/// The decoded body of a Base64 call, of which `begun` pieces or all have been received; else the
+/// response status. The rest, and a body in a file, are decoded as they are read.
 pub(super) async fn decode_body(
     request: &Request,
     begun: Option<Pieces>,
@@ -151,7 +150,7 @@ async fn decode_parts(
     Ok(())
 }
 
-/// The body of an answer, and its trailers as a frame behind it.
+/// A response body followed by its trailers in a frame.
 struct WebBody {
     source: Box<dyn Source>,
     is_text: bool,
@@ -175,7 +174,7 @@ impl WebBody {
         }
     }
 
-    /// The frame of the trailers.
+    /// The trailer frame.
     fn trailer_frame(&mut self) -> Bytes {
         let mut lines = Vec::new();
         for Field { name, value } in self.source.trailers() {

@@ -1,7 +1,7 @@
-//! `match`: what the answer to a health check must be like.
+//! `match`: the tests that the response to a health check must pass.
 //!
-//! <https://nginx.org/en/docs/http/ngx_http_upstream_hc_module.html#match>. Tests are made as soon
-//! as what they look at has come: an answer whose status is wrong is not read any further.
+//! <https://nginx.org/en/docs/http/ngx_http_upstream_hc_module.html#match>. Each test runs as soon
+//! as its input has been received: after a wrong status the rest of the response is not read.
 
 use std::ops::RangeInclusive;
 use std::sync::Arc;
@@ -17,10 +17,10 @@ use http::variables::Compiling as _;
 use crate::proxy::probe::Reply;
 use proxying::probe::Doing;
 
-/// How much of a body is examined, in bytes.
+/// The examined part of a body, in bytes.
 const EXAMINED_MAX: usize = 256 * 1024;
 
-/// What is done with an answer, as log lines say it.
+/// The tests, as log lines name them.
 const STATUS_CODE: Doing = "while checking status code";
 const FIELDS: Doing = "while checking header";
 const VARIABLES: Doing = "while checking required variables";
@@ -85,7 +85,7 @@ fn variable(word: &Word) -> Result<Template, Fault> {
     }
 }
 
-/// Whether an operator of regular expressions wants that there is no match.
+/// Whether a regular expression operator is negated.
 fn is_negated(word: &Word) -> Result<bool, Fault> {
     match &*word.bytes {
         b"~" => Ok(false),
@@ -105,7 +105,7 @@ impl Matches {
         self.0.get(name).cloned()
     }
 
-    /// Reads the block, whose name no other may have.
+    /// Reads a block; its name must be unique.
     pub(super) fn read(
         &mut self,
         compiler: &Compiler<'_>,
@@ -124,7 +124,7 @@ impl Matches {
     }
 }
 
-/// What an answer must be like.
+/// The tests of a `match` block.
 pub(super) struct Match {
     statuses: Vec<StatusTest>,
     fields: Vec<FieldTest>,
@@ -133,7 +133,7 @@ pub(super) struct Match {
 }
 
 impl Default for Match {
-    /// What holds without a block: a status of 2xx or 3xx.
+    /// The test without a block: a status of 2xx or 3xx.
     fn default() -> Match {
         Match {
             statuses: vec![StatusTest {
@@ -187,7 +187,7 @@ fn range(text: &[u8]) -> Option<RangeInclusive<u16>> {
     (!range.is_empty()).then_some(range)
 }
 
-/// What a line of `header` compares.
+/// The comparison of a `header` line.
 enum Comparison<'a> {
     Present(&'a Word),
     Absent(&'a Word),
@@ -240,9 +240,9 @@ struct FieldTest {
 enum Wanted {
     Present,
     Absent,
-    /// The field is there, and one of its values is this one.
+    /// The field is present, and one of its values equals this.
     Equal(Bytes),
-    /// The field is there, and none of its values is this one.
+    /// The field is present, and none of its values equals this.
     Other(Bytes),
     Fitting(Regex),
     Unfitting(Regex),
@@ -310,7 +310,7 @@ fn regex(compiler: &Compiler<'_>, word: &Word) -> Result<Regex, Fault> {
     Regex::new(compiler, &word.bytes, false).map_err(|fault| fault.or_at(word.position))
 }
 
-/// Whether a pattern fits; `None` where that could not be decided, which has been logged.
+/// Whether a pattern matches; `None` if the match failed with an error, which has been logged.
 fn matches(pattern: &Regex, request: &Request, text: &[u8], doing: Doing) -> Option<bool> {
     let matched = pattern.is_match(text);
     matched
@@ -339,7 +339,7 @@ impl Match {
         })
     }
 
-    /// Whether an answer passes: what was tested last, or what it has failed.
+    /// Tests a response. Returns the last test if all pass, else the test that failed.
     pub(super) async fn judge(
         &self,
         request: &mut Request,
@@ -392,7 +392,7 @@ impl Match {
     }
 }
 
-/// Reads all `match` blocks; faults are reported.
+/// Reads all `match` blocks; errors are reported.
 pub(super) fn read_all(compiler: &Compiler<'_>, http: ScopeRef<'_>) {
     let matches = compiler.registry::<Matches>();
     for block in http.children("match") {

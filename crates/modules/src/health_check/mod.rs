@@ -1,10 +1,9 @@
-//! `health_check`: servers of a group are asked now and then whether they are well; one that is not
-//! gets no requests.
+//! `health_check`: servers of a group are probed periodically; an unhealthy server gets no
+//! requests.
 //!
 //! <https://nginx.org/en/docs/http/ngx_http_upstream_hc_module.html>, of NGINX Plus. `matching`
-//! says what an answer must be like, `prober` asks. What a finding means for requests is the
-//! business of the crate `upstream`. What is asked is that of the module that passes requests on:
-//! `proxy::probe`, `grpc::probe`.
+//! tests responses, `prober` schedules the probes. The crate `upstream` applies the results to
+//! requests. The modules that proxy requests send the probes: `proxy::probe`, `grpc::probe`.
 
 mod matching;
 mod prober;
@@ -58,7 +57,7 @@ struct HealthCheckLine {
 }
 
 impl Default for HealthCheckLine {
-    /// What holds without parameters.
+    /// The values without parameters.
     fn default() -> HealthCheckLine {
         HealthCheckLine {
             schedule: Schedule::default(),
@@ -88,7 +87,7 @@ impl HealthCheckLine {
         Ok(written)
     }
 
-    /// Takes a parameter; `None` where it is not one, or not a valid one.
+    /// Parses a parameter; `None` if it is unknown or invalid.
     fn take(&mut self, word: &Word) -> Option<()> {
         match self.schedule.take(word) {
             Parameter::Taken => return Some(()),
@@ -129,9 +128,9 @@ pub const DIRECTIVES: &[&dyn Declared] = &[
     &matching::REQUIRE,
 ];
 
-/// What servers are asked.
+/// The kinds of probes.
 enum ProbeKind {
-    /// A URI, whose answer must be as `match` says.
+    /// A request for a URI, whose response must pass the `match` tests.
     Http {
         proxy: Arc<Proxy>,
         uri: Bytes,
@@ -150,28 +149,28 @@ struct HealthCheck {
     check: PeerCheck<OfRequests>,
     keepalive_time: Option<Duration>,
     scope: ScopeId,
-    /// The server that it is in.
+    /// The `server` block of the check.
     server: ScopeId,
 }
 
-/// What is gathered of all locations.
+/// The checks of all locations.
 #[derive(Default)]
 struct GatheredChecks {
-    /// Which of the checks of its group each is, by its location.
+    /// The index of each check among those of its group, by location.
     numbers: Map<ScopeId, usize>,
     checks: Vec<Arc<HealthCheck>>,
 }
 
 impl Registry for GatheredChecks {}
 
-/// Reads the `match` blocks, and tells groups, which are made next, what checks will be made of
-/// them.
+/// Reads the `match` blocks, and registers the checks of each group, since groups are compiled
+/// next.
 pub fn prepare(compiler: &Compiler<'_>, http: ScopeRef<'_>) {
     matching::read_all(compiler, http);
     let gathered = compiler.registry::<GatheredChecks>();
     let checks = compiler.registry::<WrittenChecks>();
     for scope in http.tree().scopes() {
-        // What is malformed has been reported.
+        // Errors have already been reported.
         let Ok(Some(written)) = scope.own(&HEALTH_CHECK) else {
             continue;
         };
@@ -219,7 +218,7 @@ fn compile(compiler: &Compiler<'_>, scope: ScopeRef<'_>) -> Result<Option<Health
             "\"health_check{parameter}\" requires \"{pass}\" to an upstream in the same location"
         ))
     };
-    // What is wrong with `proxy_pass` or `grpc_pass` is its own to report.
+    // Errors of `proxy_pass` and `grpc_pass` are reported by their modules.
     let proxy = if written.is_grpc {
         None
     } else {
@@ -278,7 +277,7 @@ fn compile(compiler: &Compiler<'_>, scope: ScopeRef<'_>) -> Result<Option<Health
     }))
 }
 
-/// The server that a location is in.
+/// The `server` block of a location.
 fn server_of(scope: ScopeRef<'_>) -> ScopeId {
     let mut at = scope;
     while at.context() != Contexts::SERVER {
@@ -290,7 +289,7 @@ fn server_of(scope: ScopeRef<'_>) -> ScopeId {
     at.id()
 }
 
-/// Has the checks made as long as the generation is in force.
+/// Runs the checks while the generation is in force.
 pub fn add(compiler: &Compiler<'_>, generation: &mut Generation) {
     let gathered = compiler.registries.take::<GatheredChecks>();
     if !gathered.checks.is_empty() {

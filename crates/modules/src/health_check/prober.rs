@@ -1,11 +1,11 @@
-//! Who makes the checks: one thread of the process, by the configuration that is in force.
+//! Scheduling of health checks: one thread of the process runs those of the configuration in force.
 //!
 //! ```text
-//! run ─▶ watch, for each check ─▶ probe, for each peer again and again ─▶ what its health comes to
+//! run ─▶ watch, for each check ─▶ probe, for each peer repeatedly ─▶ update of the peer's health
 //! ```
 //!
-//! A reload ends the thread before the next one starts. A check that is under way then is given up;
-//! what it would have found belongs to the health of its own generation, which counts no more.
+//! A reload ends the thread before the next one starts. A running check is then abandoned: its
+//! result would belong to the health of its own generation, which is no longer used.
 
 use std::future::pending;
 use std::rc::Rc;
@@ -35,7 +35,7 @@ impl Service for Prober {
         "health checks".to_owned()
     }
 
-    /// Starts a thread of its own; the one before ends.
+    /// Starts a thread; the previous one ends.
     fn start(
         &self,
         generation: &Arc<Generation>,
@@ -65,7 +65,7 @@ async fn run(generation: Arc<Generation>, checks: Vec<Arc<HealthCheck>>) {
     pending().await
 }
 
-/// A check in the course of being made.
+/// A running check.
 struct ActiveCheck {
     check: Arc<HealthCheck>,
     place: RequestScope,
@@ -86,7 +86,7 @@ impl health_check::Prober for ActiveCheck {
         let about = check.check.about(peer);
         let mut request = match self.errands.request(&self.place, &about) {
             Ok(request) => request,
-            // That is no fault of the peer.
+            // A local failure does not count against the peer.
             Err(error) => {
                 let error = logs::Errno(&error);
                 return logs::event!(Alert, "socket() failed {error} while checking health");
@@ -106,8 +106,8 @@ impl health_check::Prober for ActiveCheck {
     }
 }
 
-/// Asks the peer; what was tested last of its answer, or what the check has failed at. `None` where
-/// that says nothing of the peer.
+/// Probes the peer. Returns the last test if the peer is healthy, else the test that failed. `None`
+/// if the result does not depend on the peer.
 async fn judge(
     check: &HealthCheck,
     peer: &Peer,

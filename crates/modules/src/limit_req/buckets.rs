@@ -1,8 +1,8 @@
-//! What a zone of `limit_req` keeps: a leaky bucket for each key, the one seen last first.
+//! The contents of a `limit_req` zone: a leaky bucket per key, most recently used first.
 //!
 //! The algorithm and its numbers are those of nginx's `ngx_http_limit_req_lookup`, `…_account` and
-//! `…_expire`. One lock guards a zone; under it stand a search by hash and the moving of one entry
-//! to the front, so that keys are forgotten in nginx's order whatever thread saw them.
+//! `…_expire`. One lock guards a zone. It covers a hash lookup and moving one entry to the front,
+//! so that keys are evicted in nginx's order whichever thread used them.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -15,24 +15,24 @@ use framework::zone::{Fact, State, Tell, Zone, ZoneBudget};
 use super::LimitOutcome;
 use super::settings::ZoneSettings;
 
-/// What nginx's entry takes beside its key, in bytes.
+/// Size of nginx's entry without its key, in bytes.
 const ENTRY_SIZE: usize = 80;
 
-/// What nginx keeps about a zone as a whole, in bytes.
+/// Size of nginx's data about the zone as a whole, in bytes.
 const HEAD_SIZE: u64 = 80;
 
-/// How long a bucket must have been left alone before it is forgotten unasked, in milliseconds.
+/// Time without requests after which an empty bucket is removed, in milliseconds.
 const FORGOTTEN_AFTER_MS: u64 = 60_000;
 
-/// Entries that are written while the lock is held.
+/// Number of entries that are copied under one hold of the lock.
 const SAVED_AT_ONCE: usize = 1024;
 
-/// No entry: the end of the list.
+/// The absence of an entry: the end of the list.
 const NONE: u32 = u32::MAX;
 
-/// Milliseconds on the clock of all threads.
+/// Milliseconds on a clock that all threads share.
 pub(super) fn now_ms() -> u64 {
-    // A bucket that is new counts as emptied at 0, which must lie long before now.
+    // A new bucket counts as last emptied at 0, which must be long before now.
     const BEFORE: Duration = Duration::from_secs(24 * 60 * 60);
     static START: OnceLock<Instant> = OnceLock::new();
     let now = engine::now();
@@ -40,27 +40,27 @@ pub(super) fn now_ms() -> u64 {
     (BEFORE + elapsed).as_millis() as u64
 }
 
-/// An entry that stays until it is counted or unpinned.
+/// An entry that is kept until it is counted or unpinned.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Pinned(u32);
 
-/// What a zone says of a key. Numbers are thousandths of requests above the rate.
+/// The result of a lookup. Numbers are thousandths of requests above the rate.
 #[derive(Debug)]
 pub(super) enum Admission {
     /// The request was counted.
     Counted(u64),
-    /// There is room for it; nothing was counted.
+    /// The bucket has room; nothing was counted.
     Pinned(Pinned),
-    /// There is no room in the bucket; nothing was counted.
+    /// The bucket is full; nothing was counted.
     Exceeded(u64),
-    /// There is no room in the zone.
+    /// The zone is full.
     Full,
 }
 
 /// The buckets of a zone.
 pub struct Buckets {
     table: Mutex<Table>,
-    /// Requests by what the zone has had become of them: see [`LimitOutcome`].
+    /// Requests by outcome: see [`LimitOutcome`].
     outcomes: [AtomicU64; 5],
 }
 
@@ -76,7 +76,8 @@ impl State for Buckets {
         }
     }
 
-    /// What was counted by one key says nothing of another; another rate empties the same buckets.
+    /// Fails if the key has changed, since the buckets of one key say nothing about another. A changed
+    /// rate empties the same buckets.
     fn reconcile(zone: &Zone<Self>, previous: &Zone<Self>) -> Result<Arc<Self>, String> {
         let (key, old) = (&zone.settings().key_text, &previous.settings().key_text);
         if key == old || zone.size() != previous.size() {
@@ -122,7 +123,7 @@ impl State for Buckets {
         while !saved.is_empty() {
             entries.push((saved.text()?, saved.number()?, saved.count()?));
         }
-        // The one that was counted last comes last, and is the newest.
+        // The most recently counted entry is inserted last, and becomes the newest.
         entries.sort_by_key(|(_, age, _)| std::cmp::Reverse(*age));
         let now = now_ms();
         let elapsed = u64::try_from(saved.elapsed().as_millis()).unwrap_or(u64::MAX);
@@ -148,22 +149,22 @@ impl State for Buckets {
     }
 }
 
-/// What the process that follows gets of an entry: its key, its last moment and its excess.
+/// A saved entry for the next process: its key, its last time and its excess.
 type SavedEntry = (Arc<[u8]>, u64, u64);
 
 impl Buckets {
-    /// What some entries hold, from this place on; none where there is no such place.
+    /// Copies entries from this index on; `None` beyond the last.
     fn entries_from(&self, place: usize) -> Option<Vec<SavedEntry>> {
         let table = self.table();
         let entries = table.entries.get(place..).filter(|rest| !rest.is_empty())?;
         let used = entries.iter().take(SAVED_AT_ONCE);
-        // A place that is free has no key in the map.
+        // A free entry has no key in the map.
         let used = used.filter(|entry| table.by_key.contains_key(&entry.key));
         let known = used.map(|entry| (Arc::clone(&entry.key), entry.last, entry.excess));
         Some(known.collect())
     }
 
-    /// Notes what the zone has had become of a request.
+    /// Counts the outcome of a request.
     pub(super) fn note(&self, outcome: LimitOutcome) {
         self.count_of(outcome).fetch_add(1, Ordering::Relaxed);
     }
@@ -172,8 +173,8 @@ impl Buckets {
         &self.outcomes[outcome as usize] // invariant: there are as many as outcomes
     }
 
-    /// Looks for a key's bucket, or makes it. With `count` the request goes into it at once, else
-    /// the entry is pinned. `rate` is in thousandths a second, `burst` the size of the bucket.
+    /// Finds or creates a key's bucket. With `count` the request is added to it at once, else the
+    /// entry is pinned. `rate` is in thousandths per second, `burst` is the size of the bucket.
     pub(super) fn look_up(
         &self,
         key: &[u8],
@@ -185,25 +186,25 @@ impl Buckets {
         self.table().look_up(key, now, rate, burst, count)
     }
 
-    /// Counts a request in a pinned entry and gives it free; its excess comes back.
+    /// Counts a request in a pinned entry and unpins it; returns its excess.
     pub(super) fn count(&self, pinned: Pinned, now: u64, rate: u64) -> u64 {
         self.table().count(pinned, now, rate)
     }
 
-    /// Gives a pinned entry free.
+    /// Unpins an entry.
     pub(super) fn unpin(&self, pinned: Pinned) {
         self.table().unpin(pinned);
     }
 
     fn table(&self) -> MutexGuard<'_, Table> {
-        // Nothing under the lock panics.
+        // No code under the lock panics.
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 struct Table {
     entries: Vec<Entry>,
-    /// Places in `entries` that are free.
+    /// Free indexes of `entries`.
     free: Vec<u32>,
     by_key: Map<Arc<[u8]>, u32>,
     newest: u32,
@@ -215,17 +216,17 @@ struct Entry {
     key: Arc<[u8]>,
     newer: u32,
     older: u32,
-    /// When it was last counted, in milliseconds.
+    /// Time of the last count, in milliseconds.
     last: u64,
-    /// Thousandths of requests above the rate, then.
+    /// Thousandths of requests above the rate at that time.
     excess: u64,
-    /// Requests that have looked at it and have not counted yet.
+    /// Requests that have pinned the entry and not counted yet.
     pins: u32,
 }
 
 impl Entry {
-    /// How long ago it was counted. Clocks of threads may differ a little; one that is a minute
-    /// ahead has been set anew.
+    /// Milliseconds since the last count. The clocks of threads may differ slightly; a time that is
+    /// more than a minute ahead means that the clock was reset.
     fn elapsed(&self, now: u64) -> u64 {
         match now.checked_sub(self.last) {
             Some(elapsed) => elapsed,
@@ -234,7 +235,7 @@ impl Entry {
         }
     }
 
-    /// The excess with one request more, after what has leaked out since.
+    /// The excess with one more request, after the leak since the last count.
     fn next_excess(&self, elapsed: u64, rate: u64) -> u64 {
         let leaked = rate.saturating_mul(elapsed) / 1000;
         (self.excess + 1000).saturating_sub(leaked)
@@ -281,7 +282,7 @@ impl Table {
         Admission::Pinned(Pinned(index))
     }
 
-    /// The first request for a key.
+    /// Handles the first request of a key.
     fn begin(&mut self, key: &[u8], now: u64, rate: u64, count: bool) -> Admission {
         self.forget_unused(now, rate);
         let size = ENTRY_SIZE + key.len();
@@ -306,7 +307,7 @@ impl Table {
         }
     }
 
-    /// Puts in what was known elsewhere of a key, as the newest, where there is room.
+    /// Inserts a saved entry as the newest, if there is room.
     fn put(&mut self, key: &[u8], last: u64, excess: u64) {
         if !self.by_key.contains_key(key) && self.room.take(ENTRY_SIZE + key.len()) {
             self.insert(Entry {
@@ -337,7 +338,7 @@ impl Table {
         }
     }
 
-    /// Forgets up to two of the oldest that have run empty.
+    /// Removes up to two of the oldest entries if they are empty.
     fn forget_unused(&mut self, now: u64, rate: u64) {
         for _ in 0..2 {
             let oldest = self.oldest;
@@ -353,10 +354,10 @@ impl Table {
         }
     }
 
-    /// Forgets the oldest whatever is in it, and then what has run empty.
+    /// Removes the oldest entry whatever its excess, and then empty ones.
     fn forget_oldest(&mut self, now: u64, rate: u64) {
         let oldest = self.oldest;
-        // Looking moves to the front: if the oldest is pinned, so are the others.
+        // Lookups move entries to the front: if the oldest is pinned, so are the others.
         if self.entry(oldest).is_some_and(|entry| entry.pins == 0) {
             self.remove(oldest);
             self.forget_unused(now, rate);
@@ -450,7 +451,7 @@ mod tests {
         }
     }
 
-    /// Worked out from `ngx_http_limit_req_lookup`.
+    /// Calculated from `ngx_http_limit_req_lookup`.
     #[test]
     fn a_bucket_leaks_at_its_rate() {
         let mut table = table(32768);
@@ -479,15 +480,14 @@ mod tests {
             panic!("one second later");
         };
         table.unpin(second);
-        // It was not counted the second time.
+        // The second request was not counted.
         assert_eq!(
             excess(&table.look_up(b"a", START + 1000, 1000, 0, true)),
             Ok(0)
         );
     }
 
-    /// nginx 1.31 keeps 191 keys of four bytes in 32 KiB, and then forgets the one seen longest
-    /// ago.
+    /// nginx 1.31 keeps 191 keys of four bytes in 32 KiB, and evicts the least recently used.
     #[test]
     fn a_full_zone_forgets_the_oldest() {
         let mut table = table(32768);
@@ -498,7 +498,7 @@ mod tests {
         assert_eq!(table.by_key.len(), 191);
         assert_eq!(table.entries.len(), 191);
         assert!(table.by_key.contains_key(&9_809_u32.to_le_bytes()[..]));
-        // A look makes a key new again.
+        // A lookup makes a key the newest again.
         let look = |table: &mut Table, key: u32| {
             excess(&table.look_up(&key.to_le_bytes(), START, 1000, 0, true))
         };

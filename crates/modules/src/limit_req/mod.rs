@@ -1,8 +1,8 @@
-//! `limit_req`: how many requests a second there may be for one key, as a leaky bucket.
+//! `limit_req`: limits the rate of requests per key, with a leaky bucket.
 //!
-//! <https://nginx.org/en/docs/http/ngx_http_limit_req_module.html>. What a zone keeps stands in
-//! `buckets`. Requests are counted in thousandths, as in nginx, so that rates below one a second
-//! are exact and results are the same.
+//! <https://nginx.org/en/docs/http/ngx_http_limit_req_module.html>. `buckets` has the contents of a
+//! zone. Requests are counted in thousandths, as in nginx, so that rates below one per second are
+//! exact and results are the same.
 
 mod buckets;
 mod settings;
@@ -26,26 +26,26 @@ use variables::write::text;
 use self::buckets::{Admission, Pinned};
 use self::settings::Limit;
 
-/// The longest key, in bytes; longer ones are not limited.
+/// Maximum length of a key, in bytes; longer keys are not limited.
 const KEY_LENGTH_MAX: usize = 65_535;
 
-/// What has become of a request under `limit_req`.
+/// The outcome of `limit_req` for a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LimitOutcome {
-    /// It went on at once.
+    /// The request was not delayed.
     Passed,
-    /// The request had to wait before it went on.
+    /// The request was delayed.
     Delayed,
-    /// The request was refused by a limit.
+    /// The request was rejected.
     Rejected,
-    /// It would have waited.
+    /// The request would have been delayed.
     DelayedDryRun,
-    /// It would have been refused.
+    /// The request would have been rejected.
     RejectedDryRun,
 }
 
 impl LimitOutcome {
-    /// Every one of them.
+    /// All outcomes.
     const ALL: [LimitOutcome; 5] = [
         LimitOutcome::Passed,
         LimitOutcome::Delayed,
@@ -54,7 +54,7 @@ impl LimitOutcome {
         LimitOutcome::RejectedDryRun,
     ];
 
-    /// What a zone tells of it by.
+    /// The name of the outcome in a zone's status.
     fn fact(self) -> &'static str {
         match self {
             LimitOutcome::Passed => "passed",
@@ -77,7 +77,7 @@ impl LimitOutcome {
     }
 }
 
-/// `$limit_req_status`, once a limit has been asked: for a main request or for any of its
+/// `$limit_req_status`, which is set once a limit has been checked for a main request or any of its
 /// subrequests.
 #[derive(Default)]
 struct LimitStatus(Option<LimitOutcome>);
@@ -94,8 +94,8 @@ impl LimitStatus {
 }
 
 impl Handle for LimitReq {
-    /// Counts the request, lets it wait or refuses it. Of a request and its subrequests only one is
-    /// counted.
+    /// Counts the request, and delays or rejects it. A main request and its subrequests are counted
+    /// once.
     fn run<'a>(&'a self, request: &'a mut Request, exchange: &'a mut Exchange) -> Ran<'a> {
         if LimitStatus::outcome(request).is_some() {
             return Ran::Now(Ok(Step::Next));
@@ -130,17 +130,17 @@ impl Handle for LimitReq {
     }
 }
 
-/// What the limits of a scope say of a request.
+/// The decision of a scope's limits about a request.
 enum Decision {
-    /// No limit has a key for it.
+    /// No limit has a key for the request.
     Uncounted,
     Pass,
     Delay(Duration),
     Reject,
 }
 
-/// Asks one limit after the other. All but the last only look, and count when none has refused: a
-/// refused request counts nowhere.
+/// Checks the limits in turn. All but the last only pin an entry, and count once no limit has
+/// rejected the request: a rejected request is not counted.
 fn decide(request: &mut Request, settings: &LimitReq) -> Decision {
     let now = buckets::now_ms();
     let last = settings.limits.len().saturating_sub(1);
@@ -187,7 +187,7 @@ fn decide(request: &mut Request, settings: &LimitReq) -> Decision {
     count(request, settings, counted, &looked_at, now)
 }
 
-/// The key of a limit for this request; `None` where the limit does not apply.
+/// The key of a limit for this request; `None` if the limit does not apply.
 fn key(request: &mut Request, limit: &Limit) -> Option<Bytes> {
     let zone = limit.zone.settings();
     let key = zone.key.evaluate(request);
@@ -203,7 +203,7 @@ fn key(request: &mut Request, limit: &Limit) -> Option<Bytes> {
     (1..=KEY_LENGTH_MAX).contains(&key.len()).then_some(key)
 }
 
-/// Counts the request where it was only looked at, and finds the longest of all delays.
+/// Counts the request in the pinned entries, and returns the longest delay.
 fn count(
     request: &Request,
     settings: &LimitReq,
@@ -266,7 +266,7 @@ fn log_excess(request: &Request, settings: &LimitReq, limit: &Limit, excess: u64
     );
 }
 
-/// Logs a delay, one level below that of a refusal.
+/// Logs a delay, one level below that of a rejection.
 fn log_delay(request: &Request, settings: &LimitReq, limit: &Limit, excess: u64) {
     let level = match settings.refusal.level {
         Level::Error => Level::Warn,
@@ -290,7 +290,7 @@ fn log_delay(request: &Request, settings: &LimitReq, limit: &Limit, excess: u64)
     );
 }
 
-/// The variable of a name in lower case, without `$`.
+/// The variable with this name (in lower case, without `$`).
 pub fn find(name: &str) -> Option<BuiltinVariable> {
     (name == "limit_req_status").then(|| {
         BuiltinVariable::computed(|request, out| match LimitStatus::outcome(request) {

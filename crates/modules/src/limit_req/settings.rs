@@ -1,4 +1,4 @@
-//! The directives of `limit_req`, and what they amount to in a scope.
+//! The directives of `limit_req`, and their compiled settings.
 
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ use super::Buckets;
 
 const HSL: Contexts = Contexts::HTTP.or(Contexts::SERVER).or(Contexts::LOCATION);
 
-/// What `nodelay` means as a delay: more than any bucket holds.
+/// The delay threshold of `nodelay`: higher than any bucket.
 const NO_DELAY: u64 = i64::MAX as u64 / 1000;
 
 /// `limit_req_zone key zone=name:size rate=rate`
@@ -65,17 +65,17 @@ static REFUSAL: RefusalFamily = RefusalFamily::of(
     "Only counts and logs; no request waits or is refused.",
 );
 
-/// What a zone counts.
+/// The key and rate of a zone.
 pub struct ZoneSettings {
     /// The key by which requests are counted.
     pub(super) key: Text,
     /// The key as it is written in the configuration.
     pub(super) key_text: Box<str>,
-    /// Thousandths of a request a second.
+    /// Thousandths of a request per second.
     pub(super) rate: u64,
 }
 
-/// One `limit_req`, before its zone is found.
+/// A `limit_req` directive before its zone is looked up.
 pub(super) struct LimitLine {
     zone: Box<str>,
     burst: u64,
@@ -85,14 +85,14 @@ pub(super) struct LimitLine {
 #[derive(Debug)]
 pub(super) struct Limit {
     pub(super) zone: Arc<Zone<Buckets>>,
-    /// Thousandths of requests above the rate that are let in.
+    /// Thousandths of requests above the rate that are accepted.
     pub(super) burst: u64,
-    /// Thousandths of requests above the rate that do not wait.
+    /// Thousandths of requests above the rate that are not delayed.
     delay: u64,
 }
 
 impl Limit {
-    /// How long a request waits that is this far above the rate, in milliseconds.
+    /// The delay of a request with this excess, in milliseconds.
     pub(super) fn delay_ms(&self, excess: u64) -> u64 {
         let waiting = excess.saturating_sub(self.delay);
         waiting.saturating_mul(1000) / self.zone.settings().rate.max(1)
@@ -148,7 +148,7 @@ impl Module for LimitReq {
     }
 }
 
-/// Declares the zones of the `http` scope, before anybody looks for them.
+/// Declares the zones of the `http` scope, before any scope looks for them.
 pub fn compile(compiler: &Compiler<'_>, http: ScopeRef<'_>) {
     for line in http.lines().iter().filter(|line| line.is("limit_req_zone")) {
         if let Err(fault) = declare(compiler, line) {
@@ -180,7 +180,7 @@ fn declare(compiler: &Compiler<'_>, line: &Line) -> Result<(), Fault> {
     }
 }
 
-/// Key, name, size in bytes and rate in thousandths a second of a `limit_req_zone`.
+/// Key, name, size in bytes and rate in thousandths per second of a `limit_req_zone`.
 fn declaration(line: &Line) -> Result<(&Word, Bytes, u64, u64), Fault> {
     let mut zone = None;
     let mut rate = 1000;
@@ -203,7 +203,7 @@ fn declaration(line: &Line) -> Result<(&Word, Bytes, u64, u64), Fault> {
     }
 }
 
-/// `10r/s` or `30r/m` in thousandths a second.
+/// Parses `10r/s` or `30r/m`, in thousandths per second.
 fn rate_of(text: &[u8]) -> Option<u64> {
     let (number, seconds) = match text {
         [number @ .., b'r', b'/', b's'] => (number, 1),

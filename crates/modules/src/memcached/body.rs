@@ -1,4 +1,4 @@
-//! A value, and the lines behind it.
+//! A value, and the lines after it.
 
 use engine::Buffer;
 use http::h1::intake::take_front;
@@ -8,15 +8,15 @@ use proto::memcached::{Body, INVALID_TRAILER};
 
 use proxying::answer_framing::{AnswerFraming, Framed};
 
-/// What is left of a value.
+/// The rest of a value.
 pub(super) struct Value {
     body: Body,
-    /// What is behind the value is not right, and the log has been told.
+    /// The bytes after the value are invalid, which has been logged.
     is_faulty: bool,
 }
 
 impl Value {
-    /// Of so many bytes.
+    /// A value of this length in bytes.
     pub(super) fn new(length: u64) -> Value {
         Value {
             body: Body::new(length),
@@ -24,8 +24,8 @@ impl Value {
         }
     }
 
-    /// All of the value has come, and something that is not right behind it: nginx ends the
-    /// response as if it were.
+    /// The value is complete, but invalid bytes follow: nginx then ends the response as if they
+    /// were valid.
     fn invalid(&mut self) -> Framed {
         self.is_faulty = true;
         Framed::Told(Level::Error, INVALID_TRAILER.to_owned())

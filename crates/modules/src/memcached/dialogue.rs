@@ -1,4 +1,4 @@
-//! A request for a value, and the first line of the answer.
+//! A request for a value, and the first line of the reply.
 
 use bytes::Bytes;
 use engine::Buffer;
@@ -15,21 +15,21 @@ use proxying::family::Causes;
 use proxying::peer_attempts::Dialogue;
 use proxying::response::{bad, note_head, receive, too_big};
 
-/// A request and its answer.
+/// A request and its reply.
 pub(super) struct MemcachedDialogue<'a> {
     pub(super) settings: &'a Settings,
     pub(super) get: &'a Get,
 }
 
-/// What the first line of an answer says, and what has come behind it.
+/// The first line of a reply, and the bytes received after it.
 pub(super) struct MemcachedAnswer {
     pub(super) answer: FirstReply,
     pub(super) rest: Buffer,
-    /// How much of that is beyond `memcached_buffer_size`.
+    /// Number of bytes in `rest` beyond `memcached_buffer_size`.
     pub(super) beyond: u64,
 }
 
-/// The status of an answer.
+/// The HTTP status for a reply.
 fn status_of(answer: &FirstReply) -> u16 {
     match answer {
         FirstReply::Value { .. } => 200,

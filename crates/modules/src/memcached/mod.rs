@@ -1,9 +1,9 @@
-//! `memcached_pass`: answers from a memcached server, which gives a value or has none.
+//! `memcached_pass`: responses with values from a memcached server.
 //!
-//! <https://nginx.org/en/docs/http/ngx_http_memcached_module.html>. Servers are chosen and tried as
-//! those of `proxy_pass` are, and their values go to the client as they come, without buffers.
-//! `settings` declares the directives, `dialogue` asks for a value, `body` reads it. The protocol
-//! itself is `proto::memcached`.
+//! <https://nginx.org/en/docs/http/ngx_http_memcached_module.html>. Selection and retries of
+//! servers work as with `proxy_pass`. Values are sent to the client unbuffered. `settings` declares
+//! the directives, `dialogue` requests a value, `body` reads it. `proto::memcached` has the
+//! protocol itself.
 
 mod body;
 mod dialogue;
@@ -115,8 +115,8 @@ impl Protocol for MemcachedPass {
         let response = &mut request.response;
         response.status = 200;
         response.content_length = Some(length);
-        // As in nginx, which sets `disable_not_modified` for whatever an upstream answers and no
-        // cache keeps.
+        // As in nginx, which sets `disable_not_modified` for all upstream responses that are not
+        // cached.
         response.conditions_judged = true;
         response.allow_ranges = true;
         response.single_range = true;

@@ -1,4 +1,4 @@
-//! The directives of `memcached_*` and what they amount to in a location.
+//! The directives of `memcached_*`, and their compiled settings.
 
 use std::sync::Arc;
 
@@ -23,7 +23,7 @@ use rules::upstream::socket::SocketSettings;
 
 const HSL: Contexts = Contexts::HTTP.or(Contexts::SERVER).or(Contexts::LOCATION);
 
-/// The text protocol is all that is spoken, and the address has no scheme.
+/// Only the text protocol is supported, and the address has no scheme.
 static SCHEMES: Schemes = Schemes {
     meant: Scheme::plain("memcached://"),
     written: &[],
@@ -51,10 +51,10 @@ static GZIP_FLAG: Setting<u64> = Setting::new("memcached_gzip_flag", &["flag"], 
     .default("0")
     .manual("A value whose flags have one of these bits is sent with `Content-Encoding: gzip`, as it was stored compressed. With 0 flags are not looked at.");
 
-/// What it shares with the modules that pass requests on whole.
+/// The directives in common with the other proxying modules.
 static MEMCACHED: Family = Family::of("memcached_");
 
-/// What [`Settings`] are made of.
+/// The directives of [`Settings`].
 const OF_SETTINGS: &[&dyn Declared] = &[
     &MEMCACHED.bind,
     &MEMCACHED.socket_keepalive,
@@ -68,16 +68,16 @@ const OF_SETTINGS: &[&dyn Declared] = &[
     &GZIP_FLAG,
 ];
 
-/// All of this module.
+/// All directives of this module, by group.
 const ALL: &[&[&dyn Declared]] = &[&[&MEMCACHED_PASS], OF_SETTINGS];
 
 /// The directives of this module.
 pub const DIRECTIVES: &[&dyn Declared] = &joined::<{ count_of(ALL) }>(ALL);
 
-/// What is said of prebuilt responses.
+/// The documentation of prebuilt responses.
 pub const SHORTCUTS: &[ShortcutDoc] = &[ShortcutDoc::Same("it is about how servers are asked")];
 
-/// `memcached_*` of a scope, but for `memcached_pass` itself.
+/// `memcached_*` of a scope, except `memcached_pass` itself.
 pub(super) struct Settings {
     pub(super) passing: Arc<Passing>,
     pub(super) gzip_flag: u64,
@@ -127,13 +127,13 @@ impl Feature for Settings {
 pub(super) struct MemcachedPass {
     pub(super) settings: Arc<Settings>,
     pub(super) destination: Destination,
-    /// What is asked for.
+    /// The key to request.
     pub(super) key: Text,
-    /// Which scope it is of: another has connections of its own, unless the group says otherwise.
+    /// The scope; different scopes do not share connections, unless the group allows it.
     pub(super) place: Bytes,
 }
 
-/// What answers where `memcached_pass` stands.
+/// The content handler of `memcached_pass`.
 pub fn content(compiler: &Compiler<'_>, scope: ScopeRef<'_>) -> Result<Option<Content>, Fault> {
     let Some(address) = scope.own(&MEMCACHED_PASS)? else {
         return Ok(None);
@@ -154,7 +154,7 @@ pub fn content(compiler: &Compiler<'_>, scope: ScopeRef<'_>) -> Result<Option<Co
     }))
 }
 
-/// Settings are checked wherever they stand, though only `memcached_pass` uses them.
+/// Checks the settings in every scope, though only `memcached_pass` uses them.
 pub fn check(plan: &mut PlanBuilder<'_>) -> Option<()> {
     plan.feature::<Settings>().map(drop)
 }

@@ -1,11 +1,11 @@
-//! The numbers of one moment about caches.
+//! Metrics of response caches.
 
 use base::json;
 
 use super::page::{Page, escaped};
 use proxying::cache::numbers::CacheNumbers;
 
-/// A number that every cache has: name, type, help, where it is found.
+/// A metric of caches: name, type, help and source.
 type Family = (
     &'static str,
     &'static str,

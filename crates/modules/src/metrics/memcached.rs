@@ -1,5 +1,5 @@
-//! The numbers of one moment about caches that answer memcached's clients, as their zones tell
-//! them.
+//! Metrics of `memcached` blocks, the caches that serve memcached clients, from the status of their
+//! zones.
 
 use base::json;
 use framework::zone::{AnyZone, Fact};
@@ -7,10 +7,10 @@ use http::request::Request;
 
 use super::page::{Page, escaped};
 
-/// The kind of such zones.
+/// The kind of these zones.
 const KIND: &str = "memcached";
 
-/// Names of numbers with their help; those that end in `_total` are counters.
+/// Names of the metrics with their help; those that end in `_total` are counters.
 const FAMILIES: [(&str, &str); 15] = [
     ("items", "Items that the cache holds."),
     ("bytes", "Bytes that items and their tables take."),
@@ -41,11 +41,11 @@ const FAMILIES: [(&str, &str); 15] = [
 /// The numbers of one cache.
 pub(super) struct MemcachedNumbers {
     zone: String,
-    /// In the order of [`FAMILIES`].
+    /// The values, in the order of [`FAMILIES`].
     numbers: [u64; FAMILIES.len()],
 }
 
-/// The numbers of all caches of memcached blocks.
+/// The metrics of all `memcached` blocks.
 pub(super) fn of(request: &Request) -> Vec<MemcachedNumbers> {
     let zones = request.local.generation.zones.iter();
     zones

@@ -1,8 +1,8 @@
-//! What is counted of the requests of one scope, by each thread for itself.
+//! Request counters per scope, kept by each thread.
 //!
-//! Which scopes there are is known when a configuration is compiled ([`Scopes`]); each thread finds
-//! their meters once for each generation, by name, so they go on over reloads. Counting a request
-//! is then an index and a few additions to memory that no other thread writes to.
+//! The scopes are known when a configuration is compiled ([`Scopes`]). Each thread looks up their
+//! meters once per generation, by name, so that counts continue over reloads. Counting a request is
+//! then an index and a few additions to memory that no other thread writes to.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -20,37 +20,38 @@ use http::request::Request;
 
 use crate::grpc::call;
 
-/// Scopes that a thread has meters for, over all generations; what comes later is counted
-/// together, under [`ScopeName::others`].
+/// Maximum number of meters of a thread, over all generations. Requests of further scopes are
+/// counted together, under [`ScopeName::others`].
 const METERS_MAX: usize = 4096;
 
-/// The upper bounds of the buckets of a histogram of durations, in microseconds.
+/// The upper bounds of the histogram's buckets, in microseconds.
 pub const BOUNDS: [u64; 18] = [
     100, 250, 500, 1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_000, 250_000, 500_000,
     1_000_000, 2_500_000, 5_000_000, 10_000_000, 30_000_000, 60_000_000,
 ];
 
-/// Classes of status: the first digit; 0 stands for what has no status, or one beyond 599.
+/// Classes of statuses by their first digit; 0 is for requests without a status, or with one above
+/// 599.
 pub const CLASSES: usize = 6;
 
-/// Statuses of calls of gRPC that are counted each by itself,
-/// <https://grpc.github.io/grpc/core/md_doc_statuscodes.html>. Behind them is counted what has
-/// another one, or none.
+/// gRPC statuses with a counter of their own,
+/// <https://grpc.github.io/grpc/core/md_doc_statuscodes.html>. One more counter is for all other
+/// statuses, and for calls without one.
 pub const CALL_STATUSES: usize = 17;
 
-/// What names a scope in the numbers.
+/// The labels of a scope.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ScopeName {
-    /// The first `server_name` as written; empty where there is none.
+    /// The first `server_name` as written; empty if there is none.
     pub server: String,
     /// The first address that the server listens on.
     pub listen: String,
-    /// The location as written, as in `= /path`; empty for what no location takes.
+    /// The location as written, as in `= /path`; empty for requests outside all locations.
     pub location: String,
 }
 
 impl ScopeName {
-    /// The name of a scope: that of the location or server that it is or lies in.
+    /// The name of a scope: that of its location and server.
     fn of(compiler: &Compiler<'_>, scope: ScopeRef<'_>) -> ScopeName {
         let around = || std::iter::successors(Some(scope), |scope| scope.parent());
         let find = |context| around().find(|scope| scope.context() == context);
@@ -83,7 +84,7 @@ impl ScopeName {
     }
 }
 
-/// The names of a generation's scopes, by their numbers; none where nothing is counted.
+/// The names of a generation's scopes, by index; empty if scopes are not counted.
 #[derive(Debug, Default)]
 pub struct Scopes {
     counted: bool,
@@ -91,7 +92,7 @@ pub struct Scopes {
 }
 
 impl Scopes {
-    /// None yet. Scopes are counted if the configuration says `metrics` anywhere.
+    /// An empty list. Scopes are counted if the configuration has a `metrics` directive anywhere.
     pub fn new(root: ScopeRef<'_>) -> Scopes {
         let mut scopes = root.tree().scopes();
         Scopes {
@@ -103,24 +104,24 @@ impl Scopes {
 
 impl Registry for Scopes {}
 
-/// Finds out whether scopes are counted.
+/// Determines whether scopes are counted.
 pub fn prepare(compiler: &Compiler<'_>, http: ScopeRef<'_>) {
     *compiler.registry::<Scopes>().borrow_mut() = Scopes::new(http.tree().root());
 }
 
-/// What [`register`] says of shortcuts.
+/// The documentation of prebuilt responses.
 pub const SHORTCUTS: &[ShortcutDoc] = &[ShortcutDoc::Same(
     "what is answered from memory is counted, too",
 )];
 
-/// Adds the scopes that are counted to the generation.
+/// Adds the counted scopes to the generation.
 pub fn add(compiler: &Compiler<'_>, generation: &mut Generation) {
     let scopes: Scopes = compiler.registries.take();
     generation.counts_turns |= !scopes.names.is_empty();
     generation.add(scopes);
 }
 
-/// Has the requests of a scope counted.
+/// Registers a scope, so that its requests are counted.
 pub fn register(plan: &mut PlanBuilder<'_>) -> Option<()> {
     let scopes = plan.compiler.registry::<Scopes>();
     let mut scopes = scopes.borrow_mut();
@@ -133,7 +134,7 @@ pub fn register(plan: &mut PlanBuilder<'_>) -> Option<()> {
     Some(())
 }
 
-/// A scope whose requests are counted, by its number.
+/// A scope whose requests are counted, by its index.
 pub struct Metered(usize);
 
 impl OnRequestEnd for Metered {
@@ -148,7 +149,7 @@ impl OnRequestEnd for Metered {
     }
 }
 
-/// What one thread counts of one scope.
+/// One thread's counters of one scope.
 #[derive(Debug, Default)]
 pub struct Meter {
     classes: [Count; CLASSES],
@@ -156,13 +157,13 @@ pub struct Meter {
     sent: Count,
     /// Sum of the durations, in microseconds.
     duration: Count,
-    /// By [`BOUNDS`]; the last one has no bound.
+    /// Requests by duration: see [`BOUNDS`]; the last bucket is unbounded.
     buckets: [Count; BOUNDS.len() + 1],
-    /// Calls of gRPC; see [`CALL_STATUSES`].
+    /// gRPC calls by status; see [`CALL_STATUSES`].
     calls: [Count; CALL_STATUSES + 1],
 }
 
-/// The meters of a thread for one generation, by the numbers of its scopes.
+/// The meters of a thread for one generation, by scope index.
 struct OfPlans(Box<[Arc<Meter>]>);
 
 static METERS: Slot<OfPlans, ThreadGeneration> = Slot::new();
@@ -188,7 +189,7 @@ impl Meter {
         self.received.add(request.length());
         self.sent.add(request.sent.bytes);
         let now = engine::now();
-        // Most are answered within the turn of the loop that they came in.
+        // Most requests end within the iteration of the event loop in which they arrived.
         if now <= request.arrival.started {
             self.buckets[0].add(1);
             return;
@@ -201,12 +202,12 @@ impl Meter {
     }
 }
 
-/// The meters of one thread by the names of their scopes.
+/// The meters of one thread by scope name.
 #[derive(Debug, Default)]
 pub struct Meters(Mutex<BTreeMap<ScopeName, Arc<Meter>>>);
 
 impl Meters {
-    /// The meters of a generation's scopes, by their numbers: known names have those that they had.
+    /// The meters of a generation's scopes, by index; known names keep their meters.
     pub fn of(&self, scopes: &Scopes) -> Box<[Arc<Meter>]> {
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let mut meter = |name: &ScopeName| {
@@ -220,7 +221,7 @@ impl Meters {
         scopes.names.iter().map(&mut meter).collect()
     }
 
-    /// Adds the numbers of every scope that has had a request to those in `sums`.
+    /// Adds the counts of every scope that has had a request to `sums`.
     pub fn add_to(&self, sums: &mut BTreeMap<ScopeName, Sums>) {
         let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         for (name, meter) in known.iter() {
@@ -232,7 +233,7 @@ impl Meters {
     }
 }
 
-/// What is counted by server and location, over all threads.
+/// The counts by server and location, summed over all threads.
 pub fn sums(counters: &Counters) -> BTreeMap<ScopeName, Sums> {
     let mut sums = BTreeMap::new();
     for meters in counters.each::<Meters>() {
@@ -241,7 +242,7 @@ pub fn sums(counters: &Counters) -> BTreeMap<ScopeName, Sums> {
     sums
 }
 
-/// The numbers of a scope at one moment, added up over threads.
+/// The current counts of a scope, summed over threads.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Sums {
     /// Requests by class of status; see [`CLASSES`].
@@ -252,9 +253,9 @@ pub struct Sums {
     pub sent: u64,
     /// Sum of durations, in microseconds.
     pub duration: u64,
-    /// Requests by duration: see [`BOUNDS`]; the last one has no bound.
+    /// Requests by duration: see [`BOUNDS`]; the last bucket is unbounded.
     pub buckets: [u64; BOUNDS.len() + 1],
-    /// Calls of gRPC; see [`CALL_STATUSES`].
+    /// gRPC calls by status; see [`CALL_STATUSES`].
     pub calls: [u64; CALL_STATUSES + 1],
 }
 
@@ -270,7 +271,7 @@ impl Sums {
         }
     }
 
-    /// Adds another scope's numbers.
+    /// Adds the counts of another scope.
     pub fn add(&mut self, other: &Sums) {
         for (sum, one) in self.classes.iter_mut().zip(other.classes) {
             *sum += one;
@@ -286,8 +287,8 @@ impl Sums {
         self.duration += other.duration;
     }
 
-    /// Calls of gRPC by their statuses, but for those that none has ended with. What has none, or
-    /// another, is "other".
+    /// gRPC calls by status, without statuses that did not occur. Other statuses, and calls without
+    /// one, are "other".
     pub fn calls(&self) -> impl Iterator<Item = (String, u64)> {
         let calls = self.calls.into_iter().enumerate();
         let calls = calls.filter(|(_, number)| *number > 0);
@@ -297,12 +298,12 @@ impl Sums {
         })
     }
 
-    /// Requests of every class.
+    /// The requests of all classes.
     pub fn requests(&self) -> u64 {
         self.classes.iter().sum()
     }
 
-    /// For each bound, in seconds, how many requests took no longer.
+    /// For each bound, in seconds, the number of requests that took at most this long.
     pub fn cumulative(&self) -> impl Iterator<Item = (f64, u64)> {
         let mut below = 0;
         BOUNDS.iter().zip(self.buckets).map(move |(bound, count)| {
@@ -335,7 +336,7 @@ mod tests {
             );
             of_plans[0].classes[2].add(2);
             of_plans[0].buckets[1].add(2);
-            // Another generation finds what the last one counted.
+            // The next generation continues the counts of the previous one.
             meters.of(&scopes)[1].classes[4].add(1);
             of_plans[1].buckets[BOUNDS.len()].add(1);
         }

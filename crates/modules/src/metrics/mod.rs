@@ -1,9 +1,10 @@
-//! `metrics`: what the server has done, for Prometheus or as JSON. Ours; nginx has none.
+//! `metrics`: the server's metrics, for Prometheus or as JSON. nginx has no such directive.
 //!
-//! Requests are counted by server and location where a request ends ([`meter`]), connections and
-//! the rest by [`counters`](framework::counters); `page` writes them down, `upstreams` those of
-//! groups of servers. A configuration without `metrics` counts nothing by scope. `caches` tells of
-//! zones of `*_cache_path`. Not here: what single requests did, which is the access log's business.
+//! Each request is counted by server and location when it ends ([`meter`]).
+//! [`counters`](framework::counters) has connections and the rest, `upstreams` has groups of
+//! servers, `caches` has the zones of `*_cache_path`, and `page` formats everything. A
+//! configuration without `metrics` counts nothing per scope. Single requests are not recorded here;
+//! the access log has them.
 //!
 //! <https://prometheus.io/docs/instrumenting/exposition_formats/>. Described in docs/metrics.md.
 
@@ -41,14 +42,14 @@ pub static METRICS: Setting<Format> =
 /// Directives of this module, for the table.
 pub const DIRECTIVES: &[&dyn Declared] = &[&METRICS];
 
-/// How the numbers are written down.
+/// The output format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
-    /// As the request wants it.
+    /// The format that the request asks for.
     Negotiated,
     /// Prometheus' text format, version 0.0.4.
     Prometheus,
-    /// The page is one JSON object.
+    /// A JSON object.
     Json,
 }
 
@@ -59,7 +60,7 @@ fn format(setter: &Setter<'_>) -> Result<Format, Fault> {
     }
 }
 
-/// What answers where `metrics` stands.
+/// The content handler of `metrics`.
 pub fn content(_: &Compiler<'_>, scope: ScopeRef<'_>) -> Result<Option<Content>, Fault> {
     let format = scope.own(&METRICS)?;
     if format.is_some() {
@@ -86,7 +87,7 @@ impl Format {
         }
     }
 
-    /// What a request wants where the directive leaves it open.
+    /// The format that a request asks for if the directive names none.
     fn wanted(request: &Request) -> Format {
         let arguments = request.args.split(|byte| *byte == b'&');
         let mut named = arguments.filter_map(|argument| argument.strip_prefix(b"format="));
@@ -106,7 +107,7 @@ impl Format {
     }
 }
 
-/// Answers with the numbers of this moment.
+/// Responds with the current metrics.
 fn serve(request: &mut Request, format: Format) -> Step {
     if !matches!(request.method, Method::Get | Method::Head) {
         return Step::Finish(405);

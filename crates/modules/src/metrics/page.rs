@@ -1,4 +1,4 @@
-//! The numbers of one moment as Prometheus text and as JSON.
+//! Metrics as Prometheus text and as JSON.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -18,10 +18,10 @@ use super::queues;
 use super::upstreams::{self, GroupNumbers};
 use proxying::cache::numbers::{self, CacheNumbers};
 
-/// What classes of status are called.
+/// Labels of the classes of statuses.
 const CLASS_NAMES: [&str; CLASSES] = ["other", "1xx", "2xx", "3xx", "4xx", "5xx"];
 
-/// Everything that is told.
+/// All metrics.
 pub(super) struct Numbers {
     totals: Totals,
     engine: String,
@@ -38,7 +38,7 @@ pub(super) struct Numbers {
 }
 
 impl Numbers {
-    /// The numbers of the process that serves a request.
+    /// The metrics of the process that serves a request.
     pub(super) fn of(request: &Request) -> Numbers {
         let counters = request.connection.worker.counters();
         Numbers {
@@ -183,7 +183,7 @@ impl Numbers {
         ]
     }
 
-    /// Numbers about the server itself: name, type, help, number.
+    /// Metrics of the server itself: name, type, help, value.
     fn own(&self) -> [(&'static str, &'static str, &'static str, u64); 13] {
         let responses = http::response::memory::statistics();
         [
@@ -306,7 +306,7 @@ impl Numbers {
         json.into_bytes()
     }
 
-    /// Servers with their sums, and their locations inside.
+    /// Servers with their counts; locations are nested.
     fn json_servers(&self, json: &mut json::Writer) {
         let mut servers: BTreeMap<(&str, &str), Vec<(&str, &Sums)>> = BTreeMap::new();
         for (name, sums) in &self.scopes {
@@ -401,7 +401,7 @@ pub(super) fn escaped(value: &str) -> String {
     out
 }
 
-/// Prometheus text as it grows.
+/// Prometheus text under construction.
 #[derive(Default)]
 pub(super) struct Page(String);
 
@@ -471,7 +471,7 @@ mod tests {
     }
 
     /// By the text format's specification: HELP and TYPE before the samples of a family, escaped
-    /// labels, cumulative buckets that end with +Inf, which is the count.
+    /// labels, cumulative buckets that end with +Inf, whose value is the count.
     #[test]
     fn prometheus_text() {
         let text = numbers().prometheus();

@@ -1,6 +1,6 @@
-//! The numbers of one moment about the process, its configuration and its certificates.
+//! Metrics of the process, its configuration and its certificates.
 //!
-//! Those about the process have the names that clients of Prometheus give them:
+//! Process metrics have the standard names of Prometheus client libraries:
 //! <https://prometheus.io/docs/instrumenting/writing_clientlibs/#process-metrics>.
 
 use base::json;
@@ -13,7 +13,7 @@ use transport::tls::certificates::{CertificateFacts, ShownCertificates};
 
 use super::page::{Page, escaped};
 
-/// What has become of requests by a limit.
+/// The outcomes of a limit for requests.
 const OUTCOMES: [&str; 5] = [
     "passed",
     "delayed",
@@ -29,7 +29,7 @@ struct LimitNumbers {
     outcomes: Vec<(&'static str, u64)>,
 }
 
-/// Everything that is told here.
+/// The metrics of this file.
 pub(super) struct ProcessNumbers {
     usage: Usage,
     reloads: Reloads,
@@ -48,7 +48,7 @@ impl ProcessNumbers {
         }
     }
 
-    /// The numbers of a process without a configuration.
+    /// The metrics of a process without a configuration.
     pub(super) fn empty() -> ProcessNumbers {
         ProcessNumbers {
             usage: usage::now(),

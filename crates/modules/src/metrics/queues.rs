@@ -1,11 +1,11 @@
-//! The numbers of one moment about receive queues whose connections pass the kernel by (`use xdp`).
+//! Metrics of receive queues that bypass the kernel (`use xdp`).
 
 use base::json;
 use engine::xdp::QueueReport;
 
 use super::page::{Page, escaped};
 
-/// A number that every queue has: name, type, help, where it is found.
+/// A metric of queues: name, type, help and source.
 type Family = (
     &'static str,
     &'static str,
@@ -87,7 +87,7 @@ pub(super) fn prometheus(queues: &[QueueReport], page: &mut Page) {
     }
 }
 
-/// An object for each queue.
+/// Writes an object for each queue.
 pub(crate) fn json(queues: &[QueueReport], json: &mut json::Writer) {
     for queue in queues {
         json.object(|json| {

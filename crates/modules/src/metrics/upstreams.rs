@@ -1,5 +1,4 @@
-//! The numbers of one moment about groups of servers: how each server stands, what it has been
-//! given and how that went.
+//! Metrics of groups of servers: the state of each server, and its requests and responses.
 
 use std::time::Instant;
 
@@ -13,16 +12,15 @@ use super::page::{Page, escaped};
 /// A group of an `upstream` block.
 pub(super) struct GroupNumbers {
     name: String,
-    /// The block that its block stands in, where that is not `http`.
+    /// The block that contains the `upstream` block, if not `http`.
     block: Option<&'static str>,
     zone: Option<String>,
-    /// `None` where it is not bounded how many requests are under way.
+    /// `None` if the group does not limit its concurrent requests.
     load: Option<Load>,
     servers: Vec<ServerNumbers>,
 }
 
-/// A number that every group has that bounds how many requests are under way: name, type, help,
-/// where it is found.
+/// A metric of groups that limit their concurrent requests: name, type, help and source.
 type LoadFamily = (
     &'static str,
     &'static str,
@@ -63,11 +61,11 @@ const LOAD_FAMILIES: [LoadFamily; 5] = [
     ),
 ];
 
-/// An address of one of its servers.
+/// One address of a server.
 pub(super) struct ServerNumbers {
     server: String,
     peer: String,
-    /// `id` of the server.
+    /// The `id` of the server.
     number: Option<u64>,
     is_backup: bool,
     weight: i64,
@@ -76,13 +74,13 @@ pub(super) struct ServerNumbers {
     requests: u64,
     fails: u64,
     unavailable: u64,
-    /// `None` where it has not answered.
+    /// `None` if the server has not responded yet.
     answers: Option<AnswerCounts>,
-    /// `None` where no checks are made.
+    /// `None` if the server is not checked.
     checks: Option<CheckCounts>,
 }
 
-/// A number that every server has: name, type, help, where it is found.
+/// A metric of servers: name, type, help and source.
 type Family = (
     &'static str,
     &'static str,
@@ -135,7 +133,7 @@ const FAMILIES: [Family; 7] = [
     ),
 ];
 
-/// The numbers of all groups in the generation that serves a request.
+/// The metrics of all groups in the generation that serves a request.
 pub(super) fn of(request: &Request) -> Vec<GroupNumbers> {
     let blocks = request.local.generation.part::<Blocks>();
     let now = engine::now();
@@ -152,7 +150,7 @@ impl GroupNumbers {
         for (side, is_backup) in [(SideOf::Peers, false), (SideOf::Backups, true)] {
             for peer in peers.side(side).iter() {
                 let mut numbers = ServerNumbers::of(peer, is_backup, now);
-                // Of one that is written twice each has a name of its own.
+                // An address that is configured twice gets distinct names.
                 let same = servers.iter().filter(|known| known.peer == numbers.peer);
                 let before = same.count();
                 if before > 0 {
@@ -172,8 +170,8 @@ impl GroupNumbers {
 }
 
 impl GroupNumbers {
-    /// What samples are known by. A group of another block than `http` says so: both may have the
-    /// same name.
+    /// The labels of a group's samples. A group outside `http` has a label for its block, since
+    /// groups in different blocks may have the same name.
     fn label(&self) -> String {
         let name = escaped(&self.name);
         match self.block {
@@ -256,7 +254,7 @@ pub(super) fn prometheus(groups: &[GroupNumbers], page: &mut Page) {
     }
 }
 
-/// How servers have answered.
+/// Writes the metrics of the servers' responses.
 fn answers(answered: &[(&str, &AnswerCounts)], page: &mut Page) {
     let responses = "tidegate_upstream_responses_total";
     page.family(
@@ -319,7 +317,7 @@ fn labels(group: &GroupNumbers, server: &ServerNumbers) -> String {
     format!("{group},server=\"{name}\",peer=\"{peer}\"{number}")
 }
 
-/// As an array of JSON.
+/// Writes the groups as a JSON array.
 pub(super) fn json(groups: &[GroupNumbers], json: &mut json::Writer) {
     for group in groups {
         json.object(|json| {

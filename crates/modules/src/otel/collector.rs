@@ -1,8 +1,8 @@
-//! The collector: where batches of spans are sent, as calls of gRPC over connections of HTTP/2.
+//! The collector: batches of spans are sent to it as gRPC calls over HTTP/2.
 //!
-//! <https://opentelemetry.io/docs/specs/otlp/#otlpgrpc>. A batch is sent once: the collector takes
-//! it or it is lost, as with nginx, but unlike there a call has a deadline, so that a collector
-//! that never answers holds no batches for ever.
+//! <https://opentelemetry.io/docs/specs/otlp/#otlpgrpc>. A batch is sent once: the collector
+//! accepts it or it is lost, as with nginx. Unlike nginx's, a call has a deadline, so that a
+//! collector that never answers does not hold batches forever.
 
 use std::cell::Cell;
 use std::convert::Infallible;
@@ -34,16 +34,15 @@ use super::messages::{ExportResponse, PartialSuccess};
 
 const PATH: &[u8] = b"/opentelemetry.proto.collector.trace.v1.TraceService/Export";
 
-/// How long a call may take, connecting included; what the protocol's own libraries say where
-/// nobody says anything.
+/// Time limit of a call, including the connection; the default of OpenTelemetry's own libraries.
 const CALL_TIMEOUT: Duration = Duration::from_secs(10);
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// For how long a connection serves.
+/// How long a connection is reused.
 const KEPT: Duration = Duration::from_secs(3600);
 
-/// The most bytes of an answer that are looked at.
+/// Maximum number of response bytes that are examined.
 const ANSWER_MAX: usize = 64 * 1024;
 
 const SHAKING_HANDS: &str = "while SSL handshaking to upstream";
@@ -58,27 +57,26 @@ const TRIES: RetryPolicy = RetryPolicy {
     next_upstream_timeout: CALL_TIMEOUT,
 };
 
-/// Where spans go.
+/// The collector of an `otel_exporter`.
 pub(super) struct Collector {
-    /// As it is written, for log lines.
+    /// The endpoint as written, for log lines.
     pub(super) endpoint: String,
-    /// The servers behind that.
+    /// The servers of the endpoint.
     pub(super) group: Arc<Group>,
-    /// What TLS is spoken by, where it is.
+    /// TLS, if the endpoint uses it.
     pub(super) secured: Option<Secured>,
     /// `:authority` of calls.
     pub(super) authority: Bytes,
-    /// Fields that calls have beside those of gRPC: names in lower case, and values.
+    /// Fields of calls in addition to those of gRPC: names in lower case, and values.
     pub(super) headers: Vec<(Bytes, Bytes)>,
 }
 
 impl Collector {
-    /// Sends a message of the type `ExportTraceServiceRequest`; what the collector has to say of
-    /// it, if it has taken it. Lines about what goes wrong on the way are left out where
-    /// `is_quiet`.
+    /// Sends a message of the type `ExportTraceServiceRequest`. Returns the collector's remarks if
+    /// it has accepted the message. With `is_quiet`, connection errors are not logged.
     ///
     /// # Errors
-    /// Why it has not taken it, in words.
+    /// Why the message was not accepted, as text.
     pub(super) async fn export(
         &self,
         local: &Rc<GenerationView>,
@@ -134,7 +132,7 @@ impl Collector {
     }
 }
 
-/// Who asks: no client, but the server itself.
+/// The originator of a call, which has no client.
 struct Exporting<'a> {
     endpoint: &'a str,
     is_quiet: bool,
@@ -186,19 +184,19 @@ impl Caller for Exporting<'_> {
     }
 }
 
-/// A call, as each of the collector's servers is asked.
+/// A call, to be sent to the collector's servers in turn.
 struct ExportCall<'a> {
     collector: &'a Collector,
     local: &'a Rc<GenerationView>,
     head: RequestHead,
     body: Bytes,
-    /// Until when it must have been answered.
+    /// The deadline of the call.
     deadline: Instant,
-    /// Why the last server has not answered.
+    /// Why the last server did not answer.
     fault: Cell<Option<String>>,
 }
 
-/// What a server has said.
+/// The response of a server.
 struct ExportAnswer {
     head: StreamHead,
     body: Vec<u8>,
@@ -215,7 +213,7 @@ impl ExportCall<'_> {
         self.fault.set(Some(fault));
     }
 
-    /// The same with its words for why there was no connection.
+    /// Records why there was no connection, and returns the error.
     fn not_connected(&self, error: AttemptError<Infallible>) -> AttemptError<Infallible> {
         let fault = match &error {
             AttemptError::Failed(failure) if failure.cause == Causes::TIMEOUT => "timed out",
@@ -225,7 +223,7 @@ impl ExportCall<'_> {
         error
     }
 
-    /// The stream has ended without the answer that it should have brought.
+    /// Records that the stream has ended before its response was complete.
     fn ended(&self, stream: &StreamHandle, end: StreamEnd) -> AttemptError<Infallible> {
         let error = end.error();
         let shown = match &error {
@@ -240,7 +238,7 @@ impl ExportCall<'_> {
         AttemptError::Failed(failure)
     }
 
-    /// Sends the call on a stream and reads all of the answer.
+    /// Sends the call on a stream and reads the whole response.
     async fn exchange(
         &self,
         stream: &mut StreamHandle,
@@ -381,7 +379,7 @@ impl<'c> PeerProtocol<Exporting<'c>> for ExportCall<'_> {
 }
 
 impl ExportAnswer {
-    /// What it comes to.
+    /// The result of the call.
     fn judge(&self) -> Result<Option<PartialSuccess>, String> {
         let status = self.head.head.status();
         let Some(code) = self.field(b"grpc-status") else {
@@ -401,7 +399,7 @@ impl ExportAnswer {
         Ok(response.partial_success)
     }
 
-    /// A field of the trailers, or of the head of an answer that has nothing else.
+    /// A field of the trailers, or of the head of a response without body and trailers.
     fn field(&self, name: &[u8]) -> Option<&[u8]> {
         let heads = self.trailers.iter().chain([&self.head]);
         heads.into_iter().find_map(|head| {

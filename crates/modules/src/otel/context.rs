@@ -1,33 +1,33 @@
-//! Where in a trace a request stands: `traceparent` and `tracestate`.
+//! The trace context of a request: `traceparent` and `tracestate`.
 //!
-//! <https://www.w3.org/TR/trace-context/>, sections 3.2 and 3.3. Of a newer version what this one
-//! knows is read, as section 3.2.2.3 wants it; one that is malformed is as none, and so is what
-//! `tracestate` says beside it.
+//! <https://www.w3.org/TR/trace-context/>, sections 3.2 and 3.3. Of a newer version, the fields
+//! that this version has are read, as section 3.2.2.3 requires. A malformed `traceparent` is
+//! ignored, and so is its `tracestate`.
 
 use bytes::Bytes;
 use framework::random;
 
-/// Characters of `traceparent` of version 00.
+/// Length of `traceparent` in version 00, in characters.
 const LENGTH: usize = 55;
 
-/// The flag by which the caller says that it has recorded its span.
+/// The flag that the caller has recorded its span.
 const SAMPLED: u8 = 1;
 
-/// A span, and the trace that it is of.
+/// A span, and its trace.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct TraceContext {
-    /// The number of the trace; 0 where there is none.
+    /// The trace ID; 0 if there is none.
     pub(super) trace_id: u128,
-    /// The number of the span; 0 where there is none.
+    /// The span ID; 0 if there is none.
     pub(super) span_id: u64,
     /// Whether the span is recorded.
     pub(super) sampled: bool,
-    /// What `tracestate` says, as it came.
+    /// The received value of `tracestate`.
     pub(super) state: Bytes,
 }
 
 impl TraceContext {
-    /// What a client says; the default where that is nothing or nothing valid.
+    /// Parses the context that a client sends; the default if there is none, or if it is invalid.
     pub(super) fn parse(parent: &[u8], state: Bytes) -> TraceContext {
         TraceContext::read(parent).map_or_else(TraceContext::default, |context| TraceContext {
             state,
@@ -59,7 +59,7 @@ impl TraceContext {
         is_valid.then_some(context)
     }
 
-    /// A span of the parent's trace, or of a new one where there is no parent.
+    /// A new span of the parent's trace, or of a new trace if there is no parent.
     pub(super) fn child_of(parent: &TraceContext) -> TraceContext {
         let trace_id = match parent.trace_id {
             0 => u128::from(number()) << 64 | u128::from(number()),
@@ -80,12 +80,12 @@ impl TraceContext {
     }
 }
 
-/// A number that is not 0.
+/// A random number other than 0.
 fn number() -> u64 {
     random::number().max(1)
 }
 
-/// A number in lower case hexadecimal.
+/// Parses a number in lower-case hexadecimal.
 fn hex(text: &[u8]) -> Option<u128> {
     text.iter().try_fold(0, |number, digit| {
         let digit = match digit {

@@ -1,4 +1,4 @@
-//! Spans on their way out: each thread gathers its own into a batch, one thread of the process
+//! The export of spans: each thread collects its own in a batch, and one thread of the process
 //! sends the batches of all.
 //!
 //! ```text
@@ -6,11 +6,11 @@
 //!                                   └▶ every `interval` run takes what there is
 //! ```
 //!
-//! A thread has at most `batch_count` batches that have not been answered, the one that it gathers
-//! among them; a span for which there is no room is dropped and counted. Memory is bounded by that.
-//! After a reload the thread of the generation before goes on until the last request of that has
-//! ended, and what it has then is sent. At its end the process waits for batches that have not been
-//! answered, for [`END_MAX`] at most.
+//! A thread has at most `batch_count` unanswered batches, including the one that it fills. A span
+//! that does not fit is dropped and counted, which limits memory. After a reload, the export thread
+//! of the previous generation continues until the last request of its generation has ended, and
+//! then sends its remaining spans. At its end, the process waits for unanswered batches, for
+//! [`END_MAX`] at most.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -36,35 +36,36 @@ use super::messages::{
     ExportRequest, InstrumentationScope, KeyValue, Resource, ResourceSpans, ScopeSpans, Span,
 };
 
-/// How long a process waits at its end for the collector to take what is left.
+/// How long a process waits at its end for the collector to accept the remaining spans.
 const END_MAX: Duration = Duration::from_secs(2);
 
-/// How often batches are looked for once a newer generation serves.
+/// The interval at which batches are looked for once a newer generation serves.
 const LOOK_AT_END: Duration = Duration::from_millis(100);
 
-/// `otel_exporter` and what is said of this server as a whole.
+/// `otel_exporter` and the attributes of this server.
 pub(super) struct Exporter {
     settings: ExporterSettings,
     queue: Mutex<Queue>,
-    /// What threads gather into.
+    /// The buffers of the threads.
     buffers: Mutex<Vec<Weak<SpanBuffer>>>,
-    /// Spans for which there was no room.
+    /// The number of spans that were dropped.
     dropped: AtomicU64,
-    /// The second, by the process's uptime and counted from 1, in which the log has been told so.
+    /// The second (of the process's uptime, counted from 1) of the last log line about dropped
+    /// spans.
     told: AtomicU64,
 }
 
-/// What the configuration says.
+/// The settings of `otel_exporter`.
 pub(super) struct ExporterSettings {
     /// Where spans go.
     pub(super) collector: Collector,
-    /// How long a span waits at most until it is sent.
+    /// Maximum time before a span is sent.
     pub(super) interval: Duration,
-    /// The most spans of a batch.
+    /// Maximum number of spans of a batch.
     pub(super) batch_size: usize,
-    /// The most batches of a thread that have not been answered.
+    /// Maximum number of unanswered batches of a thread.
     pub(super) batch_count: usize,
-    /// What is known of this server.
+    /// The resource attributes of this server.
     pub(super) resource: Vec<(String, String)>,
 }
 
@@ -73,21 +74,21 @@ struct Queue {
     batches: Vec<Batch>,
     is_ending: bool,
     waker: Option<Waker>,
-    /// The thread at work, which keeps itself until it ends.
+    /// The running export thread; removed when the thread ends.
     thread: Option<RunningService>,
 }
 
-/// Spans that are sent together, encoded.
+/// Spans that are sent together, already encoded.
 struct Batch {
     spans: Vec<u8>,
     count: usize,
-    /// Whose it is, until it has been answered or is lost.
+    /// Counts the batch for its thread until it has been answered or lost.
     outstanding: Outstanding,
-    /// The process is to end, but not before this.
+    /// Delays the end of the process until the batch is done; set once the process is ending.
     unfinished: Option<Unfinished>,
 }
 
-/// One of the batches of a thread that have not been answered.
+/// Counts an unanswered batch of a thread.
 struct Outstanding(Arc<AtomicUsize>);
 
 impl Outstanding {
@@ -103,8 +104,8 @@ impl Drop for Outstanding {
     }
 }
 
-/// What a thread gathers. The lock is the thread's own but for the moment in which the batch is
-/// taken away.
+/// The batch that a thread fills. Other threads use the lock only for the moment in which they take
+/// the batch.
 #[derive(Default)]
 struct SpanBuffer {
     current: Mutex<(Vec<u8>, usize)>,
@@ -116,7 +117,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Exporter {
-    /// One that has nothing to send yet.
+    /// An exporter without spans.
     pub(super) fn new(settings: ExporterSettings) -> Exporter {
         Exporter {
             settings,
@@ -127,7 +128,7 @@ impl Exporter {
         }
     }
 
-    /// Adds a span to what a thread gathers; the batch that is full with it.
+    /// Adds a span to a thread's batch; returns the batch if it is full.
     fn add(&self, buffer: &SpanBuffer, span: Span) -> Result<Option<Batch>, NoRoom> {
         let mut current = lock(&buffer.current);
         let is_new = current.1 == 0;
@@ -138,14 +139,14 @@ impl Exporter {
             scope: None,
             spans: vec![span],
         };
-        // A vector has room for whatever is written to it.
+        // A vector grows as needed, so encoding cannot fail.
         let _ = spans.encode(&mut current.0);
         current.1 += 1;
         let is_full = current.1 >= self.settings.batch_size;
         Ok(is_full.then(|| take(buffer, &mut current)))
     }
 
-    /// Puts batches into the queue, and calls who sends them.
+    /// Queues batches, and wakes the export thread.
     fn push(&self, batches: impl IntoIterator<Item = Batch>) {
         let mut queue = lock(&self.queue);
         let is_ending = queue.is_ending;
@@ -160,7 +161,7 @@ impl Exporter {
         waker.into_iter().for_each(Waker::wake);
     }
 
-    /// Puts what threads have gathered so far into the queue.
+    /// Queues the spans that the threads have collected so far.
     fn gather(&self) {
         let mut buffers = lock(&self.buffers);
         let mut batches = Vec::new();
@@ -180,7 +181,7 @@ impl Exporter {
         }
     }
 
-    /// A span finds no room: it is counted, and the log is told once a second.
+    /// Counts a dropped span, and logs that at most once per second.
     fn drop_span(&self, request: &Request) {
         let dropped = self.dropped.fetch_add(1, Ordering::Relaxed) + 1;
         let second = engine::uptime().as_secs() + 1;
@@ -189,7 +190,7 @@ impl Exporter {
         }
     }
 
-    /// Waits until there are batches, or none will be added but what requests of the past add.
+    /// Waits until there are batches.
     async fn wait(&self) {
         std::future::poll_fn(|context| {
             let mut queue = lock(&self.queue);
@@ -202,7 +203,7 @@ impl Exporter {
         .await;
     }
 
-    /// The message that a batch is sent as.
+    /// The message for a batch.
     fn message(&self, batch: &Batch) -> Vec<u8> {
         let scope = ScopeSpans {
             scope: Some(InstrumentationScope {
@@ -227,10 +228,10 @@ impl Exporter {
     }
 }
 
-/// There are as many batches as there may be.
+/// The limit of batches has been reached.
 struct NoRoom;
 
-/// Takes what has been gathered.
+/// Takes the spans that have been collected.
 fn take(buffer: &SpanBuffer, current: &mut (Vec<u8>, usize)) -> Batch {
     let (spans, count) = std::mem::take(current);
     Batch {
@@ -241,7 +242,7 @@ fn take(buffer: &SpanBuffer, current: &mut (Vec<u8>, usize)) -> Batch {
     }
 }
 
-/// What a thread gathers for a generation.
+/// The batch of a thread for a generation.
 struct ThreadSpans(Option<(Arc<Exporter>, Arc<SpanBuffer>)>);
 
 static SPANS: Slot<ThreadSpans, ThreadGeneration> = Slot::new();
@@ -261,7 +262,8 @@ impl OfThread for ThreadSpans {
 }
 
 impl Drop for ThreadSpans {
-    /// The last request of a generation has ended on this thread, or the thread ends.
+    /// Queues the batch when the last request of a generation has ended on this thread, or when the
+    /// thread ends.
     fn drop(&mut self) {
         if let Some((exporter, buffer)) = &self.0 {
             let mut current = lock(&buffer.current);
@@ -272,7 +274,7 @@ impl Drop for ThreadSpans {
     }
 }
 
-/// Has the span of a request that has ended sent.
+/// Queues the span of a finished request for export.
 pub(super) fn add(request: &Request, span: Span) {
     let spans = request.local.at(&SPANS);
     let spans = spans.borrow();
@@ -289,7 +291,7 @@ pub(super) fn add(request: &Request, span: Span) {
     }
 }
 
-/// Has batches sent as long as there are any.
+/// Runs the export of batches.
 pub(super) struct ExportService(pub(super) Arc<Exporter>);
 
 impl Service for ExportService {
@@ -297,7 +299,7 @@ impl Service for ExportService {
         "otel_exporter".to_owned()
     }
 
-    /// Starts a thread of its own; the one before ends with the last request of its generation.
+    /// Starts a thread; the previous one ends with the last request of its generation.
     fn start(
         &self,
         generation: &Arc<Generation>,
@@ -313,7 +315,7 @@ impl Service for ExportService {
     }
 }
 
-/// Its drop tells the thread that a newer generation serves, or that the process ends.
+/// Tells the export thread, when dropped, that a newer generation serves or that the process ends.
 struct ExporterAtWork(Arc<Exporter>);
 
 impl Drop for ExporterAtWork {
@@ -325,12 +327,13 @@ impl Drop for ExporterAtWork {
     }
 }
 
-/// What the sending thread knows.
+/// The state of the export thread.
 struct Sending {
     exporter: Arc<Exporter>,
     local: Rc<GenerationView>,
     under_way: Cell<usize>,
-    /// The second in which a failure has been logged, and how many spans have been lost since.
+    /// The second of the last log line about a failure, and the number of spans that have been lost
+    /// since.
     told: Cell<(u64, usize)>,
 }
 
@@ -364,18 +367,18 @@ async fn run(exporter: Arc<Exporter>, of_requests: Weak<Generation>) {
             let under_way = UnderWay::begin(&sending);
             engine::spawn(async move { under_way.0.send(batch).await });
         }
-        // What a thread has gathered comes a moment after its last request has let go.
+        // A thread queues its spans a moment after its last request has ended.
         let has_requests = of_requests.strong_count() > 0;
         if is_ending && !has_requests && !had_requests && sending.under_way.get() == 0 {
             break;
         }
         had_requests = has_requests;
     }
-    // It holds the thread, and the thread it.
+    // Breaks the reference cycle between the exporter and its thread.
     lock(&exporter.queue).thread = None;
 }
 
-/// A batch that is being sent, from the moment on that it has left the queue.
+/// A batch that is being sent, counted from when it leaves the queue.
 struct UnderWay(Rc<Sending>);
 
 impl UnderWay {
@@ -413,7 +416,7 @@ impl Sending {
         drop(batch.unfinished);
     }
 
-    /// Some spans are lost: the log is told once a second.
+    /// Logs lost spans at most once per second.
     fn tell(&self, lost: usize, why: std::fmt::Arguments<'_>) {
         let second = engine::uptime().as_secs() + 1;
         let (told, before) = self.told.get();

@@ -1,8 +1,8 @@
-//! Messages of the OpenTelemetry protocol, as far as traces need them.
+//! Messages of the OpenTelemetry protocol that traces need.
 //!
 //! <https://github.com/open-telemetry/opentelemetry-proto>: `trace/v1/trace.proto`,
-//! `collector/trace/v1/trace_service.proto` and what they build on. Fields keep their numbers; a
-//! field that is never sent is left out.
+//! `collector/trace/v1/trace_service.proto` and their dependencies. Field numbers are those of the
+//! protocol; fields that are never sent are omitted.
 
 use bytes::Bytes;
 use prost::{Message, Oneof};
@@ -18,11 +18,10 @@ pub(super) struct ExportRequest {
 /// `ResourceSpans`.
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct ResourceSpans {
-    /// What the spans are of.
+    /// The resource of the spans.
     #[prost(message, optional, tag = "1")]
     pub(super) resource: Option<Resource>,
-    /// Messages of the type [`ScopeSpans`], which have been encoded already: the wire does not tell
-    /// the two apart.
+    /// Messages of the type [`ScopeSpans`], already encoded: the wire format is the same.
     #[prost(bytes = "bytes", repeated, tag = "2")]
     pub(super) scope_spans: Vec<Bytes>,
 }
@@ -30,15 +29,15 @@ pub(super) struct ResourceSpans {
 /// `Resource`.
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct Resource {
-    /// What is known of it.
+    /// The attributes of the resource.
     #[prost(message, repeated, tag = "1")]
     pub(super) attributes: Vec<KeyValue>,
 }
 
-/// `ScopeSpans`. Two that stand one behind the other are one with the spans of both.
+/// `ScopeSpans`. Two concatenated messages are a single one with the spans of both.
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct ScopeSpans {
-    /// What has made the spans.
+    /// The library that has created the spans.
     #[prost(message, optional, tag = "1")]
     pub(super) scope: Option<InstrumentationScope>,
     /// The spans.
@@ -60,19 +59,19 @@ pub(super) struct InstrumentationScope {
 /// `Span`.
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct Span {
-    /// 16 bytes.
+    /// The trace ID, 16 bytes.
     #[prost(bytes = "vec", tag = "1")]
     pub(super) trace_id: Vec<u8>,
-    /// 8 bytes.
+    /// The span ID, 8 bytes.
     #[prost(bytes = "vec", tag = "2")]
     pub(super) span_id: Vec<u8>,
-    /// What came in `tracestate`.
+    /// The received value of `tracestate`.
     #[prost(string, tag = "3")]
     pub(super) trace_state: String,
-    /// 8 bytes; empty for the root of a trace.
+    /// The span ID of the parent, 8 bytes; empty for the root of a trace.
     #[prost(bytes = "vec", tag = "4")]
     pub(super) parent_span_id: Vec<u8>,
-    /// The operation.
+    /// The name of the operation.
     #[prost(string, tag = "5")]
     pub(super) name: String,
     /// [`SPAN_KIND_SERVER`].
@@ -84,21 +83,21 @@ pub(super) struct Span {
     /// Nanoseconds since 1970.
     #[prost(fixed64, tag = "8")]
     pub(super) end_time_unix_nano: u64,
-    /// What is known of it.
+    /// The attributes of the span.
     #[prost(message, repeated, tag = "9")]
     pub(super) attributes: Vec<KeyValue>,
-    /// Whether it has failed.
+    /// The status of the operation.
     #[prost(message, optional, tag = "15")]
     pub(super) status: Option<Status>,
 }
 
-/// The request has come from another process.
+/// The span is of a request from another process.
 pub(super) const SPAN_KIND_SERVER: i32 = 2;
 
 /// `Status`.
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct Status {
-    /// [`STATUS_CODE_ERROR`], or 0 where nothing is said.
+    /// [`STATUS_CODE_ERROR`], or 0 if unset.
     #[prost(int32, tag = "3")]
     pub(super) code: i32,
 }
@@ -109,10 +108,10 @@ pub(super) const STATUS_CODE_ERROR: i32 = 2;
 /// `KeyValue`.
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct KeyValue {
-    /// The name of an attribute.
+    /// The name of the attribute.
     #[prost(string, tag = "1")]
     pub(super) key: String,
-    /// Its value.
+    /// The value of the attribute.
     #[prost(message, optional, tag = "2")]
     pub(super) value: Option<AnyValue>,
 }
@@ -125,7 +124,7 @@ pub(super) struct AnyValue {
     pub(super) value: Option<Value>,
 }
 
-/// The types of values that there are here.
+/// The types of values that are used here.
 #[derive(Clone, PartialEq, Oneof)]
 pub(super) enum Value {
     /// A text.
@@ -142,7 +141,7 @@ pub(super) enum Value {
 /// `ArrayValue`.
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct ArrayValue {
-    /// The values in their order.
+    /// The values, in order.
     #[prost(message, repeated, tag = "1")]
     pub(super) values: Vec<AnyValue>,
 }
@@ -150,7 +149,7 @@ pub(super) struct ArrayValue {
 /// `ExportTraceServiceResponse`.
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct ExportResponse {
-    /// What the collector has to say of spans that it has not taken, or in general.
+    /// The collector's report of rejected spans, or a warning.
     #[prost(message, optional, tag = "1")]
     pub(super) partial_success: Option<PartialSuccess>,
 }
@@ -158,27 +157,27 @@ pub(super) struct ExportResponse {
 /// `ExportTracePartialSuccess`.
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct PartialSuccess {
-    /// How many spans the collector has not taken.
+    /// The number of rejected spans.
     #[prost(int64, tag = "1")]
     pub(super) rejected_spans: i64,
-    /// Why, or a warning where it has taken all.
+    /// The reason, or a warning if all spans were accepted.
     #[prost(string, tag = "2")]
     pub(super) error_message: String,
 }
 
 impl KeyValue {
-    /// An attribute that is a text. What is no UTF-8 is replaced: a message with such a text is
-    /// none, and would be lost as a whole.
+    /// A text attribute. Invalid UTF-8 is replaced, since it would make the whole message invalid,
+    /// and its spans would be lost.
     pub(super) fn text(key: impl Into<String>, value: &[u8]) -> KeyValue {
         KeyValue::of(key, Value::text(value))
     }
 
-    /// An attribute that is a number.
+    /// A number attribute.
     pub(super) fn number(key: &str, value: u64) -> KeyValue {
         KeyValue::of(key, Value::Number(i64::try_from(value).unwrap_or(i64::MAX)))
     }
 
-    /// An attribute that is a list of one text.
+    /// An attribute that is a list with one text.
     pub(super) fn list(key: impl Into<String>, value: &[u8]) -> KeyValue {
         let values = vec![AnyValue {
             value: Some(Value::text(value)),
@@ -204,7 +203,7 @@ impl Value {
 mod tests {
     use super::*;
 
-    /// Bytes of Python's opentelemetry-proto 1.24.0 for the same messages.
+    /// The encoding of the same messages by Python's opentelemetry-proto 1.24.0.
     #[test]
     fn messages_are_those_of_the_protocol() {
         let span = Span {

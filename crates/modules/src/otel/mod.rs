@@ -1,10 +1,10 @@
-//! `otel_*`: a span for each request that is traced, sent to a collector of OpenTelemetry.
+//! `otel_*`: a span for each traced request, sent to an OpenTelemetry collector.
 //!
-//! <https://nginx.org/en/docs/ngx_otel_module.html>. Whether a request is traced is decided once,
-//! when its location is known and before anything there answers; the span is made when the request
-//! is logged, by the settings of the location that it has come to by then. Subrequests are no spans
-//! of their own: they are of their request's. `context` is what clients and upstreams are told,
-//! `messages` and `collector` how collectors are, `exporter` when.
+//! <https://nginx.org/en/docs/ngx_otel_module.html>. The decision to trace a request is made once,
+//! when its location is known and before any handler runs. The span is created when the request is
+//! logged, with the settings of its final location. Subrequests have no spans of their own; they
+//! belong to the span of their main request. `context` has the headers of clients and upstreams,
+//! `messages` and `collector` the protocol of collectors, `exporter` the schedule of exports.
 
 mod collector;
 mod context;
@@ -31,23 +31,23 @@ use settings::{Tracing, WrittenTracing};
 
 pub use settings::{DIRECTIVES, add, prepare};
 
-/// What has something to do for requests.
+/// The phases that this module takes part in.
 pub const TASKS: &[Task] = &[Task::of(TaskKind::Log, &["otel_trace"]).listed(2)];
 
-/// What [`register`] says of shortcuts.
+/// The documentation of prebuilt responses.
 pub const SHORTCUTS: &[ShortcutDoc] = &[
     ShortcutDoc::Never("each request that is traced is looked at"),
     ShortcutDoc::Same("elsewhere requests are traced, here they are not"),
 ];
 
-/// What holds in a plan that looks at the context of requests.
+/// The setting of a plan that uses the trace context of requests.
 static OF_PLAN: PlanSlot<Tracing> = PlanSlot::new();
 
-/// Where in a trace a request stands.
+/// The trace context of a request.
 #[derive(Default)]
 struct RequestTrace {
     parent: TraceContext,
-    /// Without a span as long as nobody has asked.
+    /// Has no span until the span is needed.
     current: TraceContext,
 }
 
@@ -55,14 +55,14 @@ impl SlotValue for RequestTrace {}
 
 static TRACE: Slot<RequestTrace, OfMain> = Slot::new();
 
-/// Has requests of a scope traced, if they are.
+/// Registers tracing of a scope's requests, if they are traced.
 pub fn register(plan: &mut PlanBuilder<'_>) -> Option<()> {
     let written = plan.compiler.registry::<WrittenTracing>();
     if !written.borrow().is_used {
         return Some(());
     }
     let tracing: Arc<Tracing> = plan.feature()?;
-    // Another location may have decided.
+    // Another location may have decided to trace the request.
     plan.ending(&tracing);
     if tracing.is_off() {
         plan.shortcut(Shortcut::Same);
@@ -75,8 +75,8 @@ pub fn register(plan: &mut PlanBuilder<'_>) -> Option<()> {
 }
 
 impl Script for Tracing {
-    /// Decides whether a request is traced, and tells upstreams. One that has been redirected
-    /// within the server has come through a location that has decided.
+    /// Decides whether a request is traced, and sets the fields for upstreams. After an internal
+    /// redirect, an earlier location has already decided.
     fn run(&self, request: &mut Request) -> Step {
         if request.course.changes_left <= URI_CHANGES_MAX || !request.is_main() {
             return Step::Next;
@@ -99,8 +99,7 @@ impl Script for Tracing {
     }
 }
 
-/// Makes the number of a request's span, and that of its trace where the client has told none that
-/// counts here.
+/// Generates the span ID of a request, and a trace ID if there is no valid one from the client.
 fn begin(request: &Request) {
     let mut known = request.shared.main.borrow_mut();
     let trace = known.enter(&TRACE);
@@ -114,7 +113,7 @@ fn begin(request: &Request) {
     trace.current = TraceContext::child_of(&trace.parent);
 }
 
-/// What the client says. Of several lines `tracestate` they are one list.
+/// The context that the client sends. Several `tracestate` fields are joined to one list.
 fn extract(request: &Request) -> TraceContext {
     let Some(parent) = request.header_named(b"traceparent") else {
         return TraceContext::default();
@@ -131,8 +130,7 @@ fn extract(request: &Request) -> TraceContext {
     TraceContext::parse(parent, state.into())
 }
 
-/// Gives the request the fields that upstreams get: those of its own span in the place of the
-/// client's.
+/// Replaces the trace context fields of the request with those of its own span, for upstreams.
 fn inject(request: &mut Request, current: &TraceContext) {
     let mut fields = request.copied_fields();
     fields.retain(|(name, _)| {
@@ -161,7 +159,7 @@ impl OnRequestEnd for Tracing {
     }
 }
 
-/// The variable of a name in lower case, without `$`.
+/// The variable with this name (in lower case, without `$`).
 pub fn find(name: &str) -> Option<BuiltinVariable> {
     Some(BuiltinVariable::computed(match name {
         "otel_trace_id" => |request, out| {
@@ -184,14 +182,14 @@ pub fn find(name: &str) -> Option<BuiltinVariable> {
     }))
 }
 
-/// What there is to tell of a request, which begins with that to have a span of its own.
+/// A value of the request's trace context; creates the span first.
 fn told<T>(request: &Request, what: impl FnOnce(&RequestTrace) -> T) -> T {
     begin(request);
     what(request.shared.main.borrow_mut().enter(&TRACE))
 }
 
 fn append(out: &mut Vec<u8>, text: Arguments<'_>) -> bool {
-    // A vector has room for whatever is written to it.
+    // A vector grows as needed, so writing cannot fail.
     let _ = out.write_fmt(text);
     true
 }

@@ -1,4 +1,4 @@
-//! The directives of `otel_*`, and what they come to.
+//! The directives of `otel_*`, and their compiled settings.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -181,7 +181,7 @@ fn at_least_one(setter: &Setter<'_>) -> Result<u64, Fault> {
     }
 }
 
-/// Names as gRPC takes them, in lower case, and values.
+/// Header names in lower case, as gRPC requires, and values.
 fn headers(setter: &Setter<'_>) -> Result<Vec<(Bytes, Bytes)>, Fault> {
     let is_of_name = |byte: &u8| byte.is_ascii_alphanumeric() || b"-_.".contains(byte);
     let read = |line: &conf::Line| {
@@ -200,38 +200,38 @@ fn headers(setter: &Setter<'_>) -> Result<Vec<(Bytes, Bytes)>, Fault> {
     setter.lines().iter().copied().map(read).collect()
 }
 
-/// What becomes of the context that a request brings.
+/// The handling of a request's trace context.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Propagation {
-    /// Nothing.
+    /// The context is neither read nor sent.
     Ignore,
-    /// The span is of the client's trace.
+    /// The span belongs to the client's trace.
     Extract,
-    /// Upstreams are told of the span.
+    /// The span is sent to upstreams.
     Inject,
-    /// Both.
+    /// The span belongs to the client's trace, and is sent to upstreams.
     Propagate,
 }
 
 impl Propagation {
-    /// Whether spans are of clients' traces.
+    /// Whether spans belong to clients' traces.
     pub(super) fn extracts(self) -> bool {
         matches!(self, Propagation::Extract | Propagation::Propagate)
     }
 
-    /// Whether upstreams are told of spans.
+    /// Whether spans are sent to upstreams.
     pub(super) fn injects(self) -> bool {
         matches!(self, Propagation::Inject | Propagation::Propagate)
     }
 }
 
-/// Which requests are traced.
+/// The requests to trace.
 pub(super) enum Condition {
-    /// None.
+    /// No request.
     Never,
-    /// All.
+    /// All requests.
     Always,
-    /// Those for which the text says so.
+    /// Requests for which the text evaluates to `on` or `1`.
     Where(Text),
 }
 
@@ -250,7 +250,7 @@ fn is_on(text: &[u8]) -> bool {
     matches!(text, b"on" | b"1")
 }
 
-/// What is said of tracing in a scope.
+/// The tracing settings of a scope.
 pub(super) struct Tracing {
     pub(super) trace: Condition,
     pub(super) context: Propagation,
@@ -259,7 +259,7 @@ pub(super) struct Tracing {
 }
 
 impl Tracing {
-    /// Whether nothing is done for requests here.
+    /// Whether requests are neither traced nor changed here.
     pub(super) fn is_off(&self) -> bool {
         matches!(self.trace, Condition::Never) && self.context == Propagation::Ignore
     }
@@ -302,19 +302,19 @@ impl Feature for Tracing {
     }
 }
 
-/// What the configuration says as a whole.
+/// The tracing settings of the whole configuration.
 #[derive(Default)]
 pub(super) struct WrittenTracing {
-    /// Whether any scope may have something to do for requests.
+    /// Whether any scope may trace or change requests.
     pub(super) is_used: bool,
-    /// Whether there is a block, be it right or wrong.
+    /// Whether there is an `otel_exporter` block, valid or not.
     has_exporter: bool,
     exporter: Option<Arc<Exporter>>,
 }
 
 impl Registry for WrittenTracing {}
 
-/// Reads `otel_exporter`, before scopes are compiled that need it.
+/// Compiles `otel_exporter` before the scopes that need it.
 pub fn prepare(compiler: &Compiler<'_>, http: ScopeRef<'_>) {
     let mut scopes = http.tree().scopes();
     let is_used = scopes.any(|scope| scope.writes(&[&OTEL_TRACE, &OTEL_TRACE_CONTEXT]));
@@ -341,7 +341,7 @@ pub fn prepare(compiler: &Compiler<'_>, http: ScopeRef<'_>) {
     };
 }
 
-/// Has spans sent as long as the generation is in force.
+/// Adds the exporter to the generation, which runs it.
 pub fn add(compiler: &Compiler<'_>, generation: &mut Generation) {
     let written: WrittenTracing = compiler.registries.take();
     if let Some(exporter) = written.exporter {
@@ -385,7 +385,8 @@ fn exporter(
     let number = |setting| -> Result<usize, Fault> {
         Ok(usize::try_from(block.get(setting)?).unwrap_or(usize::MAX))
     };
-    // As in nginx the last of one name counts, and they stand in the order of their names.
+    // As in nginx, the last of several attributes with the same name counts, and attributes are
+    // sorted by name.
     let attributes = http.own(&OTEL_RESOURCE_ATTR)?.unwrap_or_default();
     let mut resource: BTreeMap<String, String> = attributes.into_iter().collect();
     match http.own(&OTEL_SERVICE_NAME)? {
@@ -410,7 +411,7 @@ fn exporter(
     })
 }
 
-/// TLS towards the collector.
+/// The TLS settings for the collector.
 fn secured(
     compiler: &Compiler<'_>,
     block: ScopeRef<'_>,

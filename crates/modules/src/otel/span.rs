@@ -1,5 +1,5 @@
-//! The span of a request that has ended: nginx's attributes, those of
-//! <https://nginx.org/en/docs/ngx_otel_module.html#default_attributes>, and the configuration's.
+//! The span of a finished request: nginx's attributes, from
+//! <https://nginx.org/en/docs/ngx_otel_module.html#default_attributes>, and the configured ones.
 
 use std::time::Duration;
 
@@ -12,10 +12,10 @@ use super::messages::{KeyValue, SPAN_KIND_SERVER, STATUS_CODE_ERROR, Span, Statu
 use super::settings::Tracing;
 use super::{RequestTrace, TRACE};
 
-/// Attributes of these names are lists.
+/// Attributes whose names start so are lists.
 const LISTS: [&str; 2] = ["http.request.header.", "http.response.header."];
 
-/// The span of a request that is traced.
+/// The span of a traced request.
 pub(super) fn of(request: &mut Request, tracing: &Tracing) -> Span {
     let name = match &tracing.span_name {
         Some(name) => name.evaluate(request),
@@ -49,7 +49,7 @@ pub(super) fn of(request: &mut Request, tracing: &Tracing) -> Span {
         name: String::from_utf8_lossy(&name).into_owned(),
         kind: SPAN_KIND_SERVER,
         start_time_unix_nano: nanoseconds(started),
-        // A clock that has been set back makes no span end before it begins.
+        // If the clock was set back, the span ends at its start rather than before it.
         end_time_unix_nano: nanoseconds(engine::wall().max(started)),
         attributes,
         status: (status >= 500).then_some(Status {
@@ -62,7 +62,7 @@ fn nanoseconds(since_1970: Duration) -> u64 {
     u64::try_from(since_1970.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// The status that logs show.
+/// The status in logs.
 fn status(request: &Request) -> u16 {
     match request.course.error_status {
         0 => request.response.status,

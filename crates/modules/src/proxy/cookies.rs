@@ -1,9 +1,9 @@
-//! `proxy_cookie_domain`, `proxy_cookie_path` and `proxy_cookie_flags`: what of an answer's cookies
-//! is rewritten.
+//! `proxy_cookie_domain`, `proxy_cookie_path` and `proxy_cookie_flags`: rewriting of the cookies in
+//! upstream responses.
 //!
-//! <https://nginx.org/en/docs/http/ngx_http_proxy_module.html#proxy_cookie_domain>. A cookie is
-//! read as loosely as in nginx: whatever stands between semicolons is an attribute. One that is
-//! changed is written anew, its attributes behind `; `.
+//! <https://nginx.org/en/docs/http/ngx_http_proxy_module.html#proxy_cookie_domain>. Cookies are
+//! parsed as loosely as in nginx: any text between semicolons is an attribute. A changed cookie is
+//! written with `; ` before each attribute.
 
 use bytes::Bytes;
 use conf::{
@@ -46,14 +46,14 @@ static COOKIE_FLAGS: Setting<Vec<CookieLine>> =
 /// The directives about cookies.
 pub(super) const DIRECTIVES: [&dyn Declared; 3] = [&COOKIE_DOMAIN, &COOKIE_PATH, &COOKIE_FLAGS];
 
-/// A line as written.
+/// A directive as written.
 enum CookieLine {
     Off,
-    /// What is looked for, and the arguments behind it.
+    /// The pattern, and the other arguments.
     Line(Word, Vec<Word>),
 }
 
-/// What a scope says about cookies.
+/// The cookie directives of a scope.
 #[derive(Default)]
 pub(crate) struct Cookies {
     domains: Vec<Rewrite>,
@@ -61,17 +61,17 @@ pub(crate) struct Cookies {
     flags: Vec<FlagsOf>,
 }
 
-/// What an attribute's value becomes.
+/// The rewriting of an attribute's value.
 enum Rewrite {
-    /// A domain, with or without a dot before it.
+    /// Replaces a domain, with or without a leading dot.
     Domain { from: Text, to: Text },
-    /// A prefix is replaced.
+    /// Replaces a prefix.
     Prefix { from: Text, to: Text },
-    /// The whole is replaced where a regex matches.
+    /// Replaces the whole value if a regex matches.
     Regex { pattern: Regex, to: Text },
 }
 
-/// The flags of the cookies with some name.
+/// The flags of the cookies with a certain name.
 struct FlagsOf {
     cookie: Cookie,
     flags: Vec<Text>,
@@ -82,7 +82,7 @@ enum Cookie {
     Matching(Regex),
 }
 
-/// Lines of one level. Beside `off` there is no other.
+/// The directives of one level. `off` excludes all others.
 fn lines(setter: &Setter<'_>) -> Result<Vec<CookieLine>, Fault> {
     let mut all = Vec::new();
     for line in setter.lines() {
@@ -118,7 +118,7 @@ fn written(line: &Line) -> Result<CookieLine, Fault> {
 }
 
 impl Cookies {
-    /// What this scope says.
+    /// Compiles the directives of a scope.
     pub(super) fn compile(compiler: &Compiler<'_>, scope: ScopeRef<'_>) -> Result<Self, Fault> {
         let mut cookies = Cookies::default();
         for (name, to) in in_force(scope, &COOKIE_DOMAIN)? {
@@ -168,7 +168,7 @@ impl Cookies {
         Ok(cookies)
     }
 
-    /// What becomes of the value of a Set-Cookie field; `None` where nothing does.
+    /// Rewrites the value of a Set-Cookie field; `None` if it is unchanged.
     pub(super) fn rewrite(
         &self,
         request: &mut Request,
@@ -207,7 +207,7 @@ impl Cookies {
         Ok(changed.then(|| join(&attributes)))
     }
 
-    /// The flags for this cookie, if a line names any.
+    /// The flags for this cookie, if any directive names it.
     fn flags_of(
         &self,
         request: &mut Request,
@@ -236,7 +236,7 @@ impl Cookies {
     }
 }
 
-/// The lines that hold in a scope.
+/// The directives in force in a scope.
 fn in_force(
     scope: ScopeRef<'_>,
     setting: &Setting<Vec<CookieLine>>,
@@ -253,7 +253,7 @@ fn text(compiler: &Compiler<'_>, word: &Word) -> Result<Text, Fault> {
     Ok(compiler.text(&Template::parse(word)?))
 }
 
-/// The regex behind a `~`, whatever the case.
+/// The regex after a `~`, which ignores case.
 fn pattern(compiler: &Compiler<'_>, word: &Word) -> Result<Option<Regex>, Fault> {
     let written = word.bytes.strip_prefix(b"~");
     written
@@ -279,8 +279,8 @@ fn without_dot(word: &Word) -> Word {
 }
 
 impl Rewrite {
-    /// What the value becomes; `None` where this says nothing of it. As in nginx, a pattern that
-    /// cannot be decided does not match.
+    /// The new value; `None` if this rule does not apply. As in nginx, a regex whose match fails
+    /// with an error does not match.
     fn apply(&self, request: &mut Request, value: &[u8]) -> Option<Vec<u8>> {
         match self {
             Rewrite::Domain { from, to } => {
@@ -306,7 +306,7 @@ impl Rewrite {
     }
 }
 
-/// What stands between two semicolons; the first is the cookie itself.
+/// The text between two semicolons; the first is the cookie itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Attribute {
     name: Vec<u8>,
@@ -339,7 +339,7 @@ fn parse(value: &[u8]) -> Vec<Attribute> {
     parts.collect()
 }
 
-/// Without blanks around it; tabs stay.
+/// Trims spaces, but not tabs.
 fn without_spaces(mut text: &[u8]) -> &[u8] {
     while let [b' ', rest @ ..] | [rest @ .., b' '] = text {
         text = rest;
@@ -362,7 +362,7 @@ fn join(attributes: &[Attribute]) -> Bytes {
     out.into()
 }
 
-/// What flags of a cookie are to be.
+/// The flags to set or clear on a cookie.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Flags(u16);
 
@@ -376,7 +376,7 @@ impl Flags {
     const NONE: Flags = Flags(1 << 6);
     const NO_SAME_SITE: Flags = Flags(1 << 7);
 
-    /// The flag of this name; nothing where it is another word, as variables may hold.
+    /// The flag of this name; empty for other words, which variables may contain.
     fn named(name: &[u8]) -> Flags {
         match &*name.to_ascii_lowercase() {
             b"secure" => Flags::SECURE,
@@ -395,7 +395,7 @@ impl Flags {
         self.0 & flag.0 != 0
     }
 
-    /// Whether the flag was among them; it is not any more.
+    /// Removes a flag; returns whether it was set.
     fn take(&mut self, flag: Flags) -> bool {
         let had = self.contains(flag);
         self.0 &= !flag.0;
@@ -403,15 +403,15 @@ impl Flags {
     }
 }
 
-/// How `SameSite` is written for each of its values, those first that hold before others.
+/// The spelling of each value of `SameSite`, in order of precedence.
 const SAME_SITE: [(Flags, &[u8]); 3] = [
     (Flags::STRICT, b"Strict"),
     (Flags::LAX, b"Lax"),
     (Flags::NONE, b"None"),
 ];
 
-/// Sets and removes flags. An attribute that is there already stays as it is written, and takes up
-/// what is asked for: of several the first.
+/// Sets and removes flags. An attribute that is already present keeps its spelling and uses up the
+/// flag; of several equal attributes, the first does.
 fn set_flags(attributes: &mut Vec<Attribute>, mut flags: Flags) {
     let mut is_cookie = true;
     attributes.retain_mut(|attribute| {
@@ -482,7 +482,7 @@ mod tests {
         assert_eq!(flagged("a=b; SECURE", "secure"), "a=b; SECURE");
         assert_eq!(flagged("a=b; Secure; x", "nosecure"), "a=b; x");
         assert_eq!(flagged("a=b; httponly", "NoHttpOnly secure"), "a=b; Secure");
-        // Of two the first takes up what is asked for, the second what is left.
+        // The first of two equal attributes uses up its flag, the second the opposite one.
         assert_eq!(
             flagged("a=b; Secure; secure", "secure nosecure"),
             "a=b; Secure"

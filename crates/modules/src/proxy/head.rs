@@ -1,4 +1,4 @@
-//! The request as the upstream gets it.
+//! The request head for the upstream.
 
 use std::io::Write;
 use std::ops::Range;
@@ -16,7 +16,7 @@ use proxying::cache::CacheLookup;
 use proxying::fields;
 use proxying::http2::head::RequestHead;
 
-/// Whether the upstream is asked with HEAD, so that its answer has no body.
+/// Whether the upstream request is a HEAD request, so that its response has no body.
 pub(super) fn is_head(
     request: &mut Request,
     settings: &Settings,
@@ -33,16 +33,16 @@ pub(super) fn is_head(
 
 /// A request line and fields.
 pub(super) struct WrittenHead {
-    /// With the body of `proxy_set_body` behind it, where there is one.
+    /// Includes the body of `proxy_set_body`, if any.
     pub head: Bytes,
-    /// Where the URI stands in it.
+    /// Range of the URI in `head`.
     pub uri: Range<usize>,
     /// Whether there is an `Upgrade` field.
     pub upgrade: bool,
 }
 
-/// Writes a request that no client has sent, such as a health check: GET of this URI, with the
-/// fields that the location sets.
+/// Writes a request of Tidegate itself, such as a health check: GET of this URI, with the fields
+/// that the location sets.
 pub(super) fn write_own(
     request: &mut Request,
     settings: &Settings,
@@ -83,7 +83,7 @@ pub(super) fn write_own_http2(
     head
 }
 
-/// Writes request line and fields.
+/// Writes the request line and the fields.
 pub(super) fn write(
     request: &mut Request,
     proxy: &Proxy,
@@ -129,7 +129,8 @@ pub(super) fn write(
     })
 }
 
-/// The fields by which what the cache has is asked for again, but for those that a line sets.
+/// The conditional fields that revalidate a cached response, except those that `proxy_set_header`
+/// sets.
 fn conditions<'a>(
     settings: &Settings,
     lookup: Option<&'a CacheLookup>,
@@ -162,7 +163,7 @@ pub(super) fn append_cache_key(
     write_uri(request, proxy, target, key);
 }
 
-/// What ends the request line.
+/// The end of the request line.
 fn version(settings: &Settings) -> &'static [u8] {
     match settings.version {
         HttpVersion::Http10 => b" HTTP/1.0\r\n",
@@ -170,8 +171,8 @@ fn version(settings: &Settings) -> &'static [u8] {
     }
 }
 
-/// The URI: as the client sent it where `proxy_pass` has none and nothing changed it, else the
-/// one in force with the location's prefix replaced.
+/// Writes the URI. If `proxy_pass` has no URI and the client's is unchanged, it is copied as
+/// received; else the current URI is written, with the location's prefix replaced.
 fn write_uri(request: &Request, proxy: &Proxy, target: &ProxyTarget, head: &mut Vec<u8>) {
     if target.uri.is_none() && request.uri_state.unchanged {
         head.extend_from_slice(request.request_uri());
@@ -201,8 +202,8 @@ fn write_uri(request: &Request, proxy: &Proxy, target: &ProxyTarget, head: &mut 
     }
 }
 
-/// Appends a URI that variables have made. A line break of a decoded value is escaped again: else
-/// the client would write fields, or a request of its own, to the upstream.
+/// Appends a URI that contains variables. Decoded line breaks are escaped again; otherwise the
+/// client could inject fields or a second request.
 fn append_line(uri: &[u8], head: &mut Vec<u8>) {
     for byte in uri {
         match byte {
@@ -213,7 +214,7 @@ fn append_line(uri: &[u8], head: &mut Vec<u8>) {
     }
 }
 
-/// Writes what a stream of HTTP/2 begins with. `length` is that of the body, where it is known.
+/// Writes the head of an HTTP/2 request. `length` is that of the body, if known.
 pub(super) fn write_http2(
     request: &mut Request,
     proxy: &Proxy,
@@ -285,7 +286,7 @@ fn write_host(
     }
 }
 
-/// How the body is delimited, unless `proxy_set_header` says it.
+/// Writes the field that delimits the body, unless `proxy_set_header` sets it.
 fn write_framing(request: &Request, settings: &Settings, buffered: bool, head: &mut Vec<u8>) {
     if !request.body.is_announced() {
         return;

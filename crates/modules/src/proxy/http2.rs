@@ -1,5 +1,4 @@
-//! `proxy_http_version 2`: the same request and answer as streams of connections that requests
-//! share.
+//! `proxy_http_version 2`: requests and responses as HTTP/2 streams of shared connections.
 
 use std::sync::Arc;
 
@@ -38,17 +37,17 @@ pub(super) async fn serve(
     pass_on(request, exchange, &http2).await
 }
 
-/// HTTP/2, where a request has a stream.
+/// HTTP/2, with a stream for each request.
 struct Http2<'p> {
     proxy: &'p Proxy,
     rewriting: Rewriting<'p>,
 }
 
-/// A request of HTTP/2, and what is known of its answer beforehand.
+/// An HTTP/2 request, and what its method implies for the response.
 struct Http2Request {
     head: RequestHead,
     body: RequestBody,
-    /// The answer has no body, whatever its head says.
+    /// The response has no body, whatever its head says.
     is_head: bool,
 }
 

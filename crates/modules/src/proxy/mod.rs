@@ -1,10 +1,10 @@
-//! `proxy_pass`: requests passed on to another HTTP server.
+//! `proxy_pass`: requests proxied to another HTTP server.
 //!
-//! <https://nginx.org/en/docs/http/ngx_http_proxy_module.html>. Caching is not here. A request goes
-//! the way of all that are passed on (`proxying::driver`). Here is what is HTTP's own: `settings`
-//! declares the directives, `target` reads the URL, `head` writes the upstream's request,
-//! `response` reads the head of the answer, `http2` does all that by version 2, `rewriting` changes
-//! it (`cookies`: those that it sets); `probe` asks a server on our own account.
+//! <https://nginx.org/en/docs/http/ngx_http_proxy_module.html>. Caching is not here.
+//! `proxying::driver` runs all proxied requests; these files have the HTTP part: `settings`
+//! declares the directives, `target` parses the URL, `head` writes the upstream request, `response`
+//! reads the response head, `http2` does both for HTTP/2, `rewriting` changes the response
+//! (`cookies`: its cookies), and `probe` sends health checks.
 
 mod cookies;
 mod head;
@@ -48,17 +48,16 @@ use rewriting::Rewriting;
 use settings::HttpVersion;
 use target::TARGET;
 
-/// A request as peers get it.
+/// A request in the form that is sent to peers.
 struct Outgoing {
     head: Bytes,
-    /// Whether it asks for another protocol, as the client's does.
+    /// Whether the request has an `Upgrade`, as the client's does.
     upgrade: bool,
-    /// What of its body has been read; `None` where that is the whole, so that it can be sent
-    /// again.
+    /// The received part of its body; `None` if the body is complete, so that it can be sent again.
     begun: Option<Pieces>,
 }
 
-/// A request of HTTP/1 and its answer.
+/// An HTTP/1 request and its response.
 struct Http1Dialogue<'a> {
     settings: &'a Settings,
     outgoing: &'a Outgoing,
@@ -67,7 +66,7 @@ struct Http1Dialogue<'a> {
 impl Dialogue for Http1Dialogue<'_> {
     type Answer = UpstreamResponse;
 
-    /// Sends the request, reads the head of the answer.
+    /// Sends the request and reads the response head.
     async fn talk(
         &self,
         request: &mut Request,
@@ -91,7 +90,7 @@ impl Dialogue for Http1Dialogue<'_> {
 }
 
 impl Http1Dialogue<'_> {
-    /// Queues head and body.
+    /// Queues the head and the body.
     async fn queue(
         &self,
         request: &mut Request,
@@ -105,14 +104,14 @@ impl Http1Dialogue<'_> {
             Some(begun) => {
                 let framing = as_it_came(request);
                 let streamed = asked.stream_body(request, exchange, begun, framing);
-                // A box of its own, so that requests whose body is read first need no room for it.
+                // Boxed, so that requests whose body is read first need no memory for this future.
                 Box::pin(streamed).await
             }
         }
     }
 }
 
-/// Passes a request on and gives the answer back.
+/// Proxies a request and returns the response.
 impl Handle for Proxy {
     fn run<'a>(&'a self, request: &'a mut Request, exchange: &'a mut Exchange) -> Ran<'a> {
         request.start_background();
@@ -123,7 +122,7 @@ impl Handle for Proxy {
     }
 }
 
-/// Hits from memory, whatever version peers speak.
+/// Cache hits in memory, for every upstream HTTP version.
 impl Recall for Proxy {
     fn key(&self, request: &mut Request, key: &mut Vec<u8>) -> bool {
         let Some(target) = self.fixed_target() else {
@@ -156,18 +155,18 @@ async fn serve(
     pass_on(request, exchange, &http1).await
 }
 
-/// HTTP/1, one request on a connection at a time.
+/// HTTP/1, with one request at a time on a connection.
 struct Http1<'p> {
     proxy: &'p Proxy,
     rewriting: Rewriting<'p>,
 }
 
-/// A request of HTTP/1, and what is known of its answer beforehand.
+/// An HTTP/1 request, and what its method implies for the response.
 struct Http1Request {
     outgoing: Outgoing,
-    /// Where the URI stands in its head.
+    /// The URI within the head.
     uri: Bytes,
-    /// The answer has no body, whatever its head says.
+    /// The response has no body, whatever its head says.
     is_head: bool,
 }
 
@@ -303,7 +302,7 @@ impl Protocol for Http1<'_> {
     }
 }
 
-/// What both versions have in common.
+/// The parts that both versions share.
 impl Proxy {
     fn way(&self, is_shared: bool) -> PeerOptions<'_> {
         let passing = &self.settings.passing;
@@ -317,7 +316,8 @@ impl Proxy {
 
     fn reading(&self, request: &Request) -> BodyReading {
         let settings = &self.settings;
-        // HTTP/1.0 knows no chunks: the length of a body must be known before it is sent.
+        // HTTP/1.0 has no chunked coding: the length of a body must be known before the body is
+        // sent.
         let framed = !request.body.chunked() || settings.version != HttpVersion::Http10;
         let stream = !settings.passing.request_buffering
             && settings.passes_body()
@@ -342,20 +342,19 @@ impl Proxy {
     }
 }
 
-/// Tells `$proxy_host` and `$proxy_port` of a request that has no target: both are there, and
-/// empty.
+/// Sets `$proxy_host` and `$proxy_port` of a request without a target: both exist, and are empty.
 fn show_nothing(request: &mut Request) {
     Attempts::enter(request);
     request.pass.enter(&TARGET);
 }
 
-/// Tells `$proxy_host` and `$proxy_port` of a request that is not passed on after all.
+/// Sets `$proxy_host` and `$proxy_port` of a request that is not proxied after all.
 fn show(request: &mut Request, target: &Arc<target::ProxyTarget>) {
     Attempts::enter(request);
     request.pass.enter(&TARGET).0 = Some(Arc::clone(target));
 }
 
-/// Begins what `$upstream_*` tell: behind the tries of an earlier pass, if there was one.
+/// Starts the values of `$upstream_*`, appended to those of an earlier pass.
 fn begin(request: &mut Request, target: &Arc<target::ProxyTarget>) {
     Attempts::begin_anew(request);
     request.pass.enter(&TARGET).0 = Some(Arc::clone(target));
@@ -365,7 +364,7 @@ fn begin(request: &mut Request, target: &Arc<target::ProxyTarget>) {
 mod tests {
     use super::*;
 
-    /// The size of the future that a function of three arguments gives.
+    /// The size of the future that a function with three arguments returns.
     fn future_size<A, B, C, F: Future>(_: fn(A, B, C) -> F) -> usize {
         size_of::<F>()
     }

@@ -80,7 +80,7 @@ enum Remaining {
 }
 
 impl Probe<'_> {
-    /// The peer, as the shared part of probing wants it.
+    /// The peer for the shared part of probing.
     fn probed(&self) -> ProbedPeer<'_> {
         ProbedPeer {
             group: self.group,

@@ -1,4 +1,4 @@
-//! The head of an HTTP answer: its own, and the informational ones before it.
+//! The head of an HTTP response, and the informational responses before it.
 
 use engine::Buffer;
 use http::exchange::Exchange;
@@ -14,10 +14,10 @@ use proxying::response::{ResponseHeadReader, bad, examine, is_informational, not
 use proxying::sending::HeadReader;
 use proxying::settings::Passing;
 
-/// Reads the head of the answer, and those before it.
+/// Reads the response head, and any informational ones before it.
 #[derive(Default)]
 pub(super) struct HttpReader {
-    /// The head, and what has come behind it.
+    /// The head, and the bytes received after it.
     pub(super) reading: ResponseHeadReader,
     informational: Informational,
 }
@@ -50,7 +50,7 @@ impl HeadReader for HttpReader {
                     }
                     if answer.head.version() == Version::Http09 {
                         logs::error!(request, Error, "{NO_HEADER} {READING}");
-                        // What is behind an informational response is no HTTP/0.9.
+                        // The bytes after an informational response cannot be an HTTP/0.9 response.
                         if self.informational.has_come() {
                             return Err(bad(Causes::INVALID_HEADER));
                         }

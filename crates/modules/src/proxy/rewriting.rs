@@ -1,4 +1,4 @@
-//! `proxy_redirect` and `proxy_cookie_*` on the fields of an answer.
+//! Applies `proxy_redirect` and `proxy_cookie_*` to response fields.
 
 use bytes::Bytes;
 use http::request::Request;
@@ -7,9 +7,9 @@ use super::cookies::Cookies;
 use super::settings::Redirect;
 use proxying::rewriting::{Rewrite, Undecided};
 
-/// What a `proxy_pass` changes.
+/// The rewriting rules of a `proxy_pass`.
 pub(super) struct Rewriting<'a> {
-    /// How Location and Refresh are rewritten.
+    /// The rules for Location and Refresh.
     pub(super) redirects: &'a [Redirect],
     pub(super) cookies: &'a Cookies,
 }
@@ -33,7 +33,7 @@ impl Rewrite for Rewriting<'_> {
                 Redirect::Regex { pattern, to } => {
                     let matched = pattern.matches(request, value);
                     let matched = matched.unwrap_or_else(|undecided| {
-                        // As in nginx, the next one is tried then.
+                        // As in nginx, the next rule is tried.
                         let doing = " while reading response header from upstream";
                         pattern.alert(request, value, undecided, doing);
                         false

@@ -1,4 +1,4 @@
-//! The directives of `proxy_*` and what they amount to in a location.
+//! The directives of `proxy_*`, and their compiled settings.
 
 use http::config::location::LocationName;
 
@@ -110,26 +110,26 @@ accepted! {
         "Sets the size of a bucket of nginx's hash of the fields that are hidden or set.";
 }
 
-/// What it shares with the other modules that pass requests on.
+/// The directives in common with the other proxying modules.
 static PROXY: Family = Family::of("proxy_");
 
-/// What it shares with those that buffer answers.
+/// The directives in common with the modules that buffer responses.
 static BUFFERS: buffers::Family = buffers::Family::of("proxy_");
 
-/// What it shares with those whose answers may be cached.
+/// The directives in common with the modules whose responses may be cached.
 static CACHE: cache::Family = cache::Family::of("proxy_");
 
-/// What it shares with those that ask over TLS.
+/// The TLS directives in common with the other proxying modules.
 static TLS: ssl::Family = ssl::family("proxy_");
 
-/// Where temporary files go that no line gives a directory.
+/// The directory of temporary files if no directive sets one.
 static TEMPORARY_PATH: TemporaryPath = TemporaryPath {
     spec: &BUFFERS.temp_path.spec,
     default: "proxy_temp",
     levels: &[1, 2],
 };
 
-/// What of both says how requests are passed on.
+/// The proxying directives of all these families.
 const PASSING: settings::Declared = settings::Declared {
     family: &PROXY,
     buffers: &BUFFERS,
@@ -145,7 +145,7 @@ const PASSING: settings::Declared = settings::Declared {
     },
 };
 
-/// What [`Settings`] are made of, but for what modules have in common.
+/// The directives of [`Settings`] that only this module has.
 const OF_SETTINGS: &[&dyn Declared] = &[
     &SET_HEADER,
     &HTTP_VERSION,
@@ -156,7 +156,7 @@ const OF_SETTINGS: &[&dyn Declared] = &[
     &CACHE.cache_convert_head,
 ];
 
-/// What they are made of.
+/// All directives of [`Settings`], by group.
 const ALL_OF_SETTINGS: &[&[&dyn Declared]] = &[
     OF_SETTINGS,
     &PROXY.of_requests(),
@@ -166,7 +166,7 @@ const ALL_OF_SETTINGS: &[&[&dyn Declared]] = &[
     &cookies::DIRECTIVES,
 ];
 
-/// What else there is.
+/// All other directives.
 const OTHERS: &[&dyn Declared] = &[
     &PROXY_PASS,
     &CACHE.cache_path,
@@ -176,7 +176,7 @@ const OTHERS: &[&dyn Declared] = &[
     &HEADERS_HASH_BUCKET_SIZE,
 ];
 
-/// All of this module.
+/// All directives of this module, by group.
 const ALL: &[&[&dyn Declared]] = &[
     OTHERS,
     &joined::<{ count_of(ALL_OF_SETTINGS) }>(ALL_OF_SETTINGS),
@@ -186,13 +186,13 @@ const ALL: &[&[&dyn Declared]] = &[
 /// The directives of this module.
 pub const DIRECTIVES: &[&dyn Declared] = &joined::<{ count_of(ALL) }>(ALL);
 
-/// The directives that nginx makes its table of hidden fields of, for each scope that writes one.
+/// The directives from which nginx builds a hash of hidden fields, in each scope that has one.
 const HIDDEN_FIELDS: &[&dyn Declared] = &[&PROXY.hide_header, &PROXY.pass_header];
 
-/// The directive that nginx makes its table of set fields of.
+/// The directive from which nginx builds a hash of set fields.
 const SET_FIELDS: &[&dyn Declared] = &[&SET_HEADER];
 
-/// Sizes of both tables in nginx.
+/// The sizes of both hashes in nginx.
 const HASH_SIZES: [&Setting<u64>; 2] = [&HEADERS_HASH_MAX_SIZE, &HEADERS_HASH_BUCKET_SIZE];
 
 /// The version of the upstream's request.
@@ -203,9 +203,9 @@ pub(super) enum HttpVersion {
     Http2,
 }
 
-/// One `proxy_redirect` as written.
+/// A `proxy_redirect` directive as written.
 enum RedirectLine {
-    /// The URL of the `proxy_pass` beside it becomes the prefix of the location that both stand in.
+    /// The URL of the scope's `proxy_pass` is replaced with the location's prefix.
     Default {
         pass: Word,
         prefix: Bytes,
@@ -214,36 +214,36 @@ enum RedirectLine {
     Replace(Word, Word),
 }
 
-/// How Location is rewritten.
+/// A rule that rewrites Location.
 pub(crate) enum Redirect {
-    /// A prefix is replaced.
+    /// Replaces a prefix.
     Prefix { from: Text, to: Text },
-    /// A regex match is replaced.
+    /// Replaces a regex match.
     Regex { pattern: Regex, to: Text },
 }
 
-/// `proxy_*` of a scope, but for `proxy_pass` itself.
+/// `proxy_*` of a scope, except `proxy_pass` itself.
 pub struct Settings {
-    /// What other modules say, too.
+    /// The settings in common with other modules.
     pub(super) passing: Arc<Passing>,
     pub(super) version: HttpVersion,
     pub(super) method: Option<Text>,
-    /// What goes in the place of the client's body.
+    /// Replaces the client's body.
     pub(super) body: Option<Text>,
     /// The fields of `proxy_set_header`, those with an empty value included, and their names in
     /// lower case.
     pub(super) set: Vec<SetField>,
     /// The set fields, prepared as HTTP/1 header lines.
     pub(super) set_lines: FieldLines,
-    /// Fields of the client's request that are not passed on: those that are set, and those that
-    /// speak of its own connection.
+    /// Fields of the client's request that are not forwarded: those that are set, and the
+    /// connection's own fields.
     pub(super) replaced: NameSet,
     pub(super) cookies: Cookies,
-    /// How the client is told of to upstreams, before anything else.
+    /// The version of the PROXY protocol header that is sent first on connections to peers.
     pub(super) proxy_protocol: Option<Version>,
 }
 
-/// Fields that never reach the client unless `proxy_pass_header` names them.
+/// Fields that are hidden from clients unless `proxy_pass_header` names them.
 const HIDDEN: [&str; 8] = [
     "date",
     "server",
@@ -283,7 +283,8 @@ impl Feature for Settings {
     }
 }
 
-/// What TLS is made of: the protocol is agreed on with it.
+/// The directives of TLS settings, including `proxy_http_version`, since ALPN negotiates the
+/// version.
 const OF_TLS: &[&[&dyn Declared]] = &[&TLS.all(), &[&HTTP_VERSION]];
 
 /// `proxy_ssl_*` of a scope.
@@ -314,10 +315,9 @@ pub struct Proxy {
     /// The other directives as this scope sees them.
     pub settings: Arc<Settings>,
     destination: Destination,
-    /// TLS, where the URL may ask for it.
+    /// TLS, if the URL may require it.
     pub(super) tls: Option<Arc<UpstreamTls>>,
-    /// Which scope it is of: whoever asks from another has connections of its own, unless the group
-    /// says otherwise.
+    /// The scope; different scopes do not share connections, unless the group allows it.
     pub(super) place: Bytes,
     /// Length of the location's prefix that the URI of `proxy_pass` replaces.
     pub(super) prefix_length: usize,
@@ -326,11 +326,11 @@ pub struct Proxy {
 
 enum Destination {
     Fixed(Arc<ProxyTarget>),
-    /// With variables: made anew for each request.
+    /// A URL with variables, evaluated for each request.
     Text(Text),
 }
 
-/// What answers where `proxy_cache_purge` names a zone.
+/// The content handler of `proxy_cache_purge`.
 pub fn purge_content(
     compiler: &Compiler<'_>,
     scope: ScopeRef<'_>,
@@ -338,7 +338,7 @@ pub fn purge_content(
     CACHE.purge_content(compiler, scope)
 }
 
-/// What answers where `proxy_pass` stands.
+/// The content handler of `proxy_pass`.
 pub fn content(compiler: &Compiler<'_>, scope: ScopeRef<'_>) -> Result<Option<Content>, Fault> {
     let Some(proxy) = Proxy::of_scope(compiler, scope)? else {
         return Ok(None);
@@ -355,8 +355,8 @@ pub fn content(compiler: &Compiler<'_>, scope: ScopeRef<'_>) -> Result<Option<Co
     }))
 }
 
-/// Settings are checked wherever they stand, though only `proxy_pass` uses them, and so are the
-/// sizes of nginx's tables for them.
+/// Checks the settings in every scope, though only `proxy_pass` uses them, and the sizes of nginx's
+/// hashes for them.
 pub fn check(plan: &mut PlanBuilder<'_>) -> Option<()> {
     let scope = plan.scope;
     let is_server = scope.context() == Contexts::SERVER;
@@ -370,14 +370,15 @@ pub fn check(plan: &mut PlanBuilder<'_>) -> Option<()> {
     plan.feature::<Settings>().map(drop)
 }
 
-/// Looks after what stands in the whole configuration.
+/// Registers the directory of temporary files, and checks the whole configuration for TLS settings
+/// that are not used.
 pub fn survey(compiler: &Compiler<'_>, root: ScopeRef<'_>) {
     temporary_paths::add(compiler, &TEMPORARY_PATH);
     TLS.check_unused::<Request>(compiler, root);
 }
 
 impl Proxy {
-    /// What `proxy_pass` of this very scope says; `None` where it is not written.
+    /// The `proxy_pass` of exactly this scope; `None` if there is none.
     pub fn of_scope(
         compiler: &Compiler<'_>,
         scope: ScopeRef<'_>,
@@ -426,12 +427,12 @@ impl Proxy {
         })))
     }
 
-    /// Whether the URL holds variables: its URI then stands for the request's whole URI.
+    /// Whether the URL contains variables: its URI then replaces the request's whole URI.
     pub(super) fn is_dynamic(&self) -> bool {
         matches!(self.destination, Destination::Text(_))
     }
 
-    /// The group that all its requests go to; `None` where requests decide that themselves.
+    /// The group of all its requests; `None` if the group depends on the request.
     pub fn group(&self) -> Option<&Arc<Group>> {
         match &self.destination {
             Destination::Fixed(target) => match &target.upstream {
@@ -442,7 +443,7 @@ impl Proxy {
         }
     }
 
-    /// Where all its requests go; `None` where they decide that themselves.
+    /// The target of all its requests; `None` if the target depends on the request.
     pub(super) fn fixed_target(&self) -> Option<&Arc<ProxyTarget>> {
         match &self.destination {
             Destination::Fixed(target) => Some(target),
@@ -450,7 +451,7 @@ impl Proxy {
         }
     }
 
-    /// Where this request goes, or the status to answer with.
+    /// The target of this request, or the status of the response.
     pub fn target(&self, request: &mut Request) -> Result<Arc<ProxyTarget>, u16> {
         match &self.destination {
             Destination::Fixed(target) => Ok(Arc::clone(target)),
@@ -462,7 +463,7 @@ impl Proxy {
     }
 }
 
-/// The prefix or exact name of the location that a scope is; `None` for every other scope.
+/// The prefix or exact name of a location scope; `None` for all other scopes.
 fn location_of(scope: ScopeRef<'_>) -> Option<Bytes> {
     let line = scope
         .line()
@@ -473,7 +474,7 @@ fn location_of(scope: ScopeRef<'_>) -> Option<Bytes> {
     }
 }
 
-/// `proxy_redirect` as this scope sees it; without any, `default`.
+/// The `proxy_redirect` rules of this scope; those of `default` if none is configured.
 fn redirects_of(compiler: &Compiler<'_>, scope: ScopeRef<'_>) -> Result<Vec<Redirect>, Fault> {
     let lines = match scope.written(&REDIRECT)? {
         Some(lines) => lines,
@@ -518,9 +519,9 @@ fn redirects_of(compiler: &Compiler<'_>, scope: ScopeRef<'_>) -> Result<Vec<Redi
     Ok(all)
 }
 
-/// The `default` of a scope in which no line of `proxy_redirect` holds. As in nginx it is made
-/// where the outermost `proxy_pass` without variables stands, and inherited from there like lines
-/// that are written.
+/// The `default` rule of a scope without a `proxy_redirect` in force. As in nginx, the rule is made
+/// in the outermost scope with a `proxy_pass` without variables, and inherited like written
+/// directives.
 fn default_redirect(scope: ScopeRef<'_>) -> Option<RedirectLine> {
     let around = std::iter::successors(Some(scope), |scope| scope.parent());
     let defaults = around.filter_map(|scope| {
@@ -544,7 +545,7 @@ fn redirects(setter: &Setter<'_>) -> Result<Vec<RedirectLine>, Fault> {
     for line in setter.lines() {
         let redirect = redirect(setter, line)?;
         let is_off = |line: &RedirectLine| matches!(line, RedirectLine::Off);
-        // As in nginx `off` stands alone in a scope.
+        // As in nginx, `off` excludes all others in its scope.
         if all.iter().any(is_off) || (is_off(&redirect) && !all.is_empty()) {
             return Err(Fault::at(
                 &line.name,

@@ -1,4 +1,4 @@
-//! Where a request goes: the URL of `proxy_pass`, taken apart.
+//! The target of a request: the parsed URL of `proxy_pass`.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use proxying::driver;
 use proxying::locate::Upstream;
 use proxying::upstream::{Group, Groups};
 
-/// How a URL begins, and what follows from that.
+/// The scheme of a URL.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Scheme {
     Http,
@@ -44,18 +44,18 @@ impl Scheme {
     }
 }
 
-/// Where the requests of a `proxy_pass` go.
+/// The target of proxied requests.
 #[derive(Clone, Debug)]
 pub struct ProxyTarget {
-    /// How it is spoken to.
+    /// The scheme of the connection.
     pub(super) scheme: Scheme,
-    /// The group or address that may answer.
+    /// The group or address of the server.
     pub upstream: Upstream,
-    /// Host and port as `Host` says them.
+    /// Host and port in the form of `Host`.
     pub host: Bytes,
     /// The port as `$proxy_port` shows it.
     pub port: Bytes,
-    /// The URI of `proxy_pass`; `None` where it has none.
+    /// The URI of `proxy_pass`; `None` if it has none.
     pub uri: Option<Bytes>,
 }
 
@@ -73,18 +73,18 @@ impl driver::Target for ProxyTarget {
     }
 }
 
-/// A target as variables show it: `$proxy_host` and `$proxy_port`, which are there and empty where
-/// there is none.
+/// The target that `$proxy_host` and `$proxy_port` show; without a target both variables exist, and
+/// are empty.
 #[derive(Clone, Debug, Default)]
 pub(super) struct ShownTarget(pub(super) Option<Arc<ProxyTarget>>);
 
 impl SlotValue for ShownTarget {}
 
-/// Where the handler of this pass sends the request.
+/// The target of the request in this pass.
 pub(super) static TARGET: Slot<ShownTarget, OfPass> = Slot::new();
 
-/// The target of a URL without variables: a group that is declared anywhere, an address, or a
-/// name, which is resolved now.
+/// The target of a URL without variables: a group that is declared anywhere in the configuration,
+/// an address, or a name, which is resolved now.
 pub(super) fn of_configuration(compiler: &Compiler<'_>, word: &Word) -> Result<ProxyTarget, Fault> {
     let fault = |text: String| Fault::at(word, text).while_reading();
     let url = Url::parse(&word.bytes).map_err(|error| {
@@ -122,7 +122,7 @@ pub(super) fn of_configuration(compiler: &Compiler<'_>, word: &Word) -> Result<P
     }
 }
 
-/// The target of a URL that was made for this request, or the status to answer with.
+/// The target of a URL that was evaluated for this request, or the status of the response.
 pub(super) fn of_request(request: &mut Request, text: &[u8]) -> Result<ProxyTarget, u16> {
     let parsed = match strip_scheme(text) {
         Some((_, b"")) => Err(UrlError::Prefix),
@@ -175,12 +175,12 @@ struct Url<'a> {
     uri: Option<&'a [u8]>,
 }
 
-/// What is wrong with a URL.
+/// Why a URL is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum UrlError {
-    /// It begins with neither scheme.
+    /// The URL has neither scheme.
     Prefix,
-    /// Its address is none, for the reason that nginx gives.
+    /// The address is invalid, for nginx's reason.
     Address(&'static str),
 }
 
@@ -217,7 +217,7 @@ impl Url<'_> {
         })
     }
 
-    /// A group of the address alone, where one is written.
+    /// A group of a single address, if the URL has a literal one.
     fn literal(&self) -> Option<Arc<Group>> {
         let address = self.server.literal(self.scheme.default_port())?;
         Some(Group::of_one(
@@ -233,7 +233,7 @@ impl Url<'_> {
         } else {
             self.server.port.unwrap_or(default_port).to_string().into()
         };
-        // The default port does not show in `Host`.
+        // `Host` omits the default port.
         let host = match self.server.port {
             Some(port) if port == default_port => memchr::memrchr(b':', self.authority)
                 .and_then(|colon| self.authority.get(..colon))
@@ -253,7 +253,7 @@ impl Url<'_> {
     }
 }
 
-/// The scheme, its name in any case, and what follows it.
+/// The scheme, ignoring case, and the rest of the URL.
 fn strip_scheme(text: &[u8]) -> Option<(Scheme, &[u8])> {
     [Scheme::Http, Scheme::Https]
         .into_iter()
@@ -265,7 +265,7 @@ fn strip_scheme(text: &[u8]) -> Option<(Scheme, &[u8])> {
         })
 }
 
-/// What error messages show of a URL.
+/// The part of a URL that error messages show.
 fn behind_scheme(text: &[u8]) -> &[u8] {
     strip_scheme(text).map_or(text, |(_, rest)| rest)
 }

@@ -1,4 +1,4 @@
-//! Where `proxy_pass` sends a request, and how it tells of the client.
+//! Variables of `proxy_pass`: the target of a request, and the client's forwarded address.
 //!
 //! <https://nginx.org/en/docs/http/ngx_http_proxy_module.html#variables>.
 
@@ -12,7 +12,7 @@ use proto::header::KnownField;
 use super::Proxy;
 use super::target::{ProxyTarget, TARGET};
 
-/// The variable of a name in lower case, without `$`.
+/// The variable with this name (in lower case, without `$`).
 pub fn find(name: &str) -> Option<BuiltinVariable> {
     let evaluate: Evaluate = match name {
         "proxy_host" => return Some(BuiltinVariable::computed(proxy_host).assignable()),
@@ -39,19 +39,21 @@ fn proxy_port(request: &mut Request, out: &mut Vec<u8>) -> bool {
     shown.is_some()
 }
 
-/// The target of a request that has come to a `proxy_pass`, if it has one.
+/// The target that the variables show: outer `None` before any `proxy_pass`, inner `None` without a
+/// target.
 fn shown(request: &Request) -> Option<Option<&ProxyTarget>> {
     if let Some(shown) = request.pass.get(&TARGET) {
         return Some(shown.0.as_deref());
     }
-    // What is recalled has not run, and shares no counter with other threads for this.
+    // A cache hit from memory has not run the handler, so its fixed target is looked up here, which
+    // needs no counter shared between threads.
     let recall = request.plan.phases.recall.as_deref();
     let recall: &dyn Any = recall.filter(|_| request.course.recalled)?;
     let proxy = recall.downcast_ref::<Proxy>()?;
     Some(proxy.fixed_target().map(|target| &**target))
 }
 
-/// The client's `X-Forwarded-For` with its address behind it.
+/// The client's `X-Forwarded-For` with its address appended.
 fn proxy_add_x_forwarded_for(request: &mut Request, out: &mut Vec<u8>) -> bool {
     let client = &request.client;
     for value in client.all(KnownField::XForwardedFor) {

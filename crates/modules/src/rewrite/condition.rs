@@ -1,4 +1,4 @@
-//! What may stand in `if (…)`.
+//! The conditions of `if (…)`.
 
 use std::io;
 
@@ -22,13 +22,13 @@ pub(super) enum Condition {
         text: Text,
         negated: bool,
     },
-    /// `($variable ~ regex)` and its kin.
+    /// `($variable ~ regex)` and its variants.
     Matches {
         variable: Variable,
         regex: Regex,
         negated: bool,
     },
-    /// `(-f file)` and its kin.
+    /// `(-f file)` and its variants.
     File {
         path: Text,
         test: FileTest,
@@ -36,19 +36,19 @@ pub(super) enum Condition {
     },
 }
 
-/// What is asked about a file.
+/// The tests for files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum FileTest {
     /// `-f`: a regular file.
     Plain,
     Directory,
-    /// `-e`: a regular file or a directory (of other kinds nginx says that they do not exist).
+    /// `-e`: a regular file or a directory (nginx reports other kinds as missing).
     Exists,
-    /// `-x`: its owner may execute it.
+    /// `-x`: its owner may execute the file.
     Executable,
 }
 
-/// Whether the words between `if` and `{` make a condition.
+/// Checks that the words between `if` and `{` form a condition.
 pub(super) fn check(words: &[Word]) -> Result<(), Fault> {
     ConditionTokens::new(words).map(drop)
 }
@@ -108,9 +108,9 @@ impl Condition {
         })
     }
 
-    /// Whether it holds for a request. `escape` says whether captures in values are escaped, `log`
-    /// whether matches are logged. An error where a match could not be decided, which is in the log
-    /// then.
+    /// Evaluates the condition for a request. `escape` selects whether captures in values are
+    /// escaped, `log` whether matches are logged. Fails if a match ended with an error, which has
+    /// been logged.
     pub(super) fn holds(
         &self,
         request: &mut Request,
@@ -159,8 +159,8 @@ impl Condition {
     }
 }
 
-/// Matches as scripts do: a regex that does not match ends the life of earlier captures too. What
-/// could not be decided is in the log.
+/// Matches as scripts do: a regex that does not match also clears the captures of earlier ones. A
+/// match that fails with an error has been logged.
 pub(super) fn matches(
     request: &mut Request,
     regex: &Regex,
@@ -209,7 +209,7 @@ impl FileTest {
     }
 }
 
-/// Whether an error says no more than that there is no such file.
+/// Whether an error only means that the file does not exist.
 fn is_absence(error: &io::Error) -> bool {
     matches!(
         error.raw_os_error(),
@@ -217,16 +217,16 @@ fn is_absence(error: &io::Error) -> bool {
     )
 }
 
-/// Why a condition does not hold for a request by GET.
+/// Why a condition is false for a GET request.
 pub(super) enum Failing {
-    /// It asks for another method.
+    /// The condition is true only for another method.
     Method,
-    /// The request has no field that `$http_…` of this name, in lower case, stands for.
+    /// The request lacks the field that `$http_…` with this name (in lower case) refers to.
     WithoutField(Box<[u8]>),
 }
 
 impl Failing {
-    /// Nothing where more decides than the method and one field.
+    /// `None` if the condition depends on more than the method and one field.
     pub(super) fn of(compiler: &Compiler<'_>, words: &[Word]) -> Option<Failing> {
         let parsed = ConditionTokens::new(words).ok()?;
         let name = match &parsed {
@@ -249,7 +249,7 @@ impl Failing {
                 negated,
                 ..
             } => {
-                // A text with variables is another one for each request.
+                // A text with variables differs between requests.
                 if text.contains(&b'$') {
                     return None;
                 }
@@ -266,18 +266,18 @@ impl Failing {
             }
             ConditionTokens::File { .. } => return None,
         };
-        // A line such as `map` may give the name another value.
+        // A directive such as `map` may redefine the variable.
         let fails = !holds && !compiler.is_defined::<Request>(&name);
         fails.then_some(failing)
     }
 }
 
-/// What `if ($variable)` asks.
+/// The test of `if ($variable)`.
 fn is_true(value: &[u8]) -> bool {
     !value.is_empty() && value != b"0"
 }
 
-/// A condition taken apart; each word with the bytes that count, without the parentheses.
+/// A parsed condition; each word has its relevant bytes, without the parentheses.
 pub(super) enum ConditionTokens<'a> {
     True(String),
     Equal {
@@ -375,8 +375,8 @@ impl<'a> ConditionTokens<'a> {
     }
 }
 
-/// The words of a condition without the parentheses around it, which may stand alone or touch
-/// the first and the last word.
+/// The words of a condition without its parentheses, which may be separate words or part of the
+/// first and the last word.
 fn without_parentheses(words: &[Word]) -> Result<Vec<(&Word, &[u8])>, Fault> {
     let invalid = |word: &Word, text: &[u8]| {
         Fault::at(

@@ -1,9 +1,10 @@
 //! `rewrite`, `return`, `set`, `if`, `break`: one ordered script per scope.
 //!
-//! <https://nginx.org/en/docs/http/ngx_http_rewrite_module.html>. A server's script runs before
-//! the location is found, a location's after it; neither is inherited. An `if` in a location has
-//! a plan of its own, which is in force from the match on, whatever the script does next.
-//! `script` runs what this file compiles; `condition` holds what stands in `if (…)`.
+//! <https://nginx.org/en/docs/http/ngx_http_rewrite_module.html>. A server's script runs before the
+//! location is looked up, a location's script afterwards; neither is inherited. An `if` in a
+//! location has a plan of its own, which stays in force after the match, whatever the script does
+//! next. `script` runs the scripts that this file compiles; `condition` has the conditions of `if
+//! (…)`.
 
 mod condition;
 mod script;
@@ -112,7 +113,7 @@ pub static UNINITIALIZED_VARIABLE_WARN: Setting<bool> =
         .default("on")
         .manual("Logs a warning where a variable is used that `set` has not set yet.");
 
-/// What it works with.
+/// The phases that this module takes part in.
 pub const TASKS: &[Task] = &[Task::of(
     TaskKind::Rewrite,
     &["rewrite", "return", "set", "if", "break"],
@@ -161,23 +162,23 @@ enum Instruction {
     If {
         position: Position,
         condition: Condition,
-        /// What is then in force; `None` in a server.
+        /// The plan that takes effect; `None` in a server.
         plan: Option<Arc<Plan>>,
-        /// What is then run.
+        /// The instructions to run.
         body: Box<[Instruction]>,
     },
     Rewrite(Box<Rewrite>),
     Return(Return),
-    /// `break`, and where it stands.
+    /// `break`, with its position.
     Break(Position),
 }
 
 struct Rewrite {
     position: Position,
     regex: Regex,
-    /// The new path; of a redirect the whole URL.
+    /// The new path; for redirects, the whole URL.
     path: Text,
-    /// The new arguments: what stands after the first `?`. Not for redirects.
+    /// The new arguments: the text after the first `?`. Not for redirects.
     args: Option<Text>,
     /// Whether a redirect's URL has arguments of its own.
     has_args: bool,
@@ -186,49 +187,49 @@ struct Rewrite {
     flag: Flag,
 }
 
-/// What follows a `rewrite` that matched.
+/// The continuation after a `rewrite` that matched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Flag {
-    /// The rest of the script, then a new location.
+    /// The rest of the script, then a lookup of the location.
     None,
-    /// A new location at once.
+    /// A lookup of the location at once.
     Last,
     /// The end of the script, in the same location.
     Break,
-    /// A redirect of the client with this status.
+    /// A redirect response with this status.
     Redirect(u16),
 }
 
 struct Return {
     position: Position,
     status: u16,
-    /// Text or URL; empty where none is written.
+    /// Text or URL; empty if omitted.
     text: Text,
 }
 
-/// What `set` and `auth_request_set` write to.
+/// The target of `set` and `auth_request_set`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Target {
     /// A variable that the configuration defines.
     Variable(Variable),
-    /// `$args` and `$query_string`'s source: the request's arguments.
+    /// The request's arguments, the source of `$args` and `$query_string`.
     Args,
-    /// The variable `$limit_rate`, which paces the response.
+    /// The variable `$limit_rate`, which limits the response's rate.
     LimitRate,
 }
 
 impl Return {
-    /// Whether every request gets the same: a Location that is only a path becomes a URL of the
-    /// client's own host.
+    /// Whether all requests get the same response. A Location that is only a path is completed with
+    /// the client's own host, so it differs.
     fn is_constant(&self) -> bool {
         let text = self.text.literal();
         text.is_some_and(|text| !text.starts_with(b"/"))
     }
 }
 
-/// Defines the variables that `set` and `auth_request_set` name in a scope and those within it: a
-/// name is of the line that names it first, in the order of the file. This comes before anything
-/// else is compiled.
+/// Defines the variables that `set` and `auth_request_set` name in a scope and its nested scopes.
+/// The first directive in the file that names a variable defines it. This runs before anything else
+/// is compiled.
 pub fn define_assigned(compiler: &Compiler<'_>, scope: ScopeRef<'_>) {
     for line in scope.lines() {
         if let Some(inner) = scope.opened_by(line) {
@@ -240,7 +241,7 @@ pub fn define_assigned(compiler: &Compiler<'_>, scope: ScopeRef<'_>) {
             _ => continue,
         };
         let word = line.argument(0);
-        // A word that is no variable is reported where the line is compiled.
+        // A word that is not a variable is reported when its directive is compiled.
         if let Ok(name) = variable_name(word)
             && let Err(text) = compiler.define_unless_defined(&name, source)
         {
@@ -250,7 +251,7 @@ pub fn define_assigned(compiler: &Compiler<'_>, scope: ScopeRef<'_>) {
 }
 
 impl Target {
-    /// The target that a word such as `$name` denotes: [`define_assigned`] has defined it.
+    /// The target of a word such as `$name`, which [`define_assigned`] has defined.
     pub fn new(compiler: &Compiler<'_>, word: &Word) -> Result<Target, Fault> {
         let name = variable_name(word)?;
         let variable = compiler.variable(&name);
@@ -284,7 +285,7 @@ impl Target {
     }
 }
 
-/// What it may say of responses from memory: they pass no script.
+/// The documentation of responses from memory, which run no script.
 pub const SHORTCUTS: &[ShortcutDoc] = &[
     ShortcutDoc::Never("there may be a script to run"),
     ShortcutDoc::Same(
@@ -303,7 +304,7 @@ pub fn register(plan: &mut PlanBuilder<'_>) -> Option<()> {
     if !settings.warn_uninitialized {
         plan.warn_of_no_unset_variable();
     }
-    // The script of an `if` block belongs to the scope around it.
+    // The script of an `if` block belongs to the enclosing scope.
     let scope = plan.scope;
     let runs = scope.context() == Contexts::SERVER || scope.context() == Contexts::LOCATION;
     if !runs {
@@ -329,7 +330,7 @@ pub fn register(plan: &mut PlanBuilder<'_>) -> Option<()> {
     Some(())
 }
 
-/// Which requests need no script, as each of its conditions fails for them.
+/// The requests that need no script, since all of its conditions are false for them.
 fn shortcut_past(compiler: &Compiler<'_>, scope: ScopeRef<'_>) -> Option<Shortcut> {
     let mut fields = Vec::new();
     for line in scope.lines() {
@@ -349,7 +350,7 @@ fn shortcut_past(compiler: &Compiler<'_>, scope: ScopeRef<'_>) -> Option<Shortcu
     })
 }
 
-/// Permits requests that have none of these fields, named as in `$http_…`.
+/// Allows the shortcut for requests without these fields, named as in `$http_…`.
 struct WithoutFields(Vec<Box<[u8]>>);
 
 impl Permit for WithoutFields {
@@ -433,7 +434,7 @@ fn compile_rewrite(compiler: &Compiler<'_>, line: &Line) -> Result<Instruction, 
     if replaced.bytes.is_empty() {
         return Err(Fault::at(replaced, "empty replacement"));
     }
-    // As nginx: what is wrong with the pattern comes before what is wrong behind it.
+    // As in nginx, errors of the pattern are reported before those of later words.
     let regex = Regex::new(compiler, &pattern.bytes, false)
         .map_err(|fault| fault.or_at(pattern.position))?;
     let parts = replacement(line)?;
@@ -458,7 +459,7 @@ fn compile_rewrite(compiler: &Compiler<'_>, line: &Line) -> Result<Instruction, 
     })))
 }
 
-/// The words of a `rewrite`, understood.
+/// The parsed words of a `rewrite`.
 struct Replacement {
     template: Template,
     keep_args: bool,
@@ -509,14 +510,14 @@ fn replacement(line: &Line) -> Result<Replacement, Fault> {
     })
 }
 
-/// Whether a text is the URL of another place, so that it can only be a redirect.
+/// Whether a text is an absolute URL, so that it can only be a redirect.
 fn is_absolute(text: &[u8]) -> bool {
     [&b"http://"[..], b"https://", b"$scheme"]
         .iter()
         .any(|start| text.starts_with(start))
 }
 
-/// Cuts a template at the first `?` that is written in it.
+/// Splits a template at the first literal `?`.
 fn split_at_question_mark(template: Template) -> (Template, Option<Template>) {
     let mut path = Vec::new();
     let mut parts = template.parts.into_iter();

@@ -14,8 +14,8 @@ use super::condition::matches;
 use super::{Flag, Instruction, Return, Rewrite, Steps};
 
 impl Script for Steps {
-    /// Returns `Relocate` if the URI was rewritten and its location must be looked up. Behind a
-    /// server's script that look-up follows in any case.
+    /// Returns `Relocate` if the URI was rewritten and its location must be looked up. After a
+    /// server's script the lookup follows in any case.
     fn run(&self, request: &mut Request) -> Step {
         let mut run = Run {
             request,
@@ -43,7 +43,7 @@ struct Run<'a> {
     uri_changed: bool,
 }
 
-/// Goes on with the next instruction, ends the script (`None`), or ends the phase with a step.
+/// Continues with the next instruction, ends the script (`None`), or ends the phase with a step.
 type Flow = ControlFlow<Option<Step>>;
 
 impl Run<'_> {

@@ -1,4 +1,4 @@
-//! Directives as they are understood; expected errors are those of `nginx -t`.
+//! Parsing of directives; the expected errors are those of `nginx -t`.
 
 use conf::TemplatePart;
 
@@ -13,7 +13,7 @@ fn word(text: &str) -> Word {
     }
 }
 
-/// A line of words that stand between single spaces.
+/// A directive from words that are separated by single spaces.
 fn line(text: &str) -> Line {
     let mut words = text.split(' ').map(word);
     let mut line = Line::default();

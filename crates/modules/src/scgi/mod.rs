@@ -1,8 +1,8 @@
-//! `scgi_pass`: requests passed on to an application that speaks SCGI.
+//! `scgi_pass`: requests proxied to an application that speaks SCGI.
 //!
-//! <https://nginx.org/en/docs/http/ngx_http_scgi_module.html>. Caching is not here. The way of a
-//! request is that of `applications::unframed`; here are the directives and the netstring that a
-//! request begins with. The framing itself is `proto::scgi`.
+//! <https://nginx.org/en/docs/http/ngx_http_scgi_module.html>. Caching is not here.
+//! `applications::unframed` runs the requests; this file has the directives, and the netstring at
+//! the start of a request. `proto::scgi` has the framing itself.
 
 use std::sync::Arc;
 
@@ -23,7 +23,7 @@ use proxying::family::Family;
 use proxying::settings::{self, Passing};
 use proxying::{buffers, cache};
 
-/// SCGI is all that is spoken, and the address has no scheme.
+/// Only SCGI is supported, and the address has no scheme.
 static SCHEMES: Schemes = Schemes {
     meant: Scheme::plain("scgi://"),
     written: &[],
@@ -37,23 +37,23 @@ static SCGI_PASS: Setting<Word> =
 
 static PARAM: Setting<Vec<ParamLine>> = params::setting("scgi_");
 
-/// What it shares with the other modules that pass requests on.
+/// The directives in common with the other proxying modules.
 static SCGI: Family = Family::of_applications("scgi_");
 
-/// What it shares with those that buffer answers.
+/// The directives in common with the modules that buffer responses.
 static BUFFERS: buffers::Family = buffers::Family::of("scgi_");
 
-/// What it shares with those whose answers may be cached.
+/// The directives in common with the modules whose responses may be cached.
 static CACHE: cache::Family = cache::Family::of_applications("scgi_");
 
-/// Where temporary files go that no line gives a directory.
+/// The directory of temporary files if no directive sets one.
 static TEMPORARY_PATH: TemporaryPath = TemporaryPath {
     spec: &BUFFERS.temp_path.spec,
     default: "scgi_temp",
     levels: &[1, 2],
 };
 
-/// What both families say of passing requests on.
+/// The proxying directives of all these families.
 const PASSING: settings::Declared = settings::Declared {
     family: &SCGI,
     buffers: &BUFFERS,
@@ -71,7 +71,7 @@ const PASSING: settings::Declared = settings::Declared {
     passes_authorization: |scope| params::passes_authorization(scope, &PARAM),
 };
 
-/// What [`Settings`] are made of.
+/// The directives of [`Settings`], by group.
 const ALL_OF_SETTINGS: &[&[&dyn Declared]] = &[
     &[&PARAM],
     &SCGI.of_requests(),
@@ -79,7 +79,7 @@ const ALL_OF_SETTINGS: &[&[&dyn Declared]] = &[
     &CACHE.of_scopes(),
 ];
 
-/// All of this module.
+/// All directives of this module, by group.
 const ALL: &[&[&dyn Declared]] = &[
     &[&SCGI_PASS, &CACHE.cache_path],
     &joined::<{ count_of(ALL_OF_SETTINGS) }>(ALL_OF_SETTINGS),
@@ -88,11 +88,11 @@ const ALL: &[&[&dyn Declared]] = &[
 /// The directives of this module.
 pub const DIRECTIVES: &[&dyn Declared] = &joined::<{ count_of(ALL) }>(ALL);
 
-/// What is said of prebuilt responses.
+/// The documentation of prebuilt responses.
 pub const SHORTCUTS: &[ShortcutDoc] =
     &[ShortcutDoc::Same("it is about what applications are told")];
 
-/// `scgi_*` of a scope, but for `scgi_pass` itself.
+/// `scgi_*` of a scope, except `scgi_pass` itself.
 struct Settings {
     passing: Arc<Passing>,
     params: Params,
@@ -132,7 +132,7 @@ impl Protocol for Settings {
     }
 }
 
-/// What answers where `scgi_cache_purge` names a zone.
+/// The content handler of `scgi_cache_purge`.
 pub fn purge_content(
     compiler: &Compiler<'_>,
     scope: ScopeRef<'_>,
@@ -140,7 +140,7 @@ pub fn purge_content(
     CACHE.purge_content(compiler, scope)
 }
 
-/// What answers where `scgi_pass` stands.
+/// The content handler of `scgi_pass`.
 pub fn content(compiler: &Compiler<'_>, scope: ScopeRef<'_>) -> Result<Option<Content>, Fault> {
     let Some(address) = scope.own(&SCGI_PASS)? else {
         return Ok(None);
@@ -149,12 +149,12 @@ pub fn content(compiler: &Compiler<'_>, scope: ScopeRef<'_>) -> Result<Option<Co
     unframed::content(compiler, scope, &address, &SCHEMES, settings, None).map(Some)
 }
 
-/// Settings are checked wherever they stand, though only `scgi_pass` uses them.
+/// Checks the settings in every scope, though only `scgi_pass` uses them.
 pub fn check(plan: &mut PlanBuilder<'_>) -> Option<()> {
     plan.feature::<Settings>().map(drop)
 }
 
-/// Looks after what stands in the whole configuration.
+/// Registers the directory of temporary files.
 pub fn survey(compiler: &Compiler<'_>, _: ScopeRef<'_>) {
     temporary_paths::add(compiler, &TEMPORARY_PATH);
 }

@@ -1,9 +1,8 @@
-//! `uwsgi_pass`: requests passed on to an application server that speaks uwsgi, such as uWSGI
-//! itself.
+//! `uwsgi_pass`: requests proxied to an application server that speaks uwsgi, such as uWSGI itself.
 //!
-//! <https://nginx.org/en/docs/http/ngx_http_uwsgi_module.html>. Caching is not here. The way of a
-//! request is that of `applications::unframed`; here are the directives and the packet that a
-//! request begins with. The framing itself is `proto::uwsgi`.
+//! <https://nginx.org/en/docs/http/ngx_http_uwsgi_module.html>. Caching is not here.
+//! `applications::unframed` runs the requests; this file has the directives, and the packet at the
+//! start of a request. `proto::uwsgi` has the framing itself.
 
 use std::sync::Arc;
 
@@ -29,7 +28,7 @@ use proxying::{buffers, cache};
 
 const HSL: Contexts = Contexts::HTTP.or(Contexts::SERVER).or(Contexts::LOCATION);
 
-/// How peers are spoken to without TLS.
+/// The scheme of peers without TLS.
 const PLAIN: Scheme = Scheme::plain("uwsgi://");
 
 static SCHEMES: Schemes = Schemes {
@@ -65,34 +64,34 @@ static STRING: Setting<Bytes> = Setting::new("uwsgi_string", &["text"], parse::b
 
 static PARAM: Setting<Vec<ParamLine>> = params::setting("uwsgi_");
 
-/// What it shares with the other modules that pass requests on.
+/// The directives in common with the other proxying modules.
 static UWSGI: Family = Family::of_applications("uwsgi_");
 
-/// What it shares with those that buffer answers.
+/// The directives in common with the modules that buffer responses.
 static BUFFERS: buffers::Family = buffers::Family::of("uwsgi_");
 
-/// What it shares with those whose answers may be cached.
+/// The directives in common with the modules whose responses may be cached.
 static CACHE: cache::Family = cache::Family::of_applications("uwsgi_");
 
-/// What it shares with those that ask over TLS.
+/// The TLS directives in common with the other proxying modules.
 static TLS: ssl::Family = ssl::family("uwsgi_");
 
-/// Where temporary files go that no line gives a directory.
+/// The directory of temporary files if no directive sets one.
 static TEMPORARY_PATH: TemporaryPath = TemporaryPath {
     spec: &BUFFERS.temp_path.spec,
     default: "uwsgi_temp",
     levels: &[1, 2],
 };
 
-/// What both families say of passing requests on.
+/// The proxying directives of all these families.
 const PASSING: settings::Declared = settings::Declared {
     family: &UWSGI,
     buffers: &BUFFERS,
     cache: &CACHE,
     converts_head: false,
     temporary_path: &TEMPORARY_PATH,
-    // Unlike those of FastCGI and SCGI an answer may have a status line, and `Status` is a field
-    // like others.
+    // Unlike with FastCGI and SCGI, a response may have a status line, and `Status` is an ordinary
+    // field.
     hidden: &[
         "x-accel-expires",
         "x-accel-redirect",
@@ -103,7 +102,7 @@ const PASSING: settings::Declared = settings::Declared {
     passes_authorization: |scope| params::passes_authorization(scope, &PARAM),
 };
 
-/// What [`Settings`] are made of.
+/// The directives of [`Settings`], by group.
 const ALL_OF_SETTINGS: &[&[&dyn Declared]] = &[
     &[&MODIFIER1, &MODIFIER2, &STRING, &PARAM],
     &UWSGI.of_requests(),
@@ -111,7 +110,7 @@ const ALL_OF_SETTINGS: &[&[&dyn Declared]] = &[
     &CACHE.of_scopes(),
 ];
 
-/// All of this module.
+/// All directives of this module, by group.
 const ALL: &[&[&dyn Declared]] = &[
     &[&UWSGI_PASS, &CACHE.cache_path],
     &joined::<{ count_of(ALL_OF_SETTINGS) }>(ALL_OF_SETTINGS),
@@ -121,11 +120,11 @@ const ALL: &[&[&dyn Declared]] = &[
 /// The directives of this module.
 pub const DIRECTIVES: &[&dyn Declared] = &joined::<{ count_of(ALL) }>(ALL);
 
-/// What is said of prebuilt responses.
+/// The documentation of prebuilt responses.
 pub const SHORTCUTS: &[ShortcutDoc] =
     &[ShortcutDoc::Same("it is about what applications are told")];
 
-/// `uwsgi_*` of a scope, but for `uwsgi_pass` itself and TLS.
+/// `uwsgi_*` of a scope, except `uwsgi_pass` itself and TLS.
 struct Settings {
     passing: Arc<Passing>,
     params: Params,
@@ -183,7 +182,7 @@ impl Protocol for Settings {
     }
 }
 
-/// What answers where `uwsgi_cache_purge` names a zone.
+/// The content handler of `uwsgi_cache_purge`.
 pub fn purge_content(
     compiler: &Compiler<'_>,
     scope: ScopeRef<'_>,
@@ -191,7 +190,7 @@ pub fn purge_content(
     CACHE.purge_content(compiler, scope)
 }
 
-/// What answers where `uwsgi_pass` stands.
+/// The content handler of `uwsgi_pass`.
 pub fn content(compiler: &Compiler<'_>, scope: ScopeRef<'_>) -> Result<Option<Content>, Fault> {
     let Some(address) = scope.own(&UWSGI_PASS)? else {
         return Ok(None);
@@ -204,12 +203,13 @@ pub fn content(compiler: &Compiler<'_>, scope: ScopeRef<'_>) -> Result<Option<Co
     unframed::content(compiler, scope, &address, &SCHEMES, settings, Some(&tls)).map(Some)
 }
 
-/// Settings are checked wherever they stand, though only `uwsgi_pass` uses them.
+/// Checks the settings in every scope, though only `uwsgi_pass` uses them.
 pub fn check(plan: &mut PlanBuilder<'_>) -> Option<()> {
     plan.feature::<Settings>().map(drop)
 }
 
-/// Looks after what stands in the whole configuration.
+/// Registers the directory of temporary files, and checks the whole configuration for TLS settings
+/// that are not used.
 pub fn survey(compiler: &Compiler<'_>, root: ScopeRef<'_>) {
     temporary_paths::add(compiler, &TEMPORARY_PATH);
     TLS.check_unused::<Request>(compiler, root);

@@ -1,4 +1,4 @@
-//! Carries out the commands of a body.
+//! Executes the SSI commands of a body.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -15,10 +15,10 @@ use super::reader::{Command, Event, PARAMETERS_MAX, Reader};
 use super::value::{append, evaluate};
 use super::{Ssi, TIME_FORMAT, recall, remember};
 
-/// What stands where a command fails, until `config errmsg` says something else.
+/// Replaces the output of a command that fails, until `config errmsg` sets another text.
 const ERROR_MESSAGE: &[u8] = b"[an error occurred while processing the directive]";
 
-/// A command could not be carried out; why has been logged.
+/// A command that could not be executed; the reason has been logged.
 #[derive(Debug)]
 pub(super) struct CommandFailed;
 
@@ -31,7 +31,7 @@ macro_rules! failed {
     }};
 }
 
-/// How values are written by `echo`.
+/// The encoding of values that `echo` writes.
 #[derive(Clone, Copy, Debug)]
 enum Encoding {
     None,
@@ -39,11 +39,11 @@ enum Encoding {
     Entity,
 }
 
-/// Where between `if` and `endif` a body is.
+/// The position of the body relative to `if` and `endif`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Conditional {
     Outside,
-    /// Behind `if` or `elif`.
+    /// After `if` or `elif`.
     If,
     Else,
 }
@@ -57,19 +57,19 @@ struct Kind {
         Arguments<'_>,
         &mut Vec<Piece>,
     ) -> Result<(), CommandFailed>,
-    /// Names of parameters; a `!` in front: it must be there.
+    /// Names of the parameters; a leading `!` marks a required one.
     parameters: &'static [&'static str],
     place: CommandPosition,
 }
 
-/// Where a command may stand.
+/// The positions at which a command is allowed.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum CommandPosition {
     Anywhere,
-    /// `elif`, `else`: behind `if`.
+    /// `elif`, `else`: after `if`.
     BehindIf,
     BehindIfOrElse,
-    /// `endblock`, which is carried out within a block.
+    /// `endblock`, which is executed within a block.
     WithinBlock,
 }
 
@@ -146,33 +146,33 @@ impl<'c> Arguments<'c> {
         Some(&found.1)
     }
 
-    /// The value of a parameter that has been checked to be present.
+    /// The value of a required parameter, whose presence has been checked.
     fn take(self, name: &[u8]) -> &'c [u8] {
         self.find(name).unwrap_or_default()
     }
 }
 
-/// Carries out the commands of one body.
+/// Executes the commands of one body.
 pub(super) struct Processor {
     settings: Arc<Ssi>,
     reader: Reader,
-    /// Whether text is let through.
+    /// Whether text is passed to the output.
     output: bool,
     /// Whether a branch of the `if` has been taken.
     chosen: bool,
     conditional: Conditional,
-    /// Whether text goes into a block.
+    /// Whether text is added to a block.
     in_block: bool,
     encoding: Encoding,
     error_message: Bytes,
-    /// Whether the end of an include is waited for.
+    /// Whether the end of an include is awaited.
     waiting: bool,
-    /// What comes after that.
+    /// The pieces to process after the awaited include.
     rest: VecDeque<Piece>,
 }
 
 impl Processor {
-    /// For a response that it begins with.
+    /// The state at the start of a response.
     pub(super) fn new(settings: Arc<Ssi>) -> Processor {
         Processor {
             reader: Reader::new(settings.value_length_max),
@@ -188,7 +188,7 @@ impl Processor {
         }
     }
 
-    /// Passes one piece, as far as can be without waiting.
+    /// Processes one piece, as far as possible without waiting.
     fn pass(&mut self, request: &mut Request, piece: Piece, out: &mut Vec<Piece>) {
         if self.waiting {
             self.rest.push_back(piece);
@@ -334,15 +334,15 @@ impl Processor {
         Ok(())
     }
 
-    /// The path and arguments of an include; what does not begin with `/` stands beside the
-    /// request's URI.
+    /// The path and arguments of an include; a target without a leading `/` is relative to the
+    /// folder of the request's URI.
     fn target(
         &self,
         request: &mut Request,
         text: &[u8],
     ) -> Result<(Vec<u8>, Vec<u8>), CommandFailed> {
         let mut target = evaluate(request, text)?;
-        // An empty text is the folder itself, an empty variable is nothing.
+        // An empty text means the folder itself; a variable that is empty stays empty.
         let begin = if text.contains(&b'$') {
             target.first()
         } else {
@@ -532,7 +532,7 @@ impl BodyFilter for Processor {
         Ok(())
     }
 
-    /// Goes on after an include has ended, if one was waited for.
+    /// Continues after the end of an include that was awaited.
     fn resume(&mut self, request: &mut Request, out: &mut Vec<Piece>) -> Result<bool, Abort> {
         let waited = std::mem::take(&mut self.waiting);
         for piece in std::mem::take(&mut self.rest) {
@@ -543,7 +543,7 @@ impl BodyFilter for Processor {
 }
 
 impl Command {
-    /// The command as a block keeps it.
+    /// The command as text, for storage in a block.
     fn text(&self) -> Vec<u8> {
         let mut text = [b"<!--#", &*self.name].concat();
         for (key, value) in &self.parameters {
@@ -558,7 +558,7 @@ impl Command {
     }
 }
 
-/// Whether a command has the parameters that it must have, and no others.
+/// Checks that a command has all its required parameters, and no unknown ones.
 fn check(request: &Request, kind: &Kind, command: &Command) -> Result<(), CommandFailed> {
     let name = logs::Printable(&command.name);
     if command.parameters.len() > PARAMETERS_MAX {
@@ -608,7 +608,7 @@ fn check(request: &Request, kind: &Kind, command: &Command) -> Result<(), Comman
     }
 }
 
-/// Whether an expression holds: `$variable`, `$variable = text`, `!= text`, `= /regex/`.
+/// Evaluates an expression: `$variable`, `$variable = text`, `!= text`, `= /regex/`.
 fn holds(request: &mut Request, expression: &[u8]) -> Result<bool, CommandFailed> {
     let is_operand = |byte: &u8| {
         byte.is_ascii_alphanumeric() || matches!(byte, b'$' | b'{' | b'}' | b'_' | b'"' | b'\'')
@@ -677,7 +677,7 @@ fn matches(request: &Request, pattern: &[u8], subject: Vec<u8>) -> Result<bool, 
     Ok(true)
 }
 
-/// Text as HTML holds it.
+/// Escapes text for HTML.
 fn entities(text: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(text.len());
     for &byte in text {

@@ -1,9 +1,9 @@
 //! Server side includes: `ssi` and its family.
 //!
 //! <https://nginx.org/en/docs/http/ngx_http_ssi_module.html>. [`reader`] finds commands in a body
-//! that comes in pieces, `commands` does what they say, `value` fills in variables. An `include`
-//! leaves the filter as a piece that stands for a subrequest; where its end must be waited for, the
-//! rest of the body stays here until then.
+//! that arrives in pieces, `commands` executes them, `value` expands variables. An `include` leaves
+//! the filter as a piece that stands for a subrequest. If the end of the subrequest must be
+//! awaited, the filter holds the rest of the body until then.
 
 mod commands;
 pub mod reader;
@@ -144,7 +144,7 @@ impl HeadFilter for Ssi {
         response.content_length != Some(0) && self.types.contain(&response.content_type)
     }
 
-    /// Prepares the response for what commands will change in it.
+    /// Prepares the response head for a body that commands will change.
     fn head(
         self: Arc<Self>,
         request: &mut Request,
@@ -167,12 +167,12 @@ impl HeadFilter for Ssi {
     }
 }
 
-/// What commands have set, for a main request and its subrequests.
+/// The state that commands have set, shared by a main request and its subrequests.
 #[derive(Debug, Default)]
 struct Memory {
-    /// By name in lower case.
+    /// By name, in lower case.
     variables: Vec<(Bytes, Bytes)>,
-    /// Blocks with their texts; of two of one name the first counts.
+    /// Blocks with their texts; the first of several with the same name counts.
     blocks: Vec<(Bytes, Vec<u8>)>,
     /// `$0` to `$9` of the last `if` with a regular expression that matched.
     groups: Vec<Bytes>,
@@ -186,21 +186,21 @@ impl SlotValue for Memory {
     }
 }
 
-/// What commands of the main request and its subrequests have set.
+/// The state that commands of the main request and its subrequests have set.
 static MEMORY: Slot<Memory, OfMain> = Slot::new();
 
-/// Does something with what commands have set.
+/// Changes the state that commands have set.
 fn remember<T>(request: &Request, with: impl FnOnce(&mut Memory) -> T) -> T {
     with(request.shared.main.borrow_mut().enter(&MEMORY))
 }
 
-/// Looks something up in what commands have set.
+/// Looks something up in the state that commands have set.
 fn recall<T>(request: &Request, look: impl FnOnce(&Memory) -> Option<T>) -> Option<T> {
     request.shared.main.borrow().get(&MEMORY).and_then(look)
 }
 
-/// The format of `$date_local` and `$date_gmt` in the response of a request, where its commands
-/// have set one.
+/// The format of `$date_local` and `$date_gmt` in the response of a request whose commands have set
+/// one.
 static TIME_FORMAT: Slot<TimeFormat, OfRequest> = Slot::new();
 
 #[derive(Default)]
@@ -236,7 +236,7 @@ impl Memory {
         Some(Bytes::copy_from_slice(&found.1))
     }
 
-    /// Appends to the block that was begun last.
+    /// Appends to the block that was started last.
     fn extend_block(&mut self, text: &[u8]) {
         if let Some((_, block)) = self.blocks.last_mut() {
             block.extend_from_slice(text);
@@ -244,17 +244,18 @@ impl Memory {
     }
 }
 
-/// Appends the value of `$date_gmt`, and says whether it has one.
+/// Appends the value of `$date_gmt`; false if it has none.
 pub fn date_gmt(request: &mut Request, out: &mut Vec<u8>) -> bool {
     date(request, true, out)
 }
 
-/// Appends the value of `$date_local`, and says whether it has one.
+/// Appends the value of `$date_local`; false if it has none.
 pub fn date_local(request: &mut Request, out: &mut Vec<u8>) -> bool {
     date(request, false, out)
 }
 
-/// The time now in the format that the request's commands have set; false where that gives no text.
+/// Appends the current time in the format that the request's commands have set; false if the result
+/// has no text.
 fn date(request: &Request, gmt: bool, out: &mut Vec<u8>) -> bool {
     let seconds = i64::try_from(engine::wall().as_secs()).unwrap_or(i64::MAX);
     let Ok(now) = Timestamp::from_second(seconds) else {
@@ -283,7 +284,7 @@ fn date(request: &Request, gmt: bool, out: &mut Vec<u8>) -> bool {
     }
 }
 
-/// The variable of a name in lower case, without `$`.
+/// The variable with this name (in lower case, without `$`).
 pub fn find(name: &str) -> Option<BuiltinVariable> {
     match name {
         "date_gmt" => Some(BuiltinVariable::computed(date_gmt)),

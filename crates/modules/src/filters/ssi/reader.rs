@@ -1,58 +1,58 @@
-//! Finds commands in a body that comes in pieces: `<!--#name key="value" … -->`.
+//! Finds commands in a body that arrives in pieces: `<!--#name key="value" … -->`.
 //!
-//! What is accepted, and the words for what is not, are nginx's. It carries nothing out, and knows
-//! no request: its caller logs what it reports.
+//! The accepted syntax and the error messages are nginx's. The reader executes nothing and knows no
+//! request: its caller logs the errors that it reports.
 
 use std::fmt;
 
 use bytes::Bytes;
 
-/// What a command begins with, before its `#`.
+/// The start of a command, without its `#`.
 const COMMENT: &[u8] = b"<!--";
 
-/// The longest name of a command, in bytes, as in nginx.
+/// Maximum length of a command's name, in bytes, as in nginx.
 const NAME_LENGTH_MAX: usize = 32;
 
-/// The longest name of a parameter, in bytes, as in nginx.
+/// Maximum length of a parameter's name, in bytes, as in nginx.
 const KEY_LENGTH_MAX: usize = 32;
 
-/// The most parameters of a command, as in nginx.
+/// Maximum number of parameters of a command, as in nginx.
 pub(super) const PARAMETERS_MAX: usize = 16;
 
-/// A command with its parameters as they are written.
+/// A command with its parameters, before variables are expanded.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Command {
-    /// Its name, 1 to 32 bytes.
+    /// The name, 1 to 32 bytes.
     pub name: Vec<u8>,
-    /// Names and values in the order in which they stand.
+    /// Names and values of the parameters, in the order of the body.
     pub parameters: Vec<(Vec<u8>, Vec<u8>)>,
 }
 
-/// What stands next in a body.
+/// The next item of a body.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Event {
-    /// Text that is no command.
+    /// Text outside commands.
     Text(Bytes),
     /// A command of SSI with its parameters.
     Command(Command),
-    /// What looked like a command and has a mistake, which has been reported.
+    /// A malformed command, which has been reported.
     Mistake,
 }
 
-/// Takes the text of a mistake to the error log.
+/// Writes a syntax error to the error log.
 pub type ErrorReporter<'a> = dyn FnMut(fmt::Arguments<'_>) + 'a;
 
-/// Where in a command the reader is.
+/// The reader's position within a command.
 ///
 /// ```text
 /// Text ─▶ BeforeName ─▶ Name ─▶ BeforeKey ─▶ Key ─▶ BeforeEquals ─▶ BeforeValue ─▶ Value ⇄ Quoted
 ///  ▲                     │         │  ▲                                              ▼
 ///  └──── End1 ◀── End0 ◀─┴─────────┘  └──────────────────────────────────────── AfterValue
 /// ```
-/// Any mistake leads to `Wrong`, which ends at the next `-->`.
+/// Any error leads to `Wrong`, which ends at the next `-->`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    /// Outside; so many bytes of `<!--` have been seen.
+    /// Outside commands; this number of bytes of `<!--` have been seen.
     Text(usize),
     BeforeName,
     Name,
@@ -61,7 +61,7 @@ enum State {
     BeforeEquals,
     BeforeValue,
     Value(u8),
-    /// Behind a backslash within a value.
+    /// After a backslash within a value.
     Quoted(u8),
     AfterValue,
     End0,
@@ -71,7 +71,7 @@ enum State {
     WrongEnd1,
 }
 
-/// Finds commands of SSI in a body.
+/// Finds SSI commands in a body.
 pub struct Reader {
     state: State,
     command: Command,
@@ -79,7 +79,7 @@ pub struct Reader {
 }
 
 impl Reader {
-    /// A reader whose commands' values are no longer than this, in bytes.
+    /// A reader that accepts parameter values of at most this length, in bytes.
     pub fn new(value_length_max: usize) -> Reader {
         Reader {
             state: State::Text(0),
@@ -88,8 +88,8 @@ impl Reader {
         }
     }
 
-    /// The next of what stands in `input`, which is taken off it. `None` when all has been read;
-    /// the beginning of what may be a command then stays in the reader.
+    /// Removes the next item from `input`. `None` when all of `input` has been read; the beginning
+    /// of a possible command then stays in the reader.
     pub fn next(&mut self, report: &mut ErrorReporter<'_>, input: &mut Bytes) -> Option<Event> {
         if let State::Text(seen) = self.state
             && let Some(text) = self.text(seen, input)
@@ -113,10 +113,10 @@ impl Reader {
         None
     }
 
-    /// Takes text off the input, up to where a command begins or may begin.
+    /// Removes text from the input, up to where a command starts or may start.
     fn text(&mut self, seen: usize, input: &mut Bytes) -> Option<Bytes> {
         let mut seen = seen;
-        // Where what has been seen begins; `None`: in the piece before.
+        // Offset at which the bytes that have been seen start; `None` if in the previous piece.
         let mut begin = None;
         let mut at = 0;
         loop {
@@ -147,7 +147,7 @@ impl Reader {
                 return Some(text).filter(|text| !text.is_empty());
             }
             if begin.is_none() {
-                // What the piece before ended with is text after all; this byte is looked at again.
+                // The end of the previous piece is text after all; this byte is read again.
                 self.state = State::Text(0);
                 *input = input.slice(at..);
                 return COMMENT.get(..seen).map(Bytes::from_static);
@@ -175,7 +175,7 @@ impl Reader {
             (State::Name | State::BeforeKey | State::AfterValue, b'-') => State::End0,
             (State::Name, _) => self.name(report, byte),
             (State::BeforeKey, _) => {
-                // One more than may be is enough to refuse them all.
+                // One parameter above the limit is enough to reject the command.
                 self.command.parameters.truncate(PARAMETERS_MAX);
                 self.command.parameters.push((vec![byte], Vec::new()));
                 State::Key
@@ -259,7 +259,7 @@ impl Reader {
         State::Wrong
     }
 
-    /// A byte that does not belong where it stands.
+    /// Reports an unexpected byte.
     fn wrong(&self, report: &mut ErrorReporter<'_>, byte: u8, place: ErrorPosition) -> State {
         let (byte_text, name) = ([byte], &self.command.name);
         let (byte_text, name) = (logs::Printable(&byte_text), logs::Printable(name));
@@ -290,7 +290,7 @@ impl Reader {
     }
 }
 
-/// Where in a command a byte does not belong.
+/// The position of an unexpected byte in a command.
 #[derive(Clone, Copy)]
 enum ErrorPosition {
     AfterKey,

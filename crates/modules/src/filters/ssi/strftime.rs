@@ -1,27 +1,27 @@
 //! Dates by strftime(3), as glibc writes them in the locale `C`: the format of `config timefmt`.
 //!
-//! Flags (`_ - 0 ^ #`), widths, the modifiers `E` and `O` and what becomes of a conversion that
-//! there is none of are glibc's. It knows no other locale, and neither eras nor other digits.
+//! Flags (`_ - 0 ^ #`), widths, the modifiers `E` and `O` and the output for unknown conversions
+//! are glibc's. No other locale is supported, and neither are eras nor alternative digits.
 
 use jiff::Timestamp;
 use jiff::civil::{DateTime, Weekday};
 use jiff::tz::TimeZone;
 
-/// The longest text and its terminating zero, in bytes, as in nginx.
+/// Maximum length of the result with its terminating zero, in bytes, as in nginx.
 const LENGTH_MAX: usize = 2048;
 
-/// The date and time in a zone.
+/// A date and time in a time zone.
 pub(super) struct LocalTime {
     civil: DateTime,
-    /// East of Greenwich, in seconds.
+    /// Seconds east of Greenwich.
     offset: i64,
     zone: String,
-    /// What `%s` gives: mktime(3) takes the time for a local one.
+    /// The result of `%s`: mktime(3) takes the time for a local one.
     seconds: i64,
 }
 
 impl LocalTime {
-    /// Universal time, called `GMT`.
+    /// Universal time, with `GMT` as the name of its zone.
     pub(super) fn universal(now: Timestamp, local: &TimeZone) -> LocalTime {
         let civil = TimeZone::UTC.to_datetime(now);
         let seconds = local.to_timestamp(civil).unwrap_or(now).as_second();
@@ -34,7 +34,7 @@ impl LocalTime {
         }
     }
 
-    /// The time in a zone.
+    /// The time in a local zone.
     pub(super) fn local(now: Timestamp, local: &TimeZone) -> LocalTime {
         let info = local.to_offset_info(now);
         LocalTime {
@@ -45,7 +45,7 @@ impl LocalTime {
         }
     }
 
-    /// The moment in a format, up to a zero byte in it. `None` where that is too long.
+    /// Formats the time. The format ends at a zero byte. `None` if the result is too long.
     pub(super) fn format(&self, format: &[u8]) -> Option<Vec<u8>> {
         let mut out = Vec::new();
         let end = memchr::memchr(0, format).unwrap_or(format.len());
@@ -78,7 +78,7 @@ impl LocalTime {
         Some(())
     }
 
-    /// Formats one conversion; `Some(false)` if there is none of this letter and modifier.
+    /// Formats one conversion; `Some(false)` if this letter and modifier are not a conversion.
     fn convert(&self, field: &mut Field, letter: u8, out: &mut Vec<u8>) -> Option<bool> {
         let allowed: &[u8] = match letter {
             b'c' | b'x' | b'X' | b'Y' => b"E",
@@ -170,7 +170,7 @@ impl LocalTime {
         Some(true)
     }
 
-    /// A conversion that stands for others.
+    /// Formats a conversion that is an abbreviation for several others.
     fn within(&self, field: &Field, format: &[u8], out: &mut Vec<u8>) -> Option<()> {
         let mut text = Vec::new();
         self.append(format, &mut text)?;
@@ -206,7 +206,7 @@ fn weekday(day: Weekday) -> &'static [u8] {
     }
 }
 
-/// A name, or what it is shortened to: its first three letters.
+/// A name, or its abbreviation: its first three letters.
 fn shortened(name: &[u8], short: bool) -> &[u8] {
     if short {
         name.get(..3).unwrap_or(name)
@@ -215,7 +215,7 @@ fn shortened(name: &[u8], short: bool) -> &[u8] {
     }
 }
 
-/// How letters are written.
+/// The case of letters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Case {
     #[default]
@@ -224,23 +224,23 @@ enum Case {
     Lower,
 }
 
-/// What stands between the `%` and the letter of a conversion.
+/// The text between the `%` and the letter of a conversion.
 #[derive(Clone, Copy, Debug, Default)]
 struct Field {
     /// `_`, `-` or `0`; 0 for none.
     pad: u8,
-    /// The least width, in bytes.
+    /// Minimum width, in bytes.
     width: usize,
-    /// Flag `^` makes it upper case.
+    /// Flag `^` selects upper case.
     case: Case,
-    /// Flag `#`: what that means is the conversion's matter.
+    /// Flag `#`, whose meaning depends on the conversion.
     other_case: bool,
     /// `E` or `O`; 0 for none.
     modifier: u8,
 }
 
 impl Field {
-    /// Takes it off a format.
+    /// Parses the field at the start of a format; returns it and the rest.
     fn parse(format: &[u8]) -> (Field, &[u8]) {
         let mut field = Field::default();
         let mut rest = format;
@@ -265,14 +265,14 @@ impl Field {
         (field, rest)
     }
 
-    /// What flag `#` means for the conversion, also beside `^`.
+    /// Applies flag `#`, which this conversion defines as `case`; it takes precedence over `^`.
     fn set_other_case(&mut self, case: Case) {
         if self.other_case {
             self.case = case;
         }
     }
 
-    /// Text, padded to the width from the left.
+    /// Writes text, padded on the left to the width.
     fn text(&self, text: &[u8], out: &mut Vec<u8>) -> Option<()> {
         let length = text.len().max(self.width);
         if length >= LENGTH_MAX.saturating_sub(out.len()) {
@@ -288,7 +288,7 @@ impl Field {
         Some(())
     }
 
-    /// A number of at least so many digits.
+    /// Writes a number with a minimum number of digits.
     fn number(&self, value: i64, digits: usize, out: &mut Vec<u8>) -> Option<()> {
         let text = value.unsigned_abs().to_string();
         let sign = if value < 0 { "-" } else { "" };
@@ -302,7 +302,7 @@ impl Field {
         self.text(text.as_bytes(), out)
     }
 
-    /// A number of two digits that is padded with a space unless a flag says otherwise.
+    /// Writes a number of two digits that is padded with a space unless a flag says otherwise.
     fn spaced(&self, value: i64, out: &mut Vec<u8>) -> Option<()> {
         let pad = match self.pad {
             0 => b'_',
@@ -368,7 +368,7 @@ mod tests {
         ("%h|%n|%t", "Mar|\n|\t"),
     ];
 
-    /// The same moment in a zone three and a half hours west of UTC.
+    /// The same time in a zone three and a half hours west of UTC.
     const WEST: &[(&str, &str)] = &[
         (
             "%A, %d-%b-%Y %H:%M:%S %Z",
@@ -381,7 +381,7 @@ mod tests {
         ),
     ];
 
-    /// Weeks at the borders of years, in seconds since 1970, as glibc 2.36 writes them by
+    /// Weeks around New Year, in seconds since 1970, as glibc 2.36 formats them with
     /// [`WEEKS_FORMAT`].
     const WEEKS: &[(i64, &str)] = &[
         (1735603200, "2025-25-V01 U52 W53 366 22 12 AM"),

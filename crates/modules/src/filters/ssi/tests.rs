@@ -1,4 +1,4 @@
-//! Bodies with commands, cut into pieces at every border.
+//! Bodies with commands, split into pieces at every position.
 
 use http::module::Entry;
 use http::response::chain::BodyFilter as _;
@@ -9,8 +9,8 @@ use http::testing::serve_by;
 use super::commands::Processor;
 use super::*;
 
-/// What becomes of a body that comes in pieces of `step` bytes; an include shows as `[path?args]`,
-/// and a stub as what it is.
+/// The output for a body that arrives in pieces of `step` bytes; an include is shown as
+/// `[path?args]`, a stub as its own text.
 fn processed(request: &mut Request, body: &str, step: usize) -> String {
     request.shared = Default::default();
     request.uri = b"/folder/page".to_vec();
@@ -56,7 +56,7 @@ fn show(piece: &Piece, shown: &mut String) {
     shown.push(']');
 }
 
-/// Bodies and what becomes of them. The longer ones are checked against nginx in tests/parity.
+/// Bodies and their outputs. The longer ones are checked against nginx in tests/parity.
 const BODIES: &[(&str, &str)] = &[
     ("", ""),
     ("plain", "plain"),

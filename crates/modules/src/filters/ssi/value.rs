@@ -1,4 +1,4 @@
-//! Values of commands with variables in them: `"/page?x=$arg_x"`.
+//! Parameter values that contain variables: `"/page?x=$arg_x"`.
 
 use http::request::Request;
 use variables::Context as _;
@@ -6,7 +6,7 @@ use variables::Context as _;
 use super::commands::CommandFailed;
 use super::recall;
 
-/// Fills in variables and takes away backslashes before `\`, `'`, `"` and `$`.
+/// Expands variables and removes backslashes before `\`, `'`, `"` and `$`.
 pub(super) fn evaluate(request: &mut Request, text: &[u8]) -> Result<Vec<u8>, CommandFailed> {
     let mut out = Vec::with_capacity(text.len());
     let mut rest = text;
@@ -23,7 +23,7 @@ pub(super) fn evaluate(request: &mut Request, text: &[u8]) -> Result<Vec<u8>, Co
     Ok(out)
 }
 
-/// What stands behind a backslash. One at the end is dropped.
+/// Appends the character after a backslash. A backslash at the end is dropped.
 fn escaped<'t>(rest: &'t [u8], out: &mut Vec<u8>) -> &'t [u8] {
     let Some((&byte, after)) = rest.split_first() else {
         return rest;
@@ -35,7 +35,7 @@ fn escaped<'t>(rest: &'t [u8], out: &mut Vec<u8>) -> &'t [u8] {
     after
 }
 
-/// The variable whose name stands behind a `$`, and what follows it.
+/// Appends the variable whose name follows a `$`; returns the rest of the text.
 fn variable<'t>(
     request: &mut Request,
     text: &[u8],
@@ -75,8 +75,8 @@ fn variable<'t>(
     Ok(rest)
 }
 
-/// Appends the value of a variable by its name: one that commands have set, else one of the
-/// server's. False when there is none; a date in a format that gives no text fails.
+/// Appends the value of a variable: one that commands have set, else one of the server. False if
+/// there is no such variable. A date whose format yields no text is an error.
 pub(super) fn append(
     request: &mut Request,
     name: &[u8],

@@ -1,7 +1,7 @@
 //! Replaces strings in responses: `sub_filter` and its family.
 //!
-//! <https://nginx.org/en/docs/http/ngx_http_sub_module.html>. [`search`] finds the strings; here is
-//! what they come from and what stands for them.
+//! <https://nginx.org/en/docs/http/ngx_http_sub_module.html>. [`search`] finds the strings; this
+//! file has the directives and evaluates the strings and their replacements.
 
 pub mod search;
 
@@ -26,7 +26,7 @@ use super::{MediaTypes, media_types};
 
 const HSL: Contexts = Contexts::HTTP.or(Contexts::SERVER).or(Contexts::LOCATION);
 
-/// How many strings a level may look for, as in nginx.
+/// Maximum number of strings of a configuration level, as in nginx.
 const PATTERNS_MAX: usize = 255;
 
 /// Declares the directive `sub_filter STRING REPLACEMENT`.
@@ -98,7 +98,7 @@ fn pair(line: &Line) -> Result<(Template, Template), Fault> {
 #[derive(Debug)]
 pub struct Sub {
     pairs: Box<[Pair]>,
-    /// Ready for the search, where no string holds a variable.
+    /// The prepared search, if no string contains a variable.
     prepared: Option<Arc<Patterns>>,
     once: bool,
     keep_last_modified: bool,
@@ -157,7 +157,8 @@ impl Module for Sub {
 }
 
 impl Sub {
-    /// The strings as this request has them; those that come out empty are not looked for.
+    /// The strings with their variables evaluated for this request; empty ones are not searched
+    /// for.
     fn patterns(&self, request: &mut Request) -> Option<Arc<Patterns>> {
         if let Some(prepared) = &self.prepared {
             return Some(Arc::clone(prepared));
@@ -174,7 +175,7 @@ impl HeadFilter for Sub {
         response.content_length != Some(0) && self.types.contain(&response.content_type)
     }
 
-    /// Prepares the response for what will be replaced in it.
+    /// Prepares the response head for a body that will be changed.
     fn head(
         self: Arc<Self>,
         request: &mut Request,
@@ -203,7 +204,7 @@ impl HeadFilter for Sub {
 struct Substitute {
     settings: Arc<Sub>,
     search: Replacer,
-    /// By directive: its replacement, evaluated where it is first needed.
+    /// By directive: its replacement, evaluated when it is first needed.
     replacements: Vec<Option<Bytes>>,
 }
 
@@ -218,7 +219,7 @@ impl Substitute {
 }
 
 impl BodyFilter for Substitute {
-    /// Replaces what stands in one piece and in what was held back before it.
+    /// Replaces strings in one piece and in the text that was held back before it.
     fn apply(
         &mut self,
         request: &mut Request,
@@ -247,16 +248,16 @@ impl BodyFilter for Substitute {
     }
 }
 
-/// The most that short stretches are joined to, in bytes.
+/// Maximum size to which short stretches are joined, in bytes.
 const JOINED_MAX: usize = 16 * 1024;
 
-/// Stretches between strings that are found: short ones become one piece, as each piece may be a
-/// chunk on its own.
+/// The text between matches. Short stretches are joined to one piece, since each piece may become a
+/// chunk.
 #[derive(Default)]
 struct Joined {
-    /// A stretch alone, not yet copied.
+    /// A single stretch, not yet copied.
     first: Bytes,
-    /// Two and more of them.
+    /// Two or more stretches, joined.
     bytes: BytesMut,
 }
 
@@ -286,7 +287,7 @@ impl Joined {
     }
 }
 
-/// What stands for the string of a directive.
+/// The replacement of a directive's string.
 fn replacement(
     settings: &Sub,
     known: &mut [Option<Bytes>],
@@ -312,7 +313,8 @@ mod tests {
 
     use super::*;
 
-    /// Replaces in a text that comes in pieces of this many bytes; `from` becomes `to`.
+    /// Replaces in a text that arrives in pieces of `step` bytes; each pair is a string and its
+    /// replacement.
     fn replaced(pairs: &[(&str, &str)], once: bool, text: &str, step: usize) -> String {
         let literal = |text: &str| Text::new([Part::Literal(text.to_owned().into())]);
         let settings = Sub {

@@ -1,10 +1,10 @@
-//! Finds strings in a text that comes in pieces, and puts others in their places.
+//! Searches for strings in a text that arrives in pieces, and replaces them.
 //!
-//! Strings are found in any case and across the borders of pieces; of those that begin at one
-//! place, the one that is written first is taken. As in nginx, a text that ends within what may be
-//! a string is left as it is from there on. Nothing is kept of a text but the beginning of what may
-//! become a match. The search is Horspool's, over all strings at once. What stands for a string is
-//! the caller's business.
+//! Matching ignores case and crosses the borders of pieces. Of the strings that match at the same
+//! position, the first in the configuration is taken. As in nginx, a text that ends within a
+//! possible match is left unchanged from there on. Only the beginning of a possible match is
+//! buffered. The search is Horspool's, over all strings at once. The caller provides the
+//! replacements.
 
 use std::sync::Arc;
 
@@ -13,18 +13,18 @@ use bytes::Bytes;
 /// Strings prepared for the search, in lower case.
 #[derive(Debug)]
 pub struct Patterns {
-    /// Each with the number of its directive.
+    /// Each string with the number of its directive.
     strings: Vec<(usize, Bytes)>,
-    /// Length of the shortest, at least 1.
+    /// Length of the shortest string, at least 1.
     shortest: usize,
-    /// By a byte in lower case that stands where the shortest string would end: how far the next
-    /// place is at which one could end.
+    /// By the byte (in lower case) at the position where the shortest string would end: the
+    /// distance to the next position at which a string could end.
     shifts: Box<[u8; 256]>,
 }
 
 impl Patterns {
-    /// Strings, each with the number of its directive; empty ones are not looked for. `None` where
-    /// there is nothing to look for.
+    /// Strings, each with the number of its directive; empty ones are skipped. `None` if there is
+    /// nothing to search for.
     pub fn new(strings: Vec<(usize, Bytes)>) -> Option<Patterns> {
         let strings: Vec<(usize, Bytes)> = strings
             .into_iter()
@@ -51,23 +51,23 @@ impl Patterns {
 /// Replaces strings in one text.
 pub struct Replacer {
     patterns: Arc<Patterns>,
-    /// Whether each string is replaced only where it stands first.
+    /// Whether only the first match of each string is replaced.
     once: bool,
     /// By string: whether it has been replaced.
     used: Vec<bool>,
-    /// The end of what came so far, where a string may begin. Shorter than the longest string.
+    /// The end of the text so far, which may start a match. Shorter than the longest string.
     held: Vec<u8>,
 }
 
-/// What the search comes to.
+/// The result of a search.
 #[derive(Debug, PartialEq, Eq)]
 enum SearchStep {
-    /// A string stands here.
+    /// A string matches here.
     Match {
         start: usize,
         string: usize,
     },
-    /// The text ends within what may be a string.
+    /// The text ends within a possible match.
     Partial {
         start: usize,
     },
@@ -75,7 +75,7 @@ enum SearchStep {
 }
 
 impl Replacer {
-    /// A search for these strings, for each only until it is found if `once`.
+    /// A search for these strings; if `once`, for each only until its first match.
     pub fn new(patterns: Arc<Patterns>, once: bool) -> Replacer {
         Replacer {
             used: vec![false; patterns.strings.len()],
@@ -85,9 +85,9 @@ impl Replacer {
         }
     }
 
-    /// Replaces what stands in the next piece and in what was held back before it. `replacement`
-    /// says what stands for the string of a directive; `write` gets the text, in stretches that may
-    /// be empty.
+    /// Replaces strings in the next piece and in the text that was held back before it.
+    /// `replacement` returns the replacement for a directive's string; `write` receives the output,
+    /// in stretches that may be empty.
     pub fn apply(
         &mut self,
         piece: Bytes,
@@ -127,17 +127,17 @@ impl Replacer {
         }
     }
 
-    /// What is still held back, as nothing follows.
+    /// The text that is still held back, at the end of the text.
     pub fn finish(&mut self) -> Bytes {
         std::mem::take(&mut self.held).into()
     }
 
-    /// The leftmost place from `from` on where a string stands or may stand.
+    /// The leftmost match, or possible match, at `from` or later.
     fn search(&self, text: &[u8], from: usize) -> SearchStep {
         let patterns = &self.patterns;
         let mut end = from + patterns.shortest - 1;
         while let Some(byte) = text.get(end) {
-            // any byte is an index of 256
+            // A byte is always a valid index into 256 entries.
             let shift = patterns.shifts[usize::from(byte.to_ascii_lowercase())];
             if shift > 0 {
                 end += usize::from(shift);
@@ -148,14 +148,14 @@ impl Replacer {
                 found => return found,
             }
         }
-        // Here no string fits any more, but one may begin.
+        // No string fits into the rest of the text, but a match may start there.
         (end + 1 - patterns.shortest..text.len())
             .map(|start| self.at(text, start))
             .find(|found| *found != SearchStep::Nothing)
             .unwrap_or(SearchStep::Nothing)
     }
 
-    /// Which string begins at a place.
+    /// The string that matches at a position.
     fn at(&self, text: &[u8], start: usize) -> SearchStep {
         let rest = text.get(start..).unwrap_or_default();
         for (string, (_, pattern)) in self.patterns.strings.iter().enumerate() {
