@@ -1,8 +1,9 @@
-//! The servers behind each address that is listened on.
+//! The servers of each listening address.
 //!
-//! As in nginx, where a port is listened on by every address and by single ones, one socket takes
-//! them all and the connection's own address decides, unless `bind` asks for a socket of its own.
-//! Several servers of one address are told apart by the name that a client asks for in its
+//! As in nginx, if a port is listened on both with a wildcard and with specific addresses, one
+//! socket accepts all connections, and the connection's local address selects the server, unless
+//! `bind` requests a separate socket. Several servers of one address are selected by the server
+//! name of the client's TLS handshake.
 //! handshake.
 
 use std::sync::Arc;
@@ -17,41 +18,41 @@ use transport::listen::{self, Agreement, Protocols};
 use crate::plan::Server;
 use crate::session::Session;
 
-/// One address that a `listen` line of a server of streams names.
+/// One address of a `listen` line of a stream server.
 pub(crate) type Listen = listen::Listen<StreamOptions>;
 
 /// The options of `listen` that not all protocols have.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct StreamOptions {
     pub(crate) default_server: bool,
-    /// What clients speak before anything else.
+    /// The protocols that clients speak first.
     pub(crate) protocols: Protocols,
 }
 
-/// The servers of an address by name.
+/// The servers of an address, by name.
 pub(crate) type ServerNames = server_name::ServerNames<Session, Server>;
 
 /// The servers of one address.
 pub(crate) struct AddressServers {
-    /// Serves where no name matches.
+    /// The server if no name matches.
     pub(crate) default: Arc<Server>,
-    /// Servers by name; `None` where a name makes no difference.
+    /// Servers by name; `None` if names make no difference.
     pub(crate) names: Option<ServerNames>,
     pub(crate) protocols: Protocols,
 }
 
-/// One listening socket and what is behind it.
+/// A listening socket and its servers.
 pub(crate) struct Binding {
     pub(crate) id: ListenerId,
     pub(crate) options: ListenOptions,
-    /// Serve connections to any address that is not among `specific`.
+    /// The servers for connections to any address that is not in `specific`.
     servers: Arc<AddressServers>,
-    /// Servers of single addresses whose connections the same socket takes.
+    /// The servers of specific addresses whose connections the same socket accepts.
     specific: Vec<(Address, Arc<AddressServers>)>,
 }
 
 impl Binding {
-    /// The servers for a connection whose own end is `local`.
+    /// The servers for a connection with the local address `local`.
     pub(crate) fn servers_for(&self, local: impl FnOnce() -> Address) -> Arc<AddressServers> {
         if self.specific.is_empty() {
             return Arc::clone(&self.servers);
@@ -62,28 +63,28 @@ impl Binding {
     }
 }
 
-/// A server with its names, and where its block stands.
+/// A server with its names, and the position of its block.
 pub(crate) struct NamedServer {
     pub(crate) server: Arc<Server>,
     pub(crate) names: Vec<(bytes::Bytes, ServerNamePattern<Session>)>,
     pub(crate) position: Option<Position>,
 }
 
-/// An address with its lines, while all servers are gathered.
+/// An address with its `listen` lines, while servers are collected.
 struct AddressGroup {
     listen: Listen,
-    /// The one that says so, else the first.
+    /// The `default_server`, else the first server.
     default: Arc<Server>,
     names: ServerNames,
-    /// Whether its lines agree about protocols.
+    /// Whether the lines agree about protocols.
     agreement: Agreement,
-    /// In the order of the file.
+    /// The servers, in the order of the file.
     servers: Vec<(Arc<Server>, Option<Position>)>,
-    /// What is to be said of names that were there already, where names make a difference.
+    /// Warnings about duplicate names, which are logged if names make a difference.
     conflicts: Vec<String>,
 }
 
-/// All addresses, while servers are gathered.
+/// All addresses, while servers are collected.
 #[derive(Default)]
 pub(crate) struct Addresses(Vec<AddressGroup>);
 
@@ -91,7 +92,7 @@ impl Addresses {
     /// Adds one address of a server.
     ///
     /// # Errors
-    /// nginx's, where the line contradicts another one.
+    /// nginx's, if the line contradicts another one.
     pub(crate) fn add(
         &mut self,
         compiler: &Compiler<'_>,
@@ -133,17 +134,17 @@ impl Addresses {
         Ok(())
     }
 
-    /// Whether nginx would make a table of names.
+    /// Whether nginx would build a hash of names.
     pub(crate) fn need_table(&self) -> bool {
         let has_table =
             |one: &AddressGroup| one.are_names_looked_up() && one.names.has_other_than_patterns();
         self.0.iter().any(has_table)
     }
 
-    /// The sockets that take connections to these addresses.
+    /// The sockets for connections to these addresses.
     ///
     /// # Errors
-    /// An address of TLS without a certificate.
+    /// If an address with TLS has no certificate.
     pub(crate) fn bindings(self, compiler: &Compiler<'_>) -> Result<Vec<Binding>, Fault> {
         let (mut sharing, mut bindings) = (Vec::new(), Vec::<Binding>::new());
         for mut one in self.0 {
@@ -177,7 +178,7 @@ impl Addresses {
 }
 
 impl AddressGroup {
-    /// Takes a further line of the address.
+    /// Merges another `listen` line of the address.
     fn merge(
         &mut self,
         compiler: &Compiler<'_>,
@@ -211,13 +212,13 @@ impl AddressGroup {
         Ok(())
     }
 
-    /// Whether it makes a difference which name a client asks for.
+    /// Whether the requested server name makes a difference.
     fn are_names_looked_up(&self) -> bool {
         self.servers.len() > 1 || self.names.may_capture()
     }
 
-    /// Whether everybody who asks for TLS can be answered: the default server has a certificate, or
-    /// refuses handshakes and every other server has or does.
+    /// Checks that every TLS client can be served: the default server has a certificate, or it
+    /// rejects handshakes and every other server has a certificate or rejects handshakes.
     fn check_certificates(&self) -> Result<(), Fault> {
         let tls = |server: &Arc<Server>| server.tls.as_ref().map(|tls| tls.has_certificate);
         if !self.listen.own.protocols.ssl || tls(&self.default) == Some(true) {
@@ -236,7 +237,7 @@ impl AddressGroup {
         };
         let place = position.map(|position| position.to_string());
         let place = place.unwrap_or_default();
-        // The place is a part of the message already, as in nginx.
+        // The position is already part of the message, as in nginx.
         Err(Fault::new(format!(
             "no \"ssl_certificate\" is defined for the \"listen ... ssl\" directive in {place}"
         )))
@@ -264,7 +265,7 @@ impl AddressGroup {
     }
 }
 
-/// Whether a socket for every address takes connections to this one.
+/// Whether a wildcard socket accepts connections to this address.
 fn takes(binding: &Binding, options: &ListenOptions) -> bool {
     if binding.options.carries != options.carries {
         return false;

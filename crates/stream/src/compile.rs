@@ -1,4 +1,4 @@
-//! From the `stream` block to servers and the addresses that they are reached at.
+//! Compilation of the `stream` block to servers and their addresses.
 
 use std::sync::Arc;
 
@@ -75,10 +75,10 @@ static STATUS_ZONE: Setting<Bytes> = Setting::new("status_zone", &["zone"], |set
 pub(crate) const DIRECTIVES: &[&dyn Declared] =
     &[&STREAM, &SERVER, &LISTEN, &TCP_NODELAY, &STATUS_ZONE];
 
-/// A line of `listen` before the names of hosts are looked up.
+/// A `listen` line before host names are resolved.
 type UnresolvedListen = listen::ListenLine<StreamOptions>;
 
-/// The port of a line that names none.
+/// The port of a line without one.
 const NO_PORT: u16 = 0;
 
 fn lines(setter: &Setter<'_>) -> Result<Vec<UnresolvedListen>, Fault> {
@@ -93,7 +93,7 @@ fn lines(setter: &Setter<'_>) -> Result<Vec<UnresolvedListen>, Fault> {
     lines.map(|line| read(line)).collect()
 }
 
-/// Takes an option of `listen` that not all protocols have.
+/// Applies an option of `listen` that not all protocols have.
 fn option(listen: &mut Listen, name: &str) -> listen::Taken {
     match name {
         "udp" => listen.options.carries = Carries::Datagrams,
@@ -105,7 +105,7 @@ fn option(listen: &mut Listen, name: &str) -> listen::Taken {
     listen::Taken::Yes
 }
 
-/// Refuses what means nothing for UDP, as nginx does, and Unix sockets of datagrams.
+/// Rejects options that UDP does not support, as nginx does, and datagram Unix sockets.
 fn check_udp(listen: &Listen, line: &Line) -> Result<(), Fault> {
     let is_unix = |word: &&Word| word.bytes.starts_with(b"unix:");
     if listen.word.as_ref().filter(is_unix).is_some() {
@@ -127,8 +127,8 @@ fn check_udp(listen: &Listen, line: &Line) -> Result<(), Fault> {
     Ok(())
 }
 
-/// Compiles the `stream` block; `None` when there were errors, which have been reported. Without
-/// the block there is nothing to serve, which is no error.
+/// Compiles the `stream` block; `None` on errors, which have been reported. A configuration without
+/// the block is not an error: it has no servers.
 pub(crate) fn stream(compiler: &Compiler<'_>, root: ScopeRef<'_>) -> Option<Stream> {
     let mut addresses = Addresses::default();
     let mut whole = true;
@@ -175,8 +175,8 @@ pub(crate) fn stream(compiler: &Compiler<'_>, root: ScopeRef<'_>) -> Option<Stre
     })
 }
 
-/// Opens the logs that the block itself writes, though each of its servers may write others: nginx
-/// opens what is written, used or not.
+/// Opens the logs of the block itself, even if each of its servers has others: nginx opens every
+/// configured log, used or not.
 fn open_logs(compiler: &Compiler<'_>, stream: ScopeRef<'_>) -> Option<()> {
     if stream.writes(&[&ACCESS_LOG]) {
         compiler.feature_or_report::<AccessLogs<Session>>(stream)?;
@@ -187,7 +187,7 @@ fn open_logs(compiler: &Compiler<'_>, stream: ScopeRef<'_>) -> Option<()> {
     Some(())
 }
 
-/// Adds a server to the addresses that it listens on.
+/// Adds a server to its listening addresses.
 fn server(
     compiler: &Compiler<'_>,
     block: ScopeRef<'_>,
@@ -213,7 +213,7 @@ fn server(
     let returned = returned::of_server(compiler, block)?;
     let proxied = proxy::settings::of_server(compiler, block)?;
     let passed = handover::of_server(compiler, block)?;
-    // As in nginx the one that is written last is the server's handler.
+    // As in nginx, the last directive is the server's handler.
     let contents = [
         returned.map(|(text, place)| (Content::Return(text), place)),
         proxied.map(|(proxy, place)| (Content::Proxy(Box::new(proxy)), place)),

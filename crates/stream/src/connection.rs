@@ -1,5 +1,5 @@
-//! A client's connection as its thread and its session see it: who has connected, and the bytes.
-//! A client that sends datagrams has one for as long as its session lasts.
+//! A client's connection for its thread and its session: the client, and the transport. A client
+//! that sends datagrams has a connection for the duration of its session.
 
 use std::cell::OnceCell;
 use std::rc::Rc;
@@ -19,24 +19,24 @@ pub(crate) struct Connection {
     pub(crate) client: Client,
     pub(crate) end: ClientEnd,
     pub(crate) worker: Rc<Worker>,
-    /// How often it has been handed from door to door.
+    /// How often the connection has been handed over between doors.
     pub(crate) handed_over: u8,
-    /// What log lines say in the place of a client, where there is none: a health check.
+    /// Replaces the client in log lines if there is none: for a health check.
     pub(crate) about: Option<Arc<str>>,
-    /// The generation that the session stays with, once a reload has taken its listener away.
+    /// The generation that the session keeps once a reload has removed its listener.
     kept: OnceCell<Rc<GenerationView>>,
 }
 
-/// How bytes get to a client and from there.
+/// The transport to and from a client.
 pub(crate) enum ClientEnd {
-    /// By a connection of the client's own.
+    /// A connection of the client's own.
     Stream(Transport),
-    /// By datagrams, through a socket that clients share.
+    /// Datagrams, over a socket that clients share.
     Datagrams(DatagramEnd),
 }
 
 impl Connection {
-    /// A connection that has just been accepted.
+    /// A newly accepted connection.
     pub(crate) fn new(accepted: Accepted) -> Connection {
         let Accepted {
             worker,
@@ -55,7 +55,7 @@ impl Connection {
         }
     }
 
-    /// The connection of a session that no client has begun, of which log lines say `about`.
+    /// The connection of a session without a client, which log lines describe as `about`.
     pub(crate) fn without_client(accepted: Accepted, about: Arc<str>) -> Connection {
         let connection = Connection::new(accepted);
         let nowhere = || Address::Unix(Default::default());
@@ -66,7 +66,7 @@ impl Connection {
         }
     }
 
-    /// A session's way to a client that has sent a datagram, and whose addresses are known.
+    /// The connection of a client that has sent a datagram, and whose addresses are known.
     pub(crate) fn of_datagrams(client: Client, end: DatagramEnd, worker: Rc<Worker>) -> Connection {
         Connection {
             client,
@@ -99,13 +99,14 @@ impl Connection {
         self.client.local(|| self.ask(Transport::local))
     }
 
-    /// Asks the transport for an address. Those of a client of datagrams are known already.
+    /// An address of the transport; unused for clients that send datagrams, whose addresses are
+    /// known.
     fn ask(&self, address: impl FnOnce(&Transport) -> Address) -> Address {
         let transport = self.transport();
         transport.map_or_else(|| Address::Unix("".into()), address)
     }
 
-    /// The generation by which a session begins now.
+    /// The generation for a session that starts now.
     pub(crate) fn generation(&self) -> Rc<GenerationView> {
         let kept = self.kept.get().map(Rc::clone);
         kept.unwrap_or_else(|| self.worker.current())
@@ -123,8 +124,9 @@ impl Tenant for Connection {
             .is_some()
     }
 
-    // A session over TCP goes on until one of its ends closes, as in nginx: it is never idle. One
-    // of datagrams makes room for others where it has been silent for longest.
+    // A session over TCP continues until either end closes, as in nginx: it is never idle. Of the
+    // sessions over UDP, the one that has been silent for longest is closed to make room for
+    // others.
     fn place(&self) -> Option<u32> {
         match &self.end {
             ClientEnd::Stream(_) => None,
@@ -133,7 +135,7 @@ impl Tenant for Connection {
     }
 
     fn ends_when_idle(&self) -> bool {
-        // Another process may receive for it.
+        // Another process may receive the client's datagrams.
         self.is_datagrams() && !self.worker.is_followed()
     }
 
@@ -141,7 +143,7 @@ impl Tenant for Connection {
         match &self.end {
             ClientEnd::Stream(transport) => transport.shutdown_read(),
             ClientEnd::Datagrams(end) if self.worker.is_ending(self.client.serial) => end.end(),
-            // Others need its place: answers that may never come are not waited for.
+            // Another session needs the place, so pending answers are not awaited.
             ClientEnd::Datagrams(end) => end.abort(),
         }
     }
@@ -154,7 +156,7 @@ impl Tenant for Connection {
     }
 
     fn stay_with(&self, local: &Rc<GenerationView>) {
-        // The first generation that a reload leaves it with is the one that it has begun by.
+        // The first generation that a reload passes is the one with which the session has started.
         let _ = self.kept.set(Rc::clone(local));
     }
 }

@@ -1,4 +1,4 @@
-//! The end of a session at which a client sends and receives datagrams.
+//! The client's end of a session over UDP.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -12,33 +12,33 @@ use engine::Buffer;
 use engine::net::{Datagram, DatagramSocket};
 use framework::workers::Worker;
 
-/// Bytes of a client's datagrams that may wait for its session; more are dropped, as a full queue
-/// anywhere on their way would drop them.
+/// Maximum number of bytes of a client's datagrams that are queued for its session. Further
+/// datagrams are dropped, as by any full queue on their path.
 const ARRIVED_MAX: usize = 256 << 10;
 
-/// What a datagram that waits counts beside its bytes.
+/// The overhead of a queued datagram, in addition to its bytes.
 const OVERHEAD: usize = 128;
 
-/// Whether a session goes on.
+/// The state of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SessionStatus {
-    /// More may come of the client.
+    /// The client may send more.
     Open,
-    /// What the client has asked is still answered.
+    /// The client's earlier datagrams are still being answered.
     Ending,
     /// The session ends at once.
     Aborted,
 }
 
-/// The end of a session at which a client sends and receives datagrams.
+/// The client's end of a session over UDP.
 pub(crate) struct DatagramEnd {
-    /// Where datagrams to the client go, and from which address.
+    /// The client's address, and the local address from which datagrams are sent to it.
     pub(crate) to: Datagram<()>,
-    /// The socket, which all of its clients share.
+    /// The socket, which all clients of an address share.
     pub(crate) socket: Rc<DatagramSocket>,
-    /// What has come and has not been taken.
+    /// Datagrams that have been received and not taken.
     pub(crate) arrived: RefCell<VecDeque<Buffer>>,
-    /// What the arrived datagrams count towards [`ARRIVED_MAX`].
+    /// The size of the queued datagrams that counts towards [`ARRIVED_MAX`].
     pub(crate) occupied: Cell<usize>,
     pub(crate) reader: RefCell<Option<Waker>>,
     pub(crate) course: Cell<SessionStatus>,
@@ -58,7 +58,7 @@ impl DatagramEnd {
         self.wake();
     }
 
-    /// Gives back datagrams that were taken: they come next, in this order.
+    /// Returns datagrams that were taken: they come next, in this order.
     pub(crate) fn put_back(&self, datagrams: Vec<Buffer>) {
         let mut arrived = self.arrived.borrow_mut();
         for bytes in datagrams.into_iter().rev() {
@@ -74,8 +74,8 @@ impl DatagramEnd {
         }
     }
 
-    /// The client's next datagram; `None` once the session is [to end](Self::end) and everything
-    /// that has come was taken. Cancel-safe.
+    /// The client's next datagram; `None` once the session is [ending](Self::end) and all received
+    /// datagrams have been taken. Cancel-safe.
     pub(crate) async fn next(&self) -> Option<Buffer> {
         poll_fn(|context| {
             if let Some(bytes) = self.take() {
@@ -90,7 +90,7 @@ impl DatagramEnd {
         .await
     }
 
-    /// The client's next datagram, if one has come.
+    /// The client's next datagram, if one has been received.
     pub(crate) fn take(&self) -> Option<Buffer> {
         let bytes = self.arrived.borrow_mut().pop_front()?;
         let occupied = self.occupied.get();
@@ -99,7 +99,8 @@ impl DatagramEnd {
         Some(bytes)
     }
 
-    /// The session is to end: nothing more comes of the client.
+    /// Ends the session after its pending answers: the client's later datagrams do not belong to
+    /// it.
     pub(crate) fn end(&self) {
         if self.course.get() == SessionStatus::Open {
             self.course.set(SessionStatus::Ending);
@@ -107,13 +108,13 @@ impl DatagramEnd {
         self.wake();
     }
 
-    /// The session ends at once, whatever is still to be answered.
+    /// Ends the session at once, even if answers are pending.
     pub(crate) fn abort(&self) {
         self.course.set(SessionStatus::Aborted);
         self.wake();
     }
 
-    /// Waits until the session is to end at once. Cancel-safe.
+    /// Waits until the session is aborted. Cancel-safe.
     pub(crate) async fn aborted(&self) {
         poll_fn(|context| {
             if self.course.get() == SessionStatus::Aborted {
@@ -130,8 +131,8 @@ impl DatagramEnd {
         self.place.get()
     }
 
-    /// Notes that the session is used: of all sessions those make room first that have been silent
-    /// for longest.
+    /// Records that the session is in use: sessions that have been silent for longest are closed
+    /// first to make room.
     pub(crate) fn note_use(&self, worker: &Worker) {
         if let Some(place) = self.place.get() {
             worker.set_idle(place, false);
@@ -139,8 +140,8 @@ impl DatagramEnd {
         }
     }
 
-    /// Sends a datagram to the client at the end of this turn of the loop, with those of the other
-    /// clients. One that finds no room is lost, as one that the network loses is.
+    /// Sends a datagram to the client at the end of this event loop iteration, together with those
+    /// of other clients. A datagram that does not fit is dropped, as the network might do.
     pub(crate) fn send(&self, bytes: Bytes) {
         if self.socket.push(self.to.with(bytes)) {
             self.socket.send_soon();
@@ -148,12 +149,12 @@ impl DatagramEnd {
     }
 }
 
-/// Sends a datagram, or drops it where too many wait already for the network.
+/// Sends a datagram, or drops it if too many are already queued.
 ///
 /// # Errors
 /// Those of `sendmsg()`.
 pub(crate) async fn send(socket: &DatagramSocket, datagram: Datagram<Bytes>) -> io::Result<()> {
-    // What finds no room goes on by itself: nobody waits for that.
+    // A dropped datagram needs no wait.
     if socket.push(datagram) && socket.start_send() == 0 {
         return socket.drained().await;
     }

@@ -1,6 +1,6 @@
-//! Clients of datagrams: whose session a datagram belongs to, and what a session has of its client.
+//! Sessions over UDP: the assignment of datagrams to sessions.
 //!
-//! All clients of a socket share it, so that a thread finds the session of a datagram by the
+//! All clients of an address share its socket, so a thread finds the session of a datagram by the
 //! addresses of both ends.
 
 use std::cell::{Cell, RefCell};
@@ -19,17 +19,17 @@ use crate::datagram_end::{DatagramEnd, SessionStatus};
 use crate::plan::StreamLocal;
 use crate::session::phases;
 
-/// Whose datagrams belong to one session.
+/// The key of a session's datagrams.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct SessionKey {
     listener: ListenerId,
     client: SocketAddr,
-    /// The address that the client has written to, where the socket is bound to several.
+    /// The local address of the datagram, if the socket is bound to several.
     local: Option<IpAddr>,
 }
 
 impl SessionKey {
-    /// That of a datagram's session; `None` where no sender can be answered.
+    /// The key of a datagram; `None` if it has no sender that can be answered.
     fn of(listener: &ListenerId, datagram: &Datagram<Buffer>) -> Option<SessionKey> {
         Some(SessionKey {
             listener: listener.clone(),
@@ -39,15 +39,15 @@ impl SessionKey {
     }
 }
 
-/// The sessions of a thread whose clients send datagrams.
+/// The sessions over UDP of a thread.
 #[derive(Default)]
 pub(crate) struct Sessions(RefCell<Map<SessionKey, Rc<Connection>>>);
 
 impl Sessions {
-    /// Gives a datagram to its session.
+    /// Passes a datagram to its session.
     ///
     /// # Errors
-    /// The datagram, where it has none.
+    /// Returns the datagram if it belongs to no session.
     pub(crate) fn give(
         &self,
         listener: &ListenerId,
@@ -66,7 +66,7 @@ impl Sessions {
         }
     }
 
-    /// Begins a session with a datagram of none.
+    /// Starts a session for a datagram that belongs to none.
     pub(crate) fn begin(self: &Rc<Sessions>, received: ReceivedDatagram) {
         let Some(ends) = SessionKey::of(&received.listener, &received.datagram) else {
             return;
@@ -120,7 +120,7 @@ impl Sessions {
     }
 }
 
-/// A session that further datagrams of its client come to, until this is dropped.
+/// Registers a session for further datagrams of its client, until dropped.
 pub(crate) struct Listed {
     sessions: Rc<Sessions>,
     ends: SessionKey,
@@ -129,7 +129,7 @@ pub(crate) struct Listed {
 }
 
 impl Drop for Listed {
-    /// What has come for the session and has not been taken begins another one.
+    /// Datagrams that the session has not taken start another one.
     fn drop(&mut self) {
         self.sessions.0.borrow_mut().remove(&self.ends);
         let ClientEnd::Datagrams(end) = &self.connection.end else {

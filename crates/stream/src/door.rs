@@ -1,4 +1,4 @@
-//! The door of addresses of the `stream` block.
+//! The door of the `stream` block's addresses.
 
 use std::rc::Rc;
 
@@ -19,7 +19,7 @@ pub(crate) fn door() -> Rc<dyn Door> {
 
 #[derive(Default)]
 struct StreamDoor {
-    /// Of clients that send datagrams.
+    /// The sessions over UDP.
     sessions: Rc<Sessions>,
 }
 
@@ -43,7 +43,7 @@ impl Door for StreamDoor {
         StreamLocal::of(local).binding(listener).is_some()
     }
 
-    // There is no word that a client of any protocol would understand.
+    // No message would be understood by clients of every protocol.
     fn turned_away(&self) -> &'static [u8] {
         b""
     }

@@ -1,8 +1,8 @@
-//! `pass`: a connection is handed over to the server that listens on another address of this
-//! program, of whatever protocol, as if it had been accepted there.
+//! `pass`: hands a connection over to the server that listens on another address of this program,
+//! for any protocol, as if that server had accepted the connection.
 //!
-//! <https://nginx.org/en/docs/stream/ngx_stream_pass_module.html>. No bytes are copied, and the log
-//! of sessions says nothing of it: the connection is the other server's from then on.
+//! <https://nginx.org/en/docs/stream/ngx_stream_pass_module.html>. No bytes are copied, and the
+//! session is not logged: from then on the connection belongs to the other server.
 
 use std::rc::Rc;
 
@@ -20,7 +20,7 @@ use variables::{Compiling as _, Text};
 use crate::connection::{ClientEnd, Connection};
 use crate::session::{Session, Status};
 
-/// How often a connection is handed over, at most.
+/// Maximum number of handovers of a connection.
 const PASSES_MAX: u8 = 10;
 
 static PASS: Setting<(Template, Word)> = Setting::new("pass", &["address"], |setter| {
@@ -39,21 +39,21 @@ static PASS: Setting<(Template, Word)> = Setting::new("pass", &["address"], |set
 /// The directives of this file.
 pub(crate) const DIRECTIVES: &[&dyn Declared] = &[&PASS];
 
-/// Where a server hands its connections over to.
+/// The target of a server's handovers.
 pub(crate) enum Pass {
     Fixed(Address),
-    /// To the address that the text gives.
+    /// An address with variables.
     Text(Text<Session>),
 }
 
-/// A connection on its way to another door.
+/// A connection's handover to another door.
 pub(crate) struct Handover {
     listener: ListenerId,
     door: Rc<dyn Door>,
     local: Address,
 }
 
-/// Where a server hands its connections over to, if it does, and the place of its line.
+/// The target of a server's handovers, if any, and the position of its `pass`.
 pub(crate) fn of_server(
     compiler: &Compiler<'_>,
     server: ScopeRef<'_>,
@@ -86,10 +86,10 @@ fn lacks_port(written: &WrittenAddress<'_>) -> bool {
     written.port.is_none() && !written.unix
 }
 
-/// Finds the door that a session's connection goes to.
+/// Finds the door for a session's connection.
 ///
 /// # Errors
-/// How the session ends where there is none.
+/// The status of the session if there is no door.
 pub(crate) fn find(session: &mut Session, pass: &Pass) -> Result<Handover, Status> {
     session.doing = " while passing connection to port";
     let Some(transport) = session.connection.transport() else {
@@ -128,7 +128,7 @@ pub(crate) fn find(session: &mut Session, pass: &Pass) -> Result<Handover, Statu
     })
 }
 
-/// The address that variables have given.
+/// Parses an address that variables have produced.
 fn address_of(session: &Session, text: &[u8]) -> Result<Address, Status> {
     let shown = Printable(text);
     let why = match address::parse(text) {
@@ -143,8 +143,8 @@ fn address_of(session: &Session, text: &[u8]) -> Result<Address, Status> {
     Err(Status::InternalServerError)
 }
 
-/// Hands a connection over, which nothing else holds any more. The places that its session has under
-/// limits stay taken until it ends.
+/// Hands over a connection that nothing else refers to. The session keeps its places under limits
+/// until the connection ends.
 pub(crate) fn hand_over(
     connection: Connection,
     peer: Address,

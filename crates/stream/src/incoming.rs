@@ -1,5 +1,4 @@
-//! What comes before a session's content, as seen by those who read it: the header of the PROXY
-//! protocol, and the handshake of TLS.
+//! A session before its content, as the PROXY protocol header and the TLS handshake see it.
 
 use std::cell::RefCell;
 use std::fmt::{self, Write};
@@ -16,12 +15,13 @@ use transport::incoming::Incoming;
 use crate::plan::Server;
 use crate::session::Session;
 
-/// A session before anything is done with what its client says. Its lines of the error log say
-/// themselves what was being done.
+/// A session before any bytes of its client are processed. Its error log lines state the action
+/// themselves.
 pub(crate) struct IncomingSession<'a> {
     pub(crate) session: &'a Session,
     transport: &'a Transport,
-    /// The server that has its lines: that of a name, once the client has asked for one.
+    /// The server whose logs are used: the server with the requested name, once the client has
+    /// requested one.
     server: RefCell<Arc<Server>>,
 }
 
@@ -34,12 +34,12 @@ impl<'a> IncomingSession<'a> {
         }
     }
 
-    /// Has this server log what follows.
+    /// Logs to this server's logs from now on.
     pub(crate) fn log_as(&self, server: &Arc<Server>) {
         *self.server.borrow_mut() = Arc::clone(server);
     }
 
-    /// The server that logs.
+    /// The server whose logs are used.
     pub(crate) fn into_server(self) -> Arc<Server> {
         self.server.into_inner()
     }
@@ -90,6 +90,6 @@ impl Incoming for IncomingSession<'_> {
         Rc::clone(&self.session.generation)
     }
 
-    // A session is never closed for another's sake.
+    // A session over TCP is never closed to make room for another.
     fn set_idle(&self, _: bool) {}
 }

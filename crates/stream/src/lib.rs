@@ -1,11 +1,12 @@
 //! The TCP and UDP proxy: the `stream` block, and a session for each client.
 //!
-//! Read in this order: `session::serve` is a session's way from its connection to its log line;
-//! `proxy/` asks the peers of a group and `proxy/relay.rs` carries bytes between both ends;
-//! `compile.rs` makes servers of the block. [`part::STREAM`] is what the rest of the server sees.
+//! Read in this order: `session::serve` handles a session from its connection to its log line;
+//! `proxy/` connects to the peers of a group, and `proxy/relay.rs` forwards bytes in both
+//! directions; `compile.rs` compiles the block to servers. [`part::STREAM`] is the interface to the
+//! rest of the server.
 //!
-//! Deliberately not here: `allow` and `deny`, formats of logs, `map` and its like, which any
-//! protocol has (`rules`, `variables`), and which peer is asked (`upstream`).
+//! Deliberately not here: `allow` and `deny`, log formats, and `map` and similar directives, which
+//! all protocols share (`rules`, `variables`), and the selection of peers (`upstream`).
 
 mod address;
 mod compile;

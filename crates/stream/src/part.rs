@@ -1,4 +1,4 @@
-//! Stream's part of a server: its directives, its block, and the door behind its addresses.
+//! The protocol part for `stream`: its directives, its block, and the door of its addresses.
 
 use std::rc::Rc;
 
@@ -28,7 +28,7 @@ use crate::{
 /// The protocol part that serves the block `stream`.
 pub const STREAM: &dyn ProtocolPart = &StreamPart;
 
-/// Where the variables of sessions are found that are there without being defined.
+/// The sources of the predefined variables of sessions.
 const VARIABLES: &[Find<Session>] = &[
     crate::variables::find,
     proxy::variables::find,
@@ -109,7 +109,7 @@ impl ProtocolPart for StreamPart {
     }
 }
 
-/// The compiled `stream` block on its way into a generation.
+/// The compiled `stream` block before it is added to a generation.
 struct Compiled(Stream);
 
 impl CompiledPart for Compiled {
@@ -118,7 +118,7 @@ impl CompiledPart for Compiled {
         compiler: &Compiler<'_>,
         generation: &mut Generation,
     ) -> Vec<ListenSocket> {
-        // Names that nothing defines have been reported before.
+        // Undefined names have already been reported.
         let variables = compiler.registries.take::<TableBuilder<Session>>();
         self.0.variables = variables.finish().unwrap_or_default();
         self.0.debug_connections = generation.part::<DebugConnections>().unwrap_or_default();

@@ -1,4 +1,4 @@
-//! What the `stream` block compiles to: servers, and the addresses that they are reached at.
+//! The compiled `stream` block: servers, and their addresses.
 
 use std::ops::Deref;
 use std::rc::Rc;
@@ -34,9 +34,9 @@ pub(crate) struct Server {
     pub(crate) access_logs: Arc<AccessLogs<Session>>,
     pub(crate) access: Arc<Access>,
     pub(crate) tcp_nodelay: bool,
-    /// TLS as it wants it; `None` where nothing is there to shake hands with.
+    /// The server's TLS settings; `None` if no TLS handshake is possible.
     pub(crate) tls: Option<Arc<ServerTls>>,
-    /// Its certificates, where their names hold variables.
+    /// The server's certificates, if their names contain variables.
     pub(crate) certificates: Option<Arc<Dynamic<Session>>>,
     pub(crate) verify_client: Option<Mode>,
     pub(crate) real_ip: Arc<ByHeader>,
@@ -45,17 +45,17 @@ pub(crate) struct Server {
     pub(crate) proxy_protocol_timeout: Duration,
     pub(crate) preread: Preread,
     pub(crate) handshake_timeout: Duration,
-    /// The zone that its sessions are counted in, if any, by its number.
+    /// The index of the zone that counts the server's sessions, if any.
     pub(crate) status_zone: Option<usize>,
     pub(crate) content: Content,
 }
 
-/// What a server does with a session that may go on.
+/// The handler of a server's sessions.
 pub(crate) enum Content {
     Return(Return),
     Proxy(Box<Proxy>),
     Pass(Pass),
-    /// Nothing: as in nginx its sessions are closed.
+    /// No handler: as in nginx, sessions are closed.
     Nothing,
 }
 
@@ -68,19 +68,19 @@ pub(crate) struct Stream {
 }
 
 impl Stream {
-    /// What is behind a listening socket; `None` where this configuration does not have the socket
-    /// for stream.
+    /// The servers of a listening socket; `None` if this configuration does not use the socket for
+    /// `stream`.
     pub(crate) fn binding(&self, id: &ListenerId) -> Option<&Binding> {
         self.bindings.iter().find(|binding| binding.id == *id)
     }
 }
 
-/// The `stream` block as one thread serves by it. Sessions hold the block by `Rc`: no counter that
-/// other threads touch is in their way.
+/// A thread's handle of the `stream` block. Sessions share the handle by `Rc`, without a counter
+/// that other threads change.
 pub(crate) struct StreamLocal(Arc<Stream>);
 
 impl StreamLocal {
-    /// That of a thread and generation.
+    /// The handle of a thread and generation.
     pub(crate) fn of(local: &GenerationView) -> Rc<StreamLocal> {
         Rc::clone(&local.at(&STREAM).borrow().0)
     }

@@ -1,5 +1,5 @@
-//! The PROXY protocol of clients: `listen … proxy_protocol`, and `set_real_ip_from` with what such
-//! a header tells.
+//! The PROXY protocol of clients: `listen … proxy_protocol`, and `set_real_ip_from` with the
+//! addresses of the header.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -22,10 +22,10 @@ pub(crate) static PROXY_PROTOCOL_TIMEOUT: Setting<Duration> =
 /// The directives of this file.
 pub(crate) const DIRECTIVES: &[&dyn Declared] = &[&PROXY_PROTOCOL_TIMEOUT];
 
-/// Reads the header that a session begins with, and keeps what it tells; what has come behind it.
+/// Reads the header at the start of a session and stores its values; returns the bytes after it.
 ///
 /// # Errors
-/// How a session without one ends.
+/// The final status of a session without a valid header.
 pub(crate) async fn read(session: &Session) -> Result<Buffer, Status> {
     let connection = Rc::clone(&session.connection);
     let Some(transport) = connection.transport() else {

@@ -1,4 +1,4 @@
-//! `return`: a text is sent to the client, and the connection closed.
+//! `return`: sends a text to the client and closes the connection.
 //!
 //! <https://nginx.org/en/docs/stream/ngx_stream_return_module.html>
 
@@ -15,7 +15,7 @@ use variables::{Compiling as _, Text};
 use crate::connection::ClientEnd;
 use crate::session::{Session, Status};
 
-/// A client that takes nothing of the text for so long is closed: nginx's time.
+/// How long a client may take none of the text before it is closed; nginx's value.
 const SEND_TIMEOUT: Duration = Duration::from_secs(5);
 
 static RETURN: Setting<Template> = Setting::new("return", &["value"], parse::template)
@@ -29,7 +29,7 @@ pub(crate) const DIRECTIVES: &[&dyn Declared] = &[&RETURN];
 /// The text that a server returns.
 pub(crate) struct Return(Text<Session>);
 
-/// The text of a server's `return`, if the server has one, and the place of its line.
+/// The text of a server's `return`, if any, and the position of that directive.
 pub(crate) fn of_server(
     compiler: &Compiler<'_>,
     server: ScopeRef<'_>,
@@ -65,7 +65,7 @@ pub(crate) async fn serve(session: &mut Session, Return(text): &Return) -> Statu
     Status::Ok
 }
 
-/// Sends the text on a connection of the client's own, and ends that.
+/// Sends the text on a TCP connection, and closes the connection.
 async fn send(session: &Session, transport: &Transport, bytes: Bytes) {
     let length = bytes.len() as u64;
     transport.push(bytes);

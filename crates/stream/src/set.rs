@@ -1,4 +1,4 @@
-//! `set`: gives variables of a session their values.
+//! `set`: assigns values to variables of a session.
 //!
 //! <https://nginx.org/en/docs/stream/ngx_stream_set_module.html>
 
@@ -31,23 +31,23 @@ static SET: Setting<Vec<Assignment>> = Setting::new("set", &["$variable value"],
 /// The directives of this file.
 pub(crate) const DIRECTIVES: &[&dyn Declared] = &[&SET];
 
-/// One line of `set`.
+/// One `set` directive.
 #[derive(Clone)]
 struct Assignment {
     variable: Word,
     value: Template,
 }
 
-/// What a server sets.
+/// The assignments of a server.
 pub(crate) struct Assignments(Box<[(Variable<Session>, Text<Session>)]>);
 
-/// Defines the variables that lines of `set` name, before anything else is compiled.
+/// Defines the variables that `set` directives name, before anything else is compiled.
 pub(crate) fn define(compiler: &Compiler<'_>, stream: ScopeRef<'_>) {
     for server in stream.children("server") {
         for line in server.own_lines(&SET.spec) {
             let word = line.argument(0);
             let text = word.text();
-            // A word that is no variable is reported where the line is read.
+            // A word that is not a variable is reported when its directive is parsed.
             if let Some(name) = text.strip_prefix('$')
                 && let Err(text) = compiler.define::<Session>(name, Source::Set)
             {
@@ -57,7 +57,7 @@ pub(crate) fn define(compiler: &Compiler<'_>, stream: ScopeRef<'_>) {
     }
 }
 
-/// What a server's lines of `set` come to.
+/// Compiles the `set` directives of a server.
 pub(crate) fn of_server(
     compiler: &Compiler<'_>,
     server: ScopeRef<'_>,
@@ -72,7 +72,7 @@ pub(crate) fn of_server(
 }
 
 impl Assignments {
-    /// Gives the variables their values.
+    /// Assigns the values.
     pub(crate) fn apply(&self, session: &mut Session) {
         for (variable, text) in &self.0 {
             let mut value = Vec::new();

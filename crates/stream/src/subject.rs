@@ -1,4 +1,4 @@
-//! What lines of the error log say of sessions, in nginx's words.
+//! The session's fields in error log lines, in nginx's words.
 
 use std::fmt::{self, Write};
 use std::sync::Arc;
@@ -66,7 +66,7 @@ impl Subject for Session {
     }
 }
 
-/// A session whose lines say nothing behind their text.
+/// A session whose log lines have no fields after their text.
 pub(crate) struct WithoutFields<'a>(pub(crate) &'a Session);
 
 impl Subject for WithoutFields<'_> {

@@ -1,9 +1,8 @@
-//! `listen … ssl`: clients speak TLS, which is taken off before anything else is done with what
-//! they say.
+//! `listen … ssl`: TLS of clients, which is terminated before any of their bytes are processed.
 //!
-//! <https://nginx.org/en/docs/stream/ngx_stream_ssl_module.html>. What a handshake is, and what its
-//! directives mean, stands in `transport::tls`; here is which server a client asks for, and what
-//! becomes of those whose certificate does not hold.
+//! <https://nginx.org/en/docs/stream/ngx_stream_ssl_module.html>. `transport::tls` has the
+//! handshake and its directives; this file selects the server by name, and rejects clients with an
+//! invalid certificate.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -38,15 +37,15 @@ pub(crate) const DIRECTIVES: &[&dyn Declared] = &[&SSL_HANDSHAKE_TIMEOUT];
 impl settings::OfProtocol for Session {
     const NAME: &'static str = "STREAM";
 
-    // What clients offer is ignored.
+    // The ALPN protocols of clients are ignored.
     const ALPN: &'static [&'static [u8]] = &[];
 }
 
-/// Shakes hands with a session's client, whose server is then the one that it has asked for.
-/// `received` is what has been read of it already.
+/// Performs the handshake with a session's client, and selects the server by the requested name.
+/// `received` are the bytes that have already been read.
 ///
 /// # Errors
-/// How the session ends.
+/// The final status of the session.
 pub(crate) async fn accept(session: &mut Session, received: Buffer) -> Result<(), Status> {
     let connection = Rc::clone(&session.connection);
     let Some(transport) = connection.transport() else {
@@ -77,7 +76,7 @@ pub(crate) async fn accept(session: &mut Session, received: Buffer) -> Result<()
     admitted
 }
 
-/// Looks at what the client's certificate is worth.
+/// Checks the client's certificate.
 fn admit(session: &Session, transport: &Transport) -> Result<(), Status> {
     let (Some(tls), Some(wanted)) = (transport.session(), session.server.verify_client) else {
         return Ok(());

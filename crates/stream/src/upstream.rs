@@ -1,7 +1,7 @@
-//! `upstream` in `stream`: groups of servers that sessions are passed on to.
+//! `upstream` in `stream`: the groups of servers for sessions.
 //!
-//! <https://nginx.org/en/docs/stream/ngx_stream_upstream_module.html>. What a block says is the
-//! business of `rules::upstream`; here is what differs from groups that answer requests.
+//! <https://nginx.org/en/docs/stream/ngx_stream_upstream_module.html>. `rules::upstream` compiles
+//! the blocks; this file has the differences from groups of `http`.
 
 use ::upstream::{Timed, Until};
 use conf::{Arity, Contexts, Declared, Fault, Line, ScopeRef, Setter, Setting, parse};
@@ -68,7 +68,7 @@ static STICKY: Setting<StickyLine> = Setting::new(
      `stream`.",
 );
 
-/// A line of `sticky`.
+/// A `sticky` directive.
 enum StickyLine {
     Route(Vec<String>),
     Learn(LearnLine),
@@ -87,7 +87,7 @@ fn sticky_line(setter: &Setter<'_>) -> Result<StickyLine, Fault> {
 /// The directives of this file.
 pub(crate) const DIRECTIVES: &[&dyn Declared] = &[&UPSTREAM, &LEAST_TIME, &STICKY];
 
-/// What `upstream` blocks are to sessions.
+/// The kind of `upstream` blocks for sessions.
 pub(crate) struct OfSessions;
 
 impl Upstreams for OfSessions {
@@ -131,7 +131,7 @@ impl Upstreams for OfSessions {
     }
 }
 
-/// Peers, and what sessions are placed among them by.
+/// A group of peers for sessions.
 pub(crate) type Group = rules::upstream::Group<OfSessions>;
 
 /// The groups of one configuration.

@@ -1,11 +1,11 @@
-//! Variables of sessions, beside those that any client has.
+//! Variables of sessions, in addition to those of all clients.
 
 use variables::write::{decimal, seconds, text};
 use variables::{BuiltinVariable, Evaluate};
 
 use crate::session::Session;
 
-/// The variable of a name in lower case, without `$`.
+/// The variable with this name (in lower case, without `$`).
 pub(crate) fn find(name: &str) -> Option<BuiltinVariable<Session>> {
     let evaluate: Evaluate<Session> = match name {
         "bytes_received" => |session, out| decimal(session.received.get(), out),

@@ -228,7 +228,7 @@ pub(super) async fn change(
     }
     let changed = edit(block, Edit::Change(id, Box::new(patch))).await;
     let member = changed.map_err(|failure| match failure {
-        // The documented errors of a change do not include a conflict.
+        // The API documents no conflict for changes.
         ApiError::EntryExists => {
             ApiError::BadAddress("address of another server of the group".to_owned())
         }

@@ -76,8 +76,8 @@ impl State for Buckets {
         }
     }
 
-    /// Fails if the key has changed, since the buckets of one key say nothing about another. A changed
-    /// rate empties the same buckets.
+    /// Fails if the key has changed, since the buckets of one key say nothing about another. A
+    /// changed rate empties the same buckets.
     fn reconcile(zone: &Zone<Self>, previous: &Zone<Self>) -> Result<Arc<Self>, String> {
         let (key, old) = (&zone.settings().key_text, &previous.settings().key_text);
         if key == old || zone.size() != previous.size() {

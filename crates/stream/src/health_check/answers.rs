@@ -1,16 +1,17 @@
-//! What servers answer in health checks, as it comes: knows no configuration and no session.
+//! Tests of health check responses as they are received; independent of the configuration and of
+//! sessions.
 
-/// What is known of an answer as far as it has come.
+/// The result for the received part of a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
     Fits,
-    /// What comes next may tell.
+    /// More bytes are needed.
     Undecided,
-    /// Whatever comes next.
+    /// The response has failed, whatever follows.
     DoesNotFit,
 }
 
-/// Whether the answer begins with one of these texts.
+/// Whether the response starts with one of these texts.
 pub(super) fn begins(answer: &[u8], texts: &[&[u8]]) -> Verdict {
     if texts.iter().any(|text| answer.starts_with(text)) {
         Verdict::Fits
@@ -21,8 +22,8 @@ pub(super) fn begins(answer: &[u8], texts: &[&[u8]]) -> Verdict {
     }
 }
 
-/// The bytes that a text stands for, in which `\xHH` is one; `None` where two hexadecimal digits
-/// are missing.
+/// The bytes of a text, in which `\xHH` stands for one byte; `None` if two hexadecimal digits are
+/// missing.
 pub(super) fn unescaped(text: &[u8]) -> Option<Vec<u8>> {
     let mut bytes = Vec::new();
     let mut rest = text;

@@ -1,4 +1,4 @@
-//! `match` in `stream`: what a server is sent in a health check, and what must come back.
+//! `match` in `stream`: the data that a health check sends, and the expected response.
 //!
 //! <https://nginx.org/en/docs/stream/ngx_stream_upstream_hc_module.html#match>
 
@@ -16,7 +16,7 @@ use super::answers::{self, Verdict};
 use super::protocols::CheckedProtocol;
 use crate::session::Session;
 
-/// How much of an answer is examined, in bytes.
+/// The examined part of a response, in bytes.
 pub(super) const EXAMINED_MAX: usize = 16 * 1024;
 
 /// `match name { … }`
@@ -53,7 +53,7 @@ pub(super) static EXPECT: Setting<()> =
          whatever the case. The first 16k are examined.",
     );
 
-/// A line of `expect`.
+/// An `expect` directive.
 enum Written<'a> {
     Text(Vec<u8>),
     Pattern { word: &'a Word, caseless: bool },
@@ -76,7 +76,7 @@ impl Written<'_> {
     }
 }
 
-/// The bytes that a word stands for, in which `\xHH` is one.
+/// The bytes of a word, in which `\xHH` stands for one byte.
 fn unescaped(word: &Word) -> Result<Vec<u8>, Fault> {
     answers::unescaped(&word.bytes).ok_or_else(|| not_hexadecimal(word))
 }
@@ -100,7 +100,7 @@ impl Matches {
         self.0.get(name).cloned()
     }
 
-    /// Reads the block, whose name no other may have.
+    /// Reads a block; its name must be unique.
     fn read(&mut self, compiler: &Compiler<'_>, block: ScopeRef<'_>) -> Result<(), Fault> {
         let Some(name) = block.line().map(|line| line.argument(0)) else {
             return Ok(()); // the root is no such block
@@ -115,7 +115,7 @@ impl Matches {
     }
 }
 
-/// Reads all `match` blocks; faults are reported.
+/// Reads all `match` blocks; errors are reported.
 pub(super) fn read_all(compiler: &Compiler<'_>, stream: ScopeRef<'_>) {
     let matches = compiler.registry::<Matches>();
     for block in stream.children("match") {
@@ -125,20 +125,20 @@ pub(super) fn read_all(compiler: &Compiler<'_>, stream: ScopeRef<'_>) {
     }
 }
 
-/// What an answer must be like.
+/// The expected response.
 enum Expected {
     Beginning(Vec<u8>),
     Pattern(Regex<Session>),
     Protocol(CheckedProtocol),
 }
 
-/// What a server is sent, and what must come back.
+/// The data to send, and the expected response.
 #[derive(Default)]
 pub(super) struct AnswerMatch {
-    /// What is sent; `None` where no line says it.
+    /// The data to send; `None` if not configured.
     pub(super) send: Option<Bytes>,
     expected: Option<Expected>,
-    /// What is sent to a server that has passed.
+    /// The data to send to a server that has passed.
     pub(super) farewell: Option<Bytes>,
 }
 
@@ -161,7 +161,7 @@ impl AnswerMatch {
         })
     }
 
-    /// What a server of a protocol is sent, and must answer, for a user where it wants one.
+    /// The test for a protocol, with a user for protocols that require one.
     pub(super) fn of_protocol(protocol: CheckedProtocol, user: &[u8]) -> AnswerMatch {
         AnswerMatch {
             send: protocol.greeting(user),
@@ -170,12 +170,12 @@ impl AnswerMatch {
         }
     }
 
-    /// Whether an answer must come.
+    /// Whether a response is expected.
     pub(super) fn expects_an_answer(&self) -> bool {
         self.expected.is_some()
     }
 
-    /// What an answer comes to of which so much has come.
+    /// The result for the received part of a response.
     pub(super) fn judge(&self, subject: &dyn Subject, answer: &[u8]) -> Verdict {
         match &self.expected {
             None => Verdict::Fits,

@@ -1,9 +1,9 @@
-//! `health_check` in `stream`: servers of a group are connected to now and then, or sent a
-//! datagram; one that does not answer as it should gets no sessions.
+//! `health_check` in `stream`: servers of a group are probed periodically, with a connection or a
+//! datagram; a server that fails gets no sessions.
 //!
 //! <https://nginx.org/en/docs/stream/ngx_stream_upstream_hc_module.html>, of NGINX Plus. `matching`
-//! says what is sent and what must come, `prober` asks. When servers are asked, and what comes of
-//! a finding, is the business of `rules::upstream::health_check`.
+//! has the data to send and the expected response, `prober` runs the probes.
+//! `rules::upstream::health_check` has the schedule, and applies the results.
 
 mod answers;
 mod matching;
@@ -71,10 +71,10 @@ pub(crate) const DIRECTIVES: &[&dyn Declared] = &[
     &matching::EXPECT,
 ];
 
-/// Who is to be let in by PostgreSQL where nothing else is written.
+/// The default user for PostgreSQL.
 const USER: &[u8] = b"tidegate";
 
-/// How a server is reached.
+/// The transport protocol of a check.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum ProbeProtocol {
     #[default]
@@ -86,9 +86,9 @@ enum ProbeProtocol {
 struct HealthCheckLine {
     schedule: Schedule,
     protocol: ProbeProtocol,
-    /// What is spoken, where `type` says it.
+    /// The application protocol, from `type`.
     spoken: Option<CheckedProtocol>,
-    /// Who is to be let in there.
+    /// The user for that protocol.
     user: Option<Bytes>,
 }
 
@@ -109,7 +109,7 @@ impl HealthCheckLine {
         Ok(written)
     }
 
-    /// Takes a parameter that only stream has.
+    /// Parses a parameter that only `stream` has.
     fn take(&mut self, word: &Word) -> Result<(), Fault> {
         match name_and_value(&word.bytes) {
             (b"type", Some(name)) => {
@@ -132,7 +132,7 @@ impl HealthCheckLine {
         }
     }
 
-    /// Refuses parameters that contradict each other.
+    /// Rejects contradictory parameters.
     fn check(&self, setter: &Setter<'_>) -> Result<(), Fault> {
         let name = &setter.first().name;
         let of_type = self.spoken.is_some();
@@ -152,31 +152,31 @@ impl HealthCheckLine {
 struct HealthCheck {
     check: PeerCheck<OfSessions>,
     protocol: ProbeProtocol,
-    /// How long a server may take once it has been connected to.
+    /// How long the exchange may take once the server is connected.
     timeout: Duration,
     matching: Arc<AnswerMatch>,
-    /// Whose `proxy_pass` is checked: connections are made as that server's sessions make them.
+    /// The server whose `proxy_pass` is checked: probes connect with the settings of its sessions.
     server: Arc<Server>,
 }
 
-/// What is gathered of all servers.
+/// The checks of all servers.
 #[derive(Default)]
 struct GatheredChecks {
-    /// Which of the checks of its group each is, by its server.
+    /// The index of each check among those of its group, by server.
     numbers: Map<ScopeId, usize>,
     checks: Vec<Arc<HealthCheck>>,
 }
 
 impl Registry for GatheredChecks {}
 
-/// Reads the `match` blocks, and tells groups, which are made next, what checks will be made of
-/// them.
+/// Reads the `match` blocks, and registers the checks of each group, since groups are compiled
+/// next.
 pub(crate) fn prepare(compiler: &Compiler<'_>, stream: ScopeRef<'_>) {
     matching::read_all(compiler, stream);
     let gathered = compiler.registry::<GatheredChecks>();
     let checks = compiler.registry::<WrittenChecks<OfSessions>>();
     for server in stream.children("server") {
-        // What is malformed has been reported.
+        // Errors have already been reported.
         let Ok(Some(written)) = server.own(&HEALTH_CHECK) else {
             continue;
         };
@@ -189,10 +189,10 @@ pub(crate) fn prepare(compiler: &Compiler<'_>, stream: ScopeRef<'_>) {
     }
 }
 
-/// Compiles the check of a server, if one is written.
+/// Compiles the check of a server, if it has one.
 ///
 /// # Errors
-/// Where no group with a zone is passed on to, or no `match` has the name.
+/// If `proxy_pass` names no group with a zone, or there is no `match` with the name.
 pub(crate) fn of_server(
     compiler: &Compiler<'_>,
     block: ScopeRef<'_>,
@@ -253,7 +253,7 @@ pub(crate) fn of_server(
     Ok(())
 }
 
-/// Has the checks made as long as the generation is in force.
+/// Runs the checks while the generation is in force.
 pub(crate) fn add(compiler: &Compiler<'_>, generation: &mut Generation) {
     let gathered = compiler.registries.take::<GatheredChecks>();
     if !gathered.checks.is_empty() {

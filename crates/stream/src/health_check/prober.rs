@@ -1,7 +1,7 @@
-//! Who makes the checks: one thread of the process, by the configuration that is in force.
+//! Scheduling of health checks: one thread of the process runs those of the configuration in force.
 //!
-//! A reload ends the thread before the next one starts. A check that is under way then is given up;
-//! what it would have found belongs to the health of its own generation, which counts no more.
+//! A reload ends the thread before the next one starts. A running check is then abandoned: its
+//! result would belong to the health of its own generation, which is no longer used.
 
 use std::future::pending;
 use std::io::{self, ErrorKind};
@@ -32,10 +32,10 @@ use crate::proxy::probe::{NotConnected, ProbedPeer};
 use crate::session::Session;
 use crate::upstream::OfSessions;
 
-/// What a server is sent over UDP where nothing else is written, as NGINX Plus does.
+/// The default datagram of UDP checks, the same as NGINX Plus's.
 const DATAGRAM: Bytes = Bytes::from_static(b"nginx health check");
 
-/// What is being done, as log lines say it.
+/// The step of a probe, as log lines name it.
 type ProbeStep = &'static str;
 const SENDING: ProbeStep = "while sending to upstream";
 const READING: ProbeStep = "while reading from upstream";
@@ -49,7 +49,7 @@ impl Service for HealthService {
         "health checks of stream".to_owned()
     }
 
-    /// Starts a thread of its own; the one before ends.
+    /// Starts a thread; the previous one ends.
     fn start(
         &self,
         generation: &Arc<Generation>,
@@ -66,7 +66,7 @@ impl Service for HealthService {
 async fn run(generation: Arc<Generation>, checks: Vec<Arc<HealthCheck>>) {
     let worker = service_thread::worker(generation);
     let stream = StreamLocal::of(&worker.current());
-    // A server that is checked listens somewhere.
+    // A server with a check has a listening address.
     if let Some(binding) = stream.bindings.first() {
         for check in checks {
             engine::spawn(watch(Rc::new(ActiveCheck {
@@ -79,7 +79,7 @@ async fn run(generation: Arc<Generation>, checks: Vec<Arc<HealthCheck>>) {
     pending().await
 }
 
-/// A check in the course of being made.
+/// A running check.
 struct ActiveCheck {
     check: Arc<HealthCheck>,
     worker: Rc<Worker>,
@@ -98,7 +98,7 @@ impl health_check::Prober for ActiveCheck {
     async fn probe(&self, peer: &Peer, health: &Health, (): &mut ()) {
         let mut session = match self.session(peer) {
             Ok(session) => session,
-            // That is no fault of the peer.
+            // A local failure does not count against the peer.
             Err(error) => {
                 let error = Errno(&error);
                 return event!(Alert, "socket() failed {error} while checking health");
@@ -119,7 +119,7 @@ impl health_check::Prober for ActiveCheck {
 }
 
 impl ActiveCheck {
-    /// A session as a client's would be, on whose behalf the peer is asked.
+    /// A session for the probe, with the settings of a client's session.
     fn session(&self, peer: &Peer) -> io::Result<Box<Session>> {
         let accepted = Accepted {
             worker: Rc::clone(&self.worker),
@@ -133,8 +133,8 @@ impl ActiveCheck {
     }
 }
 
-/// Asks the peer; what was done last, or what the check has failed at. `None` where that says
-/// nothing of the peer.
+/// Probes the peer. Returns the last step if the peer is healthy, else the step that failed. `None`
+/// if the result does not depend on the peer.
 async fn ask(
     check: &HealthCheck,
     peer: &Peer,
@@ -226,7 +226,7 @@ async fn ask_by_datagram(
             return Err(not_read(session, &ErrorKind::TimedOut.into()));
         };
         match received {
-            // One that does not fit may be another's: a later one may be the answer.
+            // A datagram that does not match may be for another probe: a later one may match.
             Ok(datagram) if matching.judge(session, &datagram.bytes) == Verdict::Fits => {
                 return Ok(CHECKING);
             }
@@ -236,7 +236,7 @@ async fn ask_by_datagram(
     }
 }
 
-/// The next datagram, or the error that the network tells of one; `None` if neither comes in time.
+/// The next datagram, or the network error for an earlier one; `None` if neither arrives in time.
 async fn received_by(
     deadline: Instant,
     socket: &DatagramSocket,

@@ -1,14 +1,14 @@
-//! `health_check type=…`: servers of well-known protocols are greeted in their own language.
+//! `health_check type=…`: probes with the handshakes of well-known protocols.
 //!
 //! MySQL: Protocol::HandshakeV10 and ERR_Packet of its client/server protocol. PostgreSQL: chapter
 //! "Frontend/Backend Protocol" of its manual, SQLSTATE in appendix A. Redis: RESP. SMTP: RFC 5321
-//! section 4.3.1. Nothing is logged in with: a server that refuses the user has answered.
+//! section 4.3.1. Probes do not log in: a server that rejects the user is healthy.
 
 use bytes::Bytes;
 
 use super::answers::{Verdict, begins};
 
-/// A protocol that checks speak.
+/// A protocol that probes support.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum CheckedProtocol {
     Mysql,
@@ -18,7 +18,7 @@ pub(super) enum CheckedProtocol {
 }
 
 impl CheckedProtocol {
-    /// The protocol that `type=` calls by this name.
+    /// The protocol with this name in `type=`.
     pub(super) fn named(name: &[u8]) -> Option<CheckedProtocol> {
         Some(match name {
             b"mysql" => CheckedProtocol::Mysql,
@@ -29,7 +29,7 @@ impl CheckedProtocol {
         })
     }
 
-    /// What a server is sent first; `None` where it speaks first.
+    /// The first message to a server; `None` if the server speaks first.
     pub(super) fn greeting(self, user: &[u8]) -> Option<Bytes> {
         match self {
             CheckedProtocol::Mysql | CheckedProtocol::Smtp => None,
@@ -38,18 +38,19 @@ impl CheckedProtocol {
         }
     }
 
-    /// What a server is sent once it has passed, so that the connection ends as one of a client's
+    /// The last message to a server that has passed, so that the connection ends as a client's
     /// does.
     pub(super) fn farewell(self) -> Option<Bytes> {
         match self {
-            // One that ends its handshake is none of those that MySQL counts against a host.
+            // MySQL does not count a connection that ends within the handshake as an error of the
+            // host.
             CheckedProtocol::Mysql => None,
             CheckedProtocol::Postgres => Some(Bytes::from_static(b"X\0\0\0\x04")),
             CheckedProtocol::Redis | CheckedProtocol::Smtp => Some(Bytes::from_static(b"QUIT\r\n")),
         }
     }
 
-    /// What an answer comes to of which so much has come.
+    /// The result for the received part of a response.
     pub(super) fn judge(self, answer: &[u8]) -> Verdict {
         match self {
             CheckedProtocol::Mysql => mysql(answer),
@@ -71,8 +72,8 @@ fn startup(user: &[u8]) -> Bytes {
     message.into()
 }
 
-/// A server that asks for a password is well, and one that does not know the user or the database.
-/// What starts, ends or has no room for clients is not.
+/// A server that asks for a password, or does not know the user or the database, is healthy. A
+/// server that is starting up, shutting down or has no room for clients is not.
 fn postgres(answer: &[u8]) -> Verdict {
     match answer.split_first() {
         None => Verdict::Undecided,
@@ -88,7 +89,7 @@ fn postgres(answer: &[u8]) -> Verdict {
                     let state = fields.split(|byte| *byte == 0).find_map(|field| {
                         field.strip_prefix(b"C") // its SQLSTATE
                     });
-                    // Class 28 is a user that may not, 3D a database that is not there.
+                    // Class 28 is an invalid authorization, 3D an unknown database.
                     let is_refused =
                         |state: &[u8]| state.starts_with(b"28") || state.starts_with(b"3D");
                     if state.is_some_and(is_refused) {
@@ -103,7 +104,7 @@ fn postgres(answer: &[u8]) -> Verdict {
     }
 }
 
-/// A server that is well begins a handshake of version 10; one that is not sends an error.
+/// A healthy server starts a handshake of version 10; others send an error.
 fn mysql(answer: &[u8]) -> Verdict {
     match answer {
         [_, _, _, 0, 10, ..] => Verdict::Fits,

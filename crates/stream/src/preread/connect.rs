@@ -1,4 +1,4 @@
-//! An MQTT client's first packet, as far as it has come.
+//! The first packet of an MQTT client, and its reception.
 
 use std::time::Instant;
 
@@ -8,21 +8,21 @@ use transport::Transport;
 use super::looking::receive;
 use crate::session::{Session, Status};
 
-/// What a client begins with.
+/// The first packet of a client.
 pub(crate) enum FirstPacket {
-    /// A CONNECT, and how many of the client's bytes it has.
+    /// A CONNECT, and its length in bytes.
     Connect(Connect, usize),
-    /// Something else, or a CONNECT that cannot be understood.
+    /// Something else, or a malformed CONNECT.
     Other,
-    /// A CONNECT that is longer than allowed: so many bytes.
+    /// A CONNECT that exceeds the limit, with its length in bytes.
     TooLong(usize),
 }
 
-/// Reads on until the client's first packet has come as a whole, which may have so many bytes;
-/// `bytes` is what has come so far, and takes more.
+/// Reads until the client's first packet is complete, up to a length limit. `bytes` has the bytes
+/// received so far, and grows.
 ///
 /// # Errors
-/// How the session of a client ends that says no more.
+/// The status of the session if the client sends no more.
 pub(crate) async fn receive_connect(
     session: &Session,
     transport: &Transport,

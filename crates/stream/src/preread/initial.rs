@@ -1,18 +1,18 @@
-//! A look at the Initial packets that a client of QUIC begins with, by a proxy that takes no part in
-//! the connection and passes it on by name.
+//! Parsing of a QUIC client's Initial packets, by a proxy that forwards the connection by server
+//! name without taking part in it.
 //!
-//! RFC 9000 sections 17.2 and 17.2.2 (long headers, Initial packets), 16 (numbers) and 19 (frames),
-//! RFC 9369 (version 2). Packets come protected: their keys follow from the client's own connection
-//! ID (RFC 9001 section 5.2), and are the business of the caller.
+//! RFC 9000 sections 17.2 and 17.2.2 (long headers, Initial packets), 16 (integers) and 19
+//! (frames), RFC 9369 (version 2). Packets are protected with keys that are derived from the
+//! client's first connection ID (RFC 9001 section 5.2); the caller removes the protection.
 
 use proto::Span;
 
-/// Parts of it that may lie apart.
+/// Maximum number of disjoint parts of the stream.
 const GAPS_MAX: usize = 64;
-/// The longest connection ID.
+/// Maximum length of a connection ID, in bytes.
 const ID_MAX: usize = 20;
 
-/// Bits of the first byte: a long header, one that is always set, and the packet's type.
+/// Bits of the first byte: long header, fixed bit, and packet type.
 const LONG: u8 = 0x80;
 const FIXED: u8 = 0x40;
 const TYPE: u8 = 0x30;
@@ -36,17 +36,17 @@ pub(super) enum Version {
 /// An Initial packet in a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Initial {
-    /// The version that the client speaks.
+    /// The version of QUIC.
     pub(super) version: Version,
-    /// The connection ID that the packet is sent to.
+    /// The destination connection ID.
     pub(super) destination: Span,
     /// The whole packet.
     pub(super) packet: Span,
-    /// Where the packet's number begins, which is protected.
+    /// Offset of the packet number, which is protected.
     pub(super) number_at: usize,
 }
 
-/// The Initial packet that begins at this place of a datagram; `None` where something else does.
+/// The Initial packet at this offset of a datagram; `None` if there is none.
 pub(super) fn initial(datagram: &[u8], at: usize) -> Option<Initial> {
     let mut rest = DatagramReader {
         bytes: datagram,
@@ -77,17 +77,17 @@ pub(super) fn initial(datagram: &[u8], at: usize) -> Option<Initial> {
     })
 }
 
-/// What the CRYPTO frames of a client have brought so far, in any order.
+/// The data of a client's CRYPTO frames, which may arrive in any order.
 #[derive(Debug)]
 pub(super) struct CryptoStream {
     length_max: usize,
     bytes: Vec<u8>,
-    /// Parts that have come, in order and apart from each other: from where to where.
+    /// The received parts as ranges, sorted and disjoint.
     parts: Vec<(usize, usize)>,
 }
 
 impl CryptoStream {
-    /// One that collects so many bytes, wherever they stand.
+    /// A stream of at most `length_max` bytes.
     pub(super) fn new(length_max: usize) -> CryptoStream {
         CryptoStream {
             length_max,
@@ -96,8 +96,8 @@ impl CryptoStream {
         }
     }
 
-    /// Takes the frames of a packet whose protection has been removed; false where they are
-    /// malformed, are none that such a packet may have, or say more than is collected.
+    /// Adds the frames of a packet whose protection has been removed. False if they are malformed,
+    /// not allowed in an Initial packet, or beyond the length limit.
     pub(super) fn take_frames(&mut self, payload: &[u8]) -> bool {
         let mut rest = DatagramReader {
             bytes: payload,
@@ -155,7 +155,7 @@ impl CryptoStream {
             self.bytes.resize(end, 0);
         }
         self.bytes.get_mut(offset..end)?.copy_from_slice(content);
-        // Those that it touches become one with it.
+        // Parts that touch the new one are merged with it.
         let (mut from, mut to) = (offset, end);
         self.parts.retain(|&(first, last)| {
             let is_apart = last < from || to < first;
@@ -169,7 +169,7 @@ impl CryptoStream {
         (self.parts.len() <= GAPS_MAX).then_some(())
     }
 
-    /// Everything up to the first byte that is missing.
+    /// The bytes before the first gap.
     pub(super) fn beginning(&self) -> &[u8] {
         match self.parts.first() {
             Some((0, end)) => self.bytes.get(..*end).unwrap_or_default(),
@@ -178,7 +178,7 @@ impl CryptoStream {
     }
 }
 
-/// What has not been read of a datagram or of a packet.
+/// The unread rest of a datagram or packet.
 struct DatagramReader<'a> {
     bytes: &'a [u8],
     at: usize,
@@ -204,7 +204,7 @@ impl DatagramReader<'_> {
         (length <= ID_MAX).then(|| self.take(length)).flatten()
     }
 
-    /// A number of one, two, four or eight bytes.
+    /// A variable-length integer of one, two, four or eight bytes.
     fn long_number(&mut self) -> Option<u64> {
         let first = self.byte()?;
         let more = (1 << (first >> 6)) - 1;
@@ -227,7 +227,7 @@ mod tests {
 
     #[test]
     fn headers_of_both_versions_are_read() {
-        // RFC 9001 appendix A.2, with less behind it: a token of no bytes, a length of 3.
+        // RFC 9001 appendix A.2, followed by an empty token and a length of 3.
         let one = b"\xc0\0\0\0\x01\x08\x83\x94\xc8\xf0\x3e\x51\x57\x08\0\0\x03abc rest";
         let read = initial(one, 0).unwrap();
         assert_eq!(read.version, Version::V1);
@@ -239,7 +239,8 @@ mod tests {
         for end in 0..20 {
             assert_eq!(initial(&one[..end], 0), None);
         }
-        // RFC 9369 section 3.2: another number of the type. This one has a token and an ID.
+        // RFC 9369 section 3.2: a different value of the type. This packet has a token and a source
+        // connection ID.
         let two = b"xx\xd0\x6b\x33\x43\xcf\0\x02id\x03tok\x40\x01a";
         let read = initial(two, 2).unwrap();
         assert_eq!(read.version, Version::V2);
@@ -274,7 +275,7 @@ mod tests {
             "some of it comes twice"
         );
         assert_eq!(stream.beginning(), b"abcdef");
-        // Acknowledgements, with and without marks, and the end of a connection.
+        // Acknowledgements, with and without ECN counts, and the end of a connection.
         let ack = [2, 5, 0, 1, 2, 0, 1, 3, 5, 0, 0, 2, 1, 1, 1];
         assert!(stream.take_frames(&[&ack[..], &crypto(6, b"gh")].concat()));
         assert_eq!(stream.beginning(), b"abcdefghij");

@@ -1,4 +1,4 @@
-//! Looking at what a client says first.
+//! Prereading of a client's first bytes.
 
 use std::io::ErrorKind;
 use std::rc::Rc;
@@ -20,11 +20,11 @@ use crate::preread::Preread;
 use crate::session::{Session, Status};
 
 impl Preread {
-    /// Looks at what the client says until it is known; `received` is what has been read already.
-    /// The session keeps all of it for its content.
+    /// Reads the client's first bytes until their protocol is known; `received` are those already
+    /// read. The session keeps all of them for its content.
     ///
     /// # Errors
-    /// How a session ends whose client says too little or too much.
+    /// The status of the session if the client sends too little or too much.
     pub(crate) async fn look(&self, session: &mut Session, received: Buffer) -> Result<(), Status> {
         let connection = Rc::clone(&session.connection);
         session.doing = " while prereading client data";
@@ -57,8 +57,8 @@ impl Preread {
         Ok(())
     }
 
-    /// Looks at a client's datagrams until its handshake is known, or that it has none. They stay
-    /// for the session's content.
+    /// Reads a client's datagrams until its ClientHello is complete or cannot follow. The datagrams
+    /// stay queued for the session's content.
     async fn look_at_datagrams(
         &self,
         session: &mut Session,
@@ -92,7 +92,7 @@ impl Preread {
         Ok(())
     }
 
-    /// Looks for the beginning of a handshake; `None` where the client says something else.
+    /// Reads the beginning of a TLS handshake; `None` if the client sends something else.
     async fn look_for_hello(
         &self,
         session: &Session,
@@ -117,7 +117,7 @@ impl Preread {
     }
 }
 
-/// Keeps what was seen of a handshake, and has the server of its name serve the session.
+/// Stores the handshake, and selects the server by its name.
 fn note_hello(session: &mut Session, hello: Option<Seen>) {
     let name = hello.as_ref().and_then(|hello| host(&hello.server_name));
     session.preread_hello = hello.map(Box::new);
@@ -126,16 +126,16 @@ fn note_hello(session: &mut Session, hello: Option<Seen>) {
     }
 }
 
-/// More would have to be looked at than may be.
+/// The limit of preread bytes is exceeded.
 fn buffer_full(session: &Session) -> Status {
     logs::error!(session, Error, "preread buffer full");
     Status::BadRequest
 }
 
-/// The client's next bytes.
+/// Receives the client's next bytes.
 ///
 /// # Errors
-/// As in nginx the session of a client that says no more is over.
+/// As in nginx, the session ends if the client sends no more.
 pub(super) async fn receive(
     session: &Session,
     transport: &Transport,

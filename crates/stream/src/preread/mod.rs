@@ -1,11 +1,11 @@
-//! What a client says first, looked at before the session's content: `ssl_preread` and
+//! Prereading of a client's first bytes before the session's content: `ssl_preread` and
 //! `mqtt_preread`.
 //!
 //! <https://nginx.org/en/docs/stream/ngx_stream_ssl_preread_module.html> and
-//! <https://nginx.org/en/docs/stream/ngx_stream_mqtt_preread_module.html>. The bytes stay as they
-//! are for the server that gets the session. RFC 8446 section 4.1.2 (ClientHello), RFC 6066 section
-//! 3 (names), RFC 7301 (ALPN). A ClientHello may come in any number of pieces and records, and in
-//! the first datagrams of a client of QUIC.
+//! <https://nginx.org/en/docs/stream/ngx_stream_mqtt_preread_module.html>. The upstream server gets
+//! the bytes unchanged. RFC 8446 section 4.1.2 (ClientHello), RFC 6066 section 3 (server names),
+//! RFC 7301 (ALPN). A ClientHello may span any number of segments and records, and the first
+//! datagrams of a QUIC client.
 
 pub(crate) mod connect;
 mod initial;
@@ -65,7 +65,7 @@ pub(crate) const DIRECTIVES: &[&dyn Declared] = &[
     &MQTT_PREREAD,
 ];
 
-/// How a server looks at what its clients say first.
+/// The preread settings of a server.
 pub(crate) struct Preread {
     buffer_size: usize,
     timeout: Duration,
@@ -73,7 +73,7 @@ pub(crate) struct Preread {
     of_mqtt: bool,
 }
 
-/// What a server says of it.
+/// Reads the preread settings of a server.
 pub(crate) fn of_server(server: ScopeRef<'_>) -> Result<Preread, Fault> {
     Ok(Preread {
         buffer_size: usize::try_from(server.get(&PREREAD_BUFFER_SIZE)?).unwrap_or(usize::MAX),
@@ -84,7 +84,7 @@ pub(crate) fn of_server(server: ScopeRef<'_>) -> Result<Preread, Fault> {
 }
 
 impl Preread {
-    /// Whether nothing is looked at.
+    /// Whether nothing is preread.
     pub(crate) fn is_off(&self) -> bool {
         !self.of_tls && !self.of_mqtt
     }

@@ -1,7 +1,8 @@
-//! The handshake of TLS in the first datagrams of a client of QUIC.
+//! The TLS handshake in the first datagrams of a QUIC client.
 //!
-//! RFC 9001 section 5.2: the keys of Initial packets follow from the connection ID that the client
-//! has drawn for its first one, so that any observer of that one can remove their protection.
+//! RFC 9001 section 5.2: the keys of Initial packets are derived from the connection ID that the
+//! client has chosen for its first packet, so any observer of that packet can remove their
+//! protection.
 
 use proto::tls::preread::{self, PrereadResult};
 use rustls::Side;
@@ -10,22 +11,22 @@ use rustls::quic::{self, DirectionalKeys, Keys};
 
 use super::initial::{CryptoStream, Version, initial};
 
-/// Bytes that a packet's number has at most; the sample that its protection is made of stands
-/// behind as many.
+/// Maximum length of a packet number, in bytes; the sample for header protection starts at this
+/// distance from the start of the packet number.
 const NUMBER_MAX: usize = 4;
 
-/// The type of records of handshakes.
+/// The record type of handshake messages.
 const HANDSHAKE: u8 = 22;
 
-/// Looks at a client's datagrams one after the other.
+/// Parses a client's datagrams in order.
 pub(super) struct QuicPreread {
-    /// Those of the client's packets, once the first has come.
+    /// The keys of the client's packets, once the first has arrived.
     keys: Option<DirectionalKeys>,
     stream: CryptoStream,
 }
 
 impl QuicPreread {
-    /// One that looks at a ClientHello of so many bytes.
+    /// A parser for a ClientHello of at most `length_max` bytes.
     pub(super) fn new(length_max: usize) -> QuicPreread {
         QuicPreread {
             keys: None,
@@ -33,11 +34,11 @@ impl QuicPreread {
         }
     }
 
-    /// Looks at a further datagram.
+    /// Parses the next datagram.
     pub(super) fn go_on(&mut self, datagram: &[u8]) -> PrereadResult {
         let mut at = 0;
         let mut has_initial = false;
-        // Several packets may come in one datagram; those behind the Initial ones say nothing here.
+        // A datagram may contain several packets; those after the Initial packets are not needed.
         while let Some(found) = initial(datagram, at) {
             if self.keys.is_none() {
                 self.keys = client_keys(found.version, found.destination.of(datagram));
@@ -56,7 +57,8 @@ impl QuicPreread {
             has_initial = true;
             at += packet.len();
         }
-        // What comes behind the first Initial packets, such as data in 0-RTT, may overtake them.
+        // Packets that were sent after the first Initial packets, such as 0-RTT data, may overtake
+        // them.
         if !has_initial && self.keys.is_none() {
             return PrereadResult::Other;
         }
@@ -64,8 +66,8 @@ impl QuicPreread {
     }
 }
 
-/// What the beginning of a handshake comes to. QUIC has no records: it is given one for each time it
-/// is looked at.
+/// Parses the beginning of a handshake. QUIC has no records, so the bytes are wrapped in a record
+/// for each attempt.
 fn hello(message: &[u8]) -> PrereadResult {
     let Ok(length) = u16::try_from(message.len()) else {
         return PrereadResult::Other;
@@ -75,7 +77,7 @@ fn hello(message: &[u8]) -> PrereadResult {
     preread::Preread::default().go_on(&record)
 }
 
-/// The keys of a client whose first packet was sent to this connection ID.
+/// The keys of a client whose first packet has this destination connection ID.
 fn client_keys(version: Version, destination: &[u8]) -> Option<DirectionalKeys> {
     let version = match version {
         Version::V1 => quic::Version::V1,
@@ -86,8 +88,8 @@ fn client_keys(version: Version, destination: &[u8]) -> Option<DirectionalKeys> 
     Some(keys.remote)
 }
 
-/// The frames of a packet, whose number begins at this place of it; `None` where the packet is not
-/// what its keys say.
+/// The frames of a packet whose packet number starts at this offset; `None` if the packet does not
+/// match the keys.
 fn unprotected(keys: &DirectionalKeys, packet: &[u8], number_at: usize) -> Option<Vec<u8>> {
     let mut packet = packet.to_vec();
     let (header, rest) = packet.split_at_mut_checked(number_at)?;
@@ -98,7 +100,7 @@ fn unprotected(keys: &DirectionalKeys, packet: &[u8], number_at: usize) -> Optio
     removed.ok()?;
     let length = usize::from(*first & 0x03) + 1;
     let bytes = number.get(..length)?;
-    // A client's first packets have the first numbers: none of them is cut.
+    // A client's first packet numbers are small, so that they are never truncated.
     let number = bytes
         .iter()
         .fold(0, |sum, byte| sum << 8 | u64::from(*byte));

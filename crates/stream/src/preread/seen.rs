@@ -1,4 +1,4 @@
-//! `$ssl_preread_*` and `$mqtt_preread_*`: what was seen of what a client says first.
+//! `$ssl_preread_*` and `$mqtt_preread_*`: values from a client's first bytes.
 
 use bytes::Bytes;
 use proto::mqtt::Connect;
@@ -7,14 +7,14 @@ use variables::{BuiltinVariable, Evaluate};
 
 use crate::session::Session;
 
-/// What was seen of an MQTT client's CONNECT.
+/// Values from an MQTT client's CONNECT.
 pub(crate) struct SeenConnect {
     client_id: Bytes,
     username: Option<Bytes>,
 }
 
 impl SeenConnect {
-    /// What the packet says that was read of these bytes.
+    /// The values of a packet that was parsed from these bytes.
     pub(crate) fn of(connect: &Connect, packet: &[u8]) -> SeenConnect {
         SeenConnect {
             client_id: Bytes::copy_from_slice(connect.client_id(packet)),
@@ -23,7 +23,7 @@ impl SeenConnect {
     }
 }
 
-/// The variable of a name in lower case, without `$`.
+/// The variable with this name (in lower case, without `$`).
 pub(crate) fn find(name: &str) -> Option<BuiltinVariable<Session>> {
     let evaluate: Evaluate<Session> = match name {
         "ssl_preread_server_name" => |session, out| with(session, out, |hello| &hello.server_name),
@@ -44,7 +44,7 @@ pub(crate) fn find(name: &str) -> Option<BuiltinVariable<Session>> {
     Some(BuiltinVariable::computed(evaluate))
 }
 
-/// A value of the handshake that was seen; not found where there was none.
+/// Appends a value of the handshake; false if there was no handshake.
 fn with(session: &Session, out: &mut Vec<u8>, value: fn(&Seen) -> &[u8]) -> bool {
     let hello = session.preread_hello.as_deref();
     hello.is_some_and(|hello| {
@@ -53,13 +53,13 @@ fn with(session: &Session, out: &mut Vec<u8>, value: fn(&Seen) -> &[u8]) -> bool
     })
 }
 
-/// Appends a value that may not be there; whether it is.
+/// Appends an optional value; returns whether it exists.
 fn found(value: Option<&Bytes>, out: &mut Vec<u8>) -> bool {
     out.extend_from_slice(value.map_or(b"", |value| value));
     value.is_some()
 }
 
-/// A version's name, as OpenSSL gives it.
+/// The name of a TLS version, as in OpenSSL.
 fn version(number: u16) -> &'static str {
     match number {
         2 => "SSLv2",

@@ -1,8 +1,8 @@
-//! A session in the loop over the peers of a group ([`::upstream::try_peers()`]): what it tells of
-//! its tries, how it is connected to a peer, and what is done there.
+//! A session as a caller of the loop over a group's peers ([`::upstream::try_peers()`]): its
+//! attempts, its connections to peers, and the exchange with a peer.
 //!
-//! Over TCP a peer has answered once there is a connection to it. Over UDP there is no telling
-//! whether a peer receives before it sends something: what is asked there is the whole session.
+//! Over TCP, a peer has answered once it is connected. Over UDP, a peer is only known to receive
+//! once it sends something, so the exchange there is the whole session.
 
 use std::cell::Cell;
 use std::convert::Infallible;
@@ -33,10 +33,10 @@ use crate::proxy::securing;
 use crate::session::{Session, Status};
 use crate::subject::WithoutFields;
 
-/// A session that asks.
+/// A session that tries peers.
 pub(super) struct Asker<'a> {
     pub(super) session: &'a mut Session,
-    /// What `sticky` of the group makes of it.
+    /// The session's affinity from the group's `sticky`.
     pub(super) sticking: Option<Sticking>,
 }
 
@@ -71,7 +71,7 @@ impl Subject for Asker<'_> {
 }
 
 impl<'a> Asker<'a> {
-    /// One that any peer will do for.
+    /// A session without affinity.
     pub(super) fn of(session: &'a mut Session) -> Asker<'a> {
         Asker {
             session,
@@ -81,7 +81,7 @@ impl<'a> Asker<'a> {
 }
 
 impl Asker<'_> {
-    /// There is a connection to the peer that is tried.
+    /// Records the connection to the current peer.
     fn note_connected(
         &mut self,
         udp: &str,
@@ -91,7 +91,7 @@ impl Asker<'_> {
         if let Some(attempt) = self.session.attempts.last_mut() {
             attempt.connect_time = Some(attempt.elapsed());
         }
-        // The system is asked only for a line that is written.
+        // The system is asked for the address only if the line is logged.
         if self.admits(Level::Info)
             && let Some(local) = local()
         {
@@ -105,10 +105,10 @@ impl Asker<'_> {
 }
 
 impl Caller for Asker<'_> {
-    /// Further datagrams of a client come to its session for as long as that is listed.
+    /// Assigns further datagrams of the client to its session until dropped.
     type Client = Option<Listed>;
 
-    /// As in nginx nobody looks whether a client goes while peers are tried.
+    /// As in nginx, a closed client is not detected while peers are tried.
     type Gone = Infallible;
 
     fn gone(_: &mut Option<Listed>) -> impl Future<Output = Infallible> {
@@ -159,12 +159,12 @@ impl Caller for Asker<'_> {
     fn try_failed(&mut self, _: &AttemptFailure) {}
 }
 
-/// Connections to peers, for bytes.
+/// Connections to peers, for TCP.
 pub(super) struct ByConnection<'a> {
     pub(super) settings: &'a Proxy,
-    /// What sockets are to be.
+    /// The socket options.
     pub(super) socket: Socket,
-    /// What TLS is to be, where it is spoken.
+    /// The TLS settings, if TLS is used.
     pub(super) secured: Option<&'a Secured>,
 }
 
@@ -230,13 +230,13 @@ impl PeerProtocol<Asker<'_>> for ByConnection<'_> {
     }
 }
 
-/// Sockets that are connected to peers, which are told nothing by that, for datagrams.
+/// Connected UDP sockets for peers; connecting them sends nothing.
 pub(super) struct ByDatagrams<'a> {
     pub(super) settings: &'a Proxy,
-    /// What sockets are to be.
+    /// The socket options.
     pub(super) socket: Socket,
     pub(super) client: &'a DatagramEnd,
-    /// Whether a peer has been found, so that the client's datagrams are taken.
+    /// Whether a peer was selected, so that the client's datagrams are taken.
     pub(super) has_begun: Cell<bool>,
 }
 
@@ -287,16 +287,16 @@ impl PeerProtocol<Asker<'_>> for ByDatagrams<'_> {
         Ok(ended.status)
     }
 
-    /// What has come of the client has been passed on.
+    /// The client's datagrams have been forwarded and are not kept.
     fn can_be_repeated(&self) -> bool {
         false
     }
 }
 
-/// What is done with datagrams, as log lines say it.
+/// The action of sessions over UDP in log lines.
 const DATAGRAMS: &str = "while proxying connection";
 
-/// The try under way, if there is one, is over.
+/// Ends the current attempt, if there is one.
 pub(super) fn note_end(session: &mut Session) {
     if let Some(attempt) = session.attempts.last_mut()
         && attempt.session_time.is_none()

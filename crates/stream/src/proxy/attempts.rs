@@ -1,20 +1,20 @@
-//! Tries of a session at upstream peers: for `$upstream_*` and log lines.
+//! Attempts of a session at upstream peers: for `$upstream_*` and log lines.
 
 use std::cell::Cell;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 
-/// One try at one peer.
+/// One attempt at one peer.
 pub(crate) struct Attempt {
-    /// The peer's address, or the group's name where none was left to be asked.
+    /// The peer's address, or the group's name if no peer was available.
     pub(crate) peer: Bytes,
     pub(crate) began: Instant,
-    /// Until the connection stood; `None` where it never did.
+    /// Time until the connection was established; `None` if it was not.
     pub(crate) connect_time: Option<Duration>,
-    /// Until the peer's first byte.
+    /// Time until the peer's first byte.
     pub(crate) first_byte_time: Cell<Option<Duration>>,
-    /// Until the peer was done with, once it is.
+    /// Duration of the attempt, once it has ended.
     pub(crate) session_time: Option<Duration>,
     /// Bytes received from the peer.
     pub(crate) received: Cell<u64>,
@@ -23,7 +23,7 @@ pub(crate) struct Attempt {
 }
 
 impl Attempt {
-    /// A try that begins now.
+    /// An attempt that starts now.
     pub(crate) fn at(peer: Bytes) -> Attempt {
         Attempt {
             peer,
@@ -36,7 +36,7 @@ impl Attempt {
         }
     }
 
-    /// The time since the try began.
+    /// The time since the attempt started.
     pub(crate) fn elapsed(&self) -> Duration {
         engine::now().saturating_duration_since(self.began)
     }

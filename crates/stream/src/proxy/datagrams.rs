@@ -1,5 +1,5 @@
-//! Datagrams both ways between a client and its peer, until as many have been answered as are
-//! expected, or both ends are silent for too long.
+//! Forwarding of datagrams between a client and its peer, until the expected number of responses
+//! has been received, or both ends are silent for too long.
 
 use std::cell::Cell;
 use std::io::{self, ErrorKind};
@@ -17,23 +17,23 @@ use crate::datagrams::Listed;
 use crate::session::{Session, Status};
 use crate::subject::{SessionBytes, WithoutFields};
 
-/// How long answers are awaited that are on their way when the time of a session is over.
+/// How long pending responses are awaited after a session's time limit.
 const ANSWERS_LATE_MAX: Duration = Duration::from_secs(5);
 
-/// How a session has ended.
+/// The end of a session.
 pub(super) struct Ended {
     pub(super) status: Status,
     /// Whether the peer was at fault.
     pub(super) has_peer_failed: bool,
 }
 
-/// Why no more datagrams are carried.
+/// Why forwarding ended.
 enum Reason {
-    /// As many answers have come as were expected.
+    /// The expected number of responses has been received.
     Done,
-    /// Nothing came either way for too long.
+    /// Nothing was received from either end for too long.
     Silence,
-    /// The session has lived for as long as it may.
+    /// The session has reached its time limit.
     TimeIsOver,
     /// The process ends, or another client needs the place.
     Shutdown,
@@ -48,17 +48,17 @@ struct Relay<'a> {
     client: &'a DatagramEnd,
     upstream: &'a DatagramSocket,
     began: Instant,
-    /// When a datagram was last carried.
+    /// The time of the last forwarded datagram.
     active: Instant,
-    /// Datagrams of the client.
+    /// Number of datagrams from the client.
     requests: u64,
-    /// Datagrams of the peer, its refusals included as in nginx.
+    /// Number of datagrams from the peer, including network errors, as in nginx.
     responses: u64,
     has_peer_failed: bool,
 }
 
-/// Carries datagrams both ways, and logs how that ends. Once the client has sent as many as a
-/// session may have, its next one is no longer `listed` for this one.
+/// Forwards datagrams in both directions, and logs the end. Once the client has sent the maximum
+/// number of datagrams of a session, further ones are no longer `listed` for it.
 pub(super) async fn run(
     session: &mut Session,
     settings: &Proxy,
@@ -82,7 +82,7 @@ pub(super) async fn run(
         match relay.carry_one(session).await {
             Ok(()) => {}
             Err(Reason::TimeIsOver) => {
-                // What the client sends from now on begins another session.
+                // The client's further datagrams start another session.
                 drop(listed.take());
                 let until = engine::now() + ANSWERS_LATE_MAX.min(settings.timeout);
                 relay.await_answers(session, Some(until)).await;
@@ -110,7 +110,7 @@ pub(super) async fn run(
 }
 
 impl Relay<'_> {
-    /// Waits for a datagram of either end and passes it on.
+    /// Waits for a datagram from either end and forwards it.
     async fn carry_one(&mut self, session: &mut Session) -> Result<(), Reason> {
         let over_at = self.settings.session_time.map(|time| session.began + time);
         if over_at.is_some_and(|over_at| engine::now() >= over_at) {
@@ -123,7 +123,7 @@ impl Relay<'_> {
             .map_or(0, |last| last.received.get());
         let client_from = self.ready_at(upload, session.received.get());
         let upstream_from = self.ready_at(download, attempt_received);
-        // A session that its rate holds back is not silent.
+        // A session that its rate limit delays is not silent.
         let held_until = client_from.max(upstream_from).unwrap_or(self.active);
         let silent_at = self.active.max(held_until) + self.settings.timeout;
         let from_client = async {
@@ -152,8 +152,8 @@ impl Relay<'_> {
         }
     }
 
-    /// When more may be read where a rate bounds what has been received so far, as nginx counts: by
-    /// whole seconds, the one under way included.
+    /// The time at which more may be read under a rate limit. As in nginx, whole seconds are
+    /// counted, including the current one.
     fn ready_at(&self, rate: u64, received: u64) -> Option<Instant> {
         if rate == 0 {
             return None;
@@ -166,7 +166,7 @@ impl Relay<'_> {
         (excess > 0).then(|| engine::now() + Duration::from_millis(wait))
     }
 
-    /// Passes a client's datagram on to the peer.
+    /// Forwards a client's datagram to the peer.
     async fn pass_up(&mut self, session: &mut Session, bytes: Buffer) -> Result<(), Reason> {
         self.note_use(session);
         self.requests += 1;
@@ -186,7 +186,7 @@ impl Relay<'_> {
         if let Err(error) = &sent
             && error.kind() == ErrorKind::ConnectionRefused
         {
-            // The network tells of the datagram before, and has not taken this one.
+            // The error is about an earlier datagram; this one has not been sent.
             self.responses += 1;
             self.tell_refusal(session, error);
             sent = send(self.upstream, datagram).await;
@@ -204,7 +204,7 @@ impl Relay<'_> {
         Ok(())
     }
 
-    /// Passes the peer's datagram on to the client.
+    /// Forwards the peer's datagram to the client.
     fn pass_down(&mut self, session: &mut Session, answer: io::Result<Datagram<Buffer>>) {
         self.note_use(session);
         self.responses += 1;
@@ -225,21 +225,20 @@ impl Relay<'_> {
         add(&session.sent, length);
     }
 
-    /// The network has said that a datagram did not reach the peer.
+    /// Logs a network error: a datagram did not reach the peer.
     fn tell_refusal(&mut self, session: &mut Session, error: &io::Error) {
         self.has_peer_failed = true;
         session.doing = " while proxying and reading from upstream";
         logs::error!(session, Error, "recv() failed {}", Errno(error));
     }
 
-    /// The session is to end. What has been asked is answered first: unlike nginx, which drops the
-    /// answer.
+    /// Ends the session after the pending responses, which nginx would drop.
     async fn finish(&mut self, session: &mut Session) -> Result<(), Reason> {
         Err(self.await_answers(session, None).await)
     }
 
-    /// Passes on what still comes of the peer, until as much has come as was asked for: of which it
-    /// is not known, one answer to each datagram.
+    /// Forwards the peer's pending responses, until all are received. If their number is not
+    /// configured, one response per datagram is assumed.
     async fn await_answers(&mut self, session: &mut Session, until: Option<Instant>) -> Reason {
         let expected = self.settings.responses.unwrap_or(1);
         while self.responses < expected.saturating_mul(self.requests) {
@@ -260,13 +259,13 @@ impl Relay<'_> {
         self.client.note_use(&session.connection.worker);
     }
 
-    /// Whether every response has come, if it is known how many there are.
+    /// Whether all responses have been received, if their number is configured.
     fn has_every_response(&self) -> bool {
         let expected = self.settings.responses;
         expected.is_some_and(|each| self.responses >= each.saturating_mul(self.requests))
     }
 
-    /// Logs how the session ends.
+    /// Logs the end of the session.
     fn tell(&self, session: &Session, reason: &Reason) -> Status {
         let what = match reason {
             Reason::Done => "udp done",

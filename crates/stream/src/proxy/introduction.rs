@@ -1,4 +1,5 @@
-//! `proxy_protocol`: what a session's server behind is told of its client before anything else.
+//! `proxy_protocol`: the PROXY protocol header, which tells upstream servers about a session's
+//! client.
 //!
 //! <https://nginx.org/en/docs/stream/ngx_stream_proxy_module.html#proxy_protocol>
 
@@ -10,7 +11,7 @@ use transport::tls::told;
 
 use crate::session::Session;
 
-/// Sends the header to a peer that has just been connected to, where one is written.
+/// Sends the header to a newly connected peer, if enabled.
 pub(super) fn push(session: &Session, version: Option<Version>, transport: &Transport) {
     let introduction = of_session(session, version);
     if introduction.is_empty() {
@@ -23,7 +24,7 @@ pub(super) fn push(session: &Session, version: Option<Version>, transport: &Tran
     transport.start_send();
 }
 
-/// The header for a session; empty where none is written.
+/// The header of a session; empty if disabled.
 pub(super) fn of_session(session: &Session, version: Option<Version>) -> Bytes {
     let Some(version) = version else {
         return Bytes::new();

@@ -1,7 +1,7 @@
-//! `proxy_pass`: a session is passed on to a peer of a group.
+//! `proxy_pass`: proxies a session to a peer of a group.
 //!
-//! Peers are tried by the loop that all protocols have ([`asking`]) until one can be connected to;
-//! then bytes ([`relay`]) or datagrams ([`datagrams`]) are carried both ways.
+//! Peers are tried by the loop that all protocols share ([`asking`]) until one can be connected to;
+//! then bytes ([`relay`]) or datagrams ([`datagrams`]) are forwarded in both directions.
 
 mod asking;
 pub(crate) mod attempts;
@@ -38,7 +38,7 @@ use asking::{Asker, ByConnection, ByDatagrams, note_end};
 use settings::{Proxy, Target};
 use sticking::Sticking;
 
-/// Passes the session on; how it ends.
+/// Proxies the session; returns its final status.
 pub(crate) async fn serve(
     session: &mut Session,
     settings: &Proxy,
@@ -65,7 +65,7 @@ pub(crate) async fn serve(
     status
 }
 
-/// Carries a client's bytes to a peer, and the peer's back.
+/// Forwards bytes between a client and a peer.
 async fn stream(
     session: &mut Session,
     settings: &Proxy,
@@ -96,7 +96,7 @@ async fn stream(
         Err(gone) => match gone {},
     };
     let sticking = asker.sticking.take();
-    // The peer has the session until the lease is dropped.
+    // The session occupies the peer until the lease is dropped.
     let Answered {
         connection,
         lease,
@@ -114,7 +114,7 @@ async fn stream(
     Status::Ok
 }
 
-/// Carries a client's datagrams to a peer, and the peer's back.
+/// Forwards datagrams between a client and a peer.
 async fn exchange(
     session: &mut Session,
     settings: &Proxy,
@@ -152,7 +152,7 @@ async fn exchange(
     }
 }
 
-/// Tells the balancer how long it has taken to connect.
+/// Reports the connect time to the balancer.
 fn note_began(session: &Session, lease: &RefCell<Option<Lease>>) {
     if let Some(lease) = &mut *lease.borrow_mut()
         && let Some(time) = session.attempts.last().and_then(|last| last.connect_time)
@@ -161,7 +161,7 @@ fn note_began(session: &Session, lease: &RefCell<Option<Lease>>) {
     }
 }
 
-/// Tells the balancer of a session over UDP, which is over.
+/// Reports the first byte time of a finished session over UDP to the balancer.
 fn note_first_byte(session: &Session, lease: &RefCell<Option<Lease>>) {
     note_began(session, lease);
     if let Some(lease) = &mut *lease.borrow_mut()
@@ -172,7 +172,7 @@ fn note_first_byte(session: &Session, lease: &RefCell<Option<Lease>>) {
     }
 }
 
-/// The servers that variables have named, or how the session ends.
+/// The group for a target with variables, or the final status of the session.
 async fn group_at(session: &Session, settings: &Proxy, text: &[u8]) -> Result<Arc<Group>, Status> {
     let shown = Printable(text);
     let written = match address::parse(text) {
@@ -200,7 +200,7 @@ async fn group_at(session: &Session, settings: &Proxy, text: &[u8]) -> Result<Ar
     }
 }
 
-/// The servers at the addresses of a name, or how the session ends.
+/// The group of a name's addresses, or the final status of the session.
 async fn look_up(
     session: &Session,
     settings: &Proxy,

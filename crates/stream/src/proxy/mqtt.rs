@@ -1,8 +1,8 @@
-//! `mqtt`: a client of MQTT is waited for until it has said who it is, and its server behind is
-//! told so in other words.
+//! `mqtt`: waits for an MQTT client's CONNECT packet, and sends a changed one to the upstream
+//! server.
 //!
 //! <https://nginx.org/en/docs/stream/ngx_stream_mqtt_filter_module.html>, of NGINX Plus. Only the
-//! client's first packet is looked at; all that comes behind it is carried as it is.
+//! client's first packet is parsed; all later bytes are forwarded unchanged.
 
 use std::time::Duration;
 
@@ -99,19 +99,19 @@ fn assignment(line: &Line) -> Result<(Field, Template), Fault> {
     Ok((field, Template::parse(line.argument(1))?))
 }
 
-/// What is made of a client's first packet.
+/// The changes to a client's first packet.
 pub(crate) struct Mqtt {
-    /// Bytes that it may have.
+    /// Maximum length of the packet, in bytes.
     length_max: usize,
-    /// How long it may take to come.
+    /// Time limit for the packet to arrive.
     timeout: Duration,
     assignments: Box<[(Field, Text<Session>)]>,
 }
 
-/// What a server says of it; `None` where MQTT is not spoken.
+/// The MQTT settings of a server; `None` if MQTT is off.
 ///
 /// # Errors
-/// A value of `mqtt_set_connect` that cannot be compiled.
+/// If a value of `mqtt_set_connect` cannot be compiled.
 pub(super) fn of_server(
     compiler: &Compiler<'_>,
     server: ScopeRef<'_>,
@@ -132,10 +132,10 @@ pub(super) fn of_server(
 }
 
 impl Mqtt {
-    /// Waits for a client's CONNECT, and keeps for the session what its server is to get of it.
+    /// Waits for a client's CONNECT, and stores the packet for the upstream server in the session.
     ///
     /// # Errors
-    /// How a session ends whose client sends none.
+    /// The final status of the session if the client sends no CONNECT.
     pub(super) async fn prepare(
         &self,
         session: &mut Session,
@@ -169,7 +169,7 @@ impl Mqtt {
         Ok(())
     }
 
-    /// The packet as the session's server gets it.
+    /// The packet for the upstream server.
     fn rewrite(
         &self,
         session: &mut Session,
@@ -178,7 +178,7 @@ impl Mqtt {
     ) -> Result<Vec<u8>, Status> {
         let evaluate = |(field, text): &(Field, Text<Session>)| (*field, text.evaluate(session));
         let values: Vec<(Field, Bytes)> = self.assignments.iter().map(evaluate).collect();
-        // As with other lists the line that stands last counts.
+        // As in other lists, the last of several values counts.
         let of = |wanted: Field| {
             let found = values.iter().rev().find(|(field, _)| *field == wanted);
             found.map(|(_, value)| &**value)

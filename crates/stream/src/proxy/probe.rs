@@ -1,4 +1,4 @@
-//! A server is asked on our own account: connections and sockets as sessions would have them.
+//! Connections of health checks, made with the settings of a server's sessions.
 
 use ::upstream::connecting::not_connected;
 use ::upstream::{AttemptError, CONNECTING, ConnectionRoom, PeerProtocol as _};
@@ -13,19 +13,19 @@ use super::securing;
 use super::settings::Proxy;
 use crate::session::Session;
 
-/// Why a server is not connected to.
+/// Why a connection to a server failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NotConnected {
-    /// The server has failed at this.
+    /// The server has failed in this step.
     ByPeer(&'static str),
-    /// Something of ours has failed, which tells nothing of the server.
+    /// A local failure, which does not count against the server.
     ByUs,
 }
 
-/// The server that is asked.
+/// The server to probe.
 pub(crate) struct ProbedPeer<'a> {
     pub(crate) settings: &'a Proxy,
-    /// The name of its group, which TLS takes for the host.
+    /// The name of its group, which TLS uses as the host.
     pub(crate) group: &'a [u8],
     pub(crate) name: Bytes,
     pub(crate) address: &'a Address,
@@ -35,7 +35,7 @@ impl ProbedPeer<'_> {
     /// Connects as a session does, with TLS and the header of the PROXY protocol.
     ///
     /// # Errors
-    /// There is no connection, which has been logged.
+    /// If there is no connection, which has been logged.
     pub(crate) async fn connect(&self, session: &mut Session) -> Result<Transport, NotConnected> {
         let settings = self.settings;
         let Ok(secured) = securing::prepare(session, settings, self.group).await else {
@@ -54,10 +54,10 @@ impl ProbedPeer<'_> {
         }
     }
 
-    /// A socket whose datagrams go to the server.
+    /// A socket that is connected to the server, for datagrams.
     ///
     /// # Errors
-    /// There is none, which has been logged.
+    /// If there is no socket, which has been logged.
     pub(crate) async fn connect_datagrams(
         &self,
         session: &mut Session,

@@ -1,5 +1,5 @@
-//! Bytes both ways between a client and its peer, until one end closes (with `proxy_half_close`,
-//! until both do) or both are silent for too long.
+//! Forwarding of bytes between a client and its peer, until one end closes (with
+//! `proxy_half_close`, until both do) or both are silent for too long.
 
 use std::cell::{Cell, RefCell};
 use std::io::{self, ErrorKind};
@@ -14,14 +14,14 @@ use super::settings::{Proxy, Rates};
 use crate::session::Session;
 use crate::subject::{SessionBytes, WithoutFields};
 
-/// Why no more bytes are carried one way.
+/// Why forwarding in one direction ended.
 enum Ended {
-    /// Their sender has closed its way to us, or its connection has failed: nginx tells no
-    /// difference. Everything of it has been taken.
+    /// The sender has closed its direction, or its connection has failed: nginx does not
+    /// distinguish the two. All received bytes have been taken.
     Closed,
-    /// Nothing came or left either way for too long.
+    /// Nothing was received or sent in either direction for too long.
     Silence,
-    /// The session has lived for as long as it may.
+    /// The session has reached its time limit.
     TimeIsOver,
 }
 
@@ -32,37 +32,37 @@ enum RelayEnd {
     Upstream,
 }
 
-/// Who is told when a peer's first byte has come.
+/// The receivers of a peer's first byte time.
 #[derive(Clone, Copy)]
 struct FirstByte<'a> {
     time: &'a Cell<Option<Duration>>,
-    /// What the peer has the session by: its group may be measuring.
+    /// The session's lease of the peer: its group may measure the time.
     lease: &'a RefCell<Option<Lease>>,
 }
 
-/// One of the two ways.
+/// One of the two directions.
 struct RelayDirection<'a> {
     from: &'a Transport,
     to: &'a Transport,
     /// Bytes received from the sender.
     received: &'a Cell<u64>,
-    /// Bytes that the receiver has taken.
+    /// Bytes that have been sent to the receiver.
     sent: &'a Cell<u64>,
-    /// Bytes that it has been given so far, what introduces the sender included.
+    /// Bytes queued for the receiver so far, including the PROXY protocol header.
     pushed: Cell<u64>,
-    /// Bytes a second; 0 is no limit.
+    /// Bytes per second; 0 means unlimited.
     rate: u64,
     settings: &'a Proxy,
     began: Instant,
-    /// When a byte was last carried either way.
+    /// The time of the last forwarded byte in either direction.
     active: &'a Cell<Instant>,
-    /// Ways that are held back by their rate: meanwhile the session is not silent.
+    /// Number of directions that their rate limit delays: meanwhile the session is not silent.
     held_back: &'a Cell<u8>,
-    /// Who is told of the sender's first byte, where that is asked for.
+    /// The receivers of the sender's first byte time, if needed.
     first_byte: Option<FirstByte<'a>>,
 }
 
-/// Carries bytes both ways, and logs how that ends.
+/// Forwards bytes in both directions, and logs the end.
 pub(super) async fn run(
     session: &Session,
     (settings, rates): (&Proxy, Rates),
@@ -127,7 +127,7 @@ pub(super) async fn run(
     tell(session, side, &ended);
 }
 
-/// Goes on until both ends have closed; which of them was the last.
+/// Continues until both ends have closed; returns which end closed last.
 async fn both(up: &RelayDirection<'_>, down: &RelayDirection<'_>) -> (RelayEnd, Ended) {
     let (mut upwards, mut downwards) = (std::pin::pin!(up.carry()), std::pin::pin!(down.carry()));
     match either(upwards.as_mut(), downwards.as_mut()).await {
@@ -166,9 +166,9 @@ fn tell(session: &Session, side: RelayEnd, ended: &Ended) {
 }
 
 impl RelayDirection<'_> {
-    /// Carries bytes until their sender closes and the receiver has taken all of them, or until
-    /// there is silence. Each way waits for its own receiver alone, so that an end which does not
-    /// read holds up nothing else.
+    /// Forwards bytes until the sender closes and the receiver has taken all of them, or until both
+    /// ends are silent. Each direction waits only for its own receiver, so that an end which does
+    /// not read does not block the other direction.
     async fn carry(&self) -> Ended {
         loop {
             match self.receive().await {
@@ -188,7 +188,7 @@ impl RelayDirection<'_> {
         }
     }
 
-    /// Passes on what has been received already.
+    /// Forwards bytes that have been received.
     fn pass_on(&self, bytes: Bytes) {
         self.pass_on_as(bytes.len() as u64, bytes);
     }
@@ -204,7 +204,7 @@ impl RelayDirection<'_> {
         }
     }
 
-    /// What has come next; `None` at the end of what the sender has to say.
+    /// Receives the next bytes; `None` at the end of the sender's data.
     async fn receive(&self) -> Result<Option<Bytes>, Ended> {
         let timeout = self.settings.timeout;
         loop {
@@ -226,8 +226,8 @@ impl RelayDirection<'_> {
         }
     }
 
-    /// Waits until no more than `limit` bytes wait for the receiver, as long as it takes some of
-    /// them in time. A receiver that has gone wants nothing any more.
+    /// Waits until at most `limit` bytes are queued for the receiver, as long as it takes some of
+    /// them in time. Returns at once if the receiver is gone.
     async fn wait_for_receiver(&self, limit: usize) -> Result<(), Ended> {
         let timeout = self.settings.timeout;
         let mut backlog = self.to.backlog();
@@ -254,8 +254,8 @@ impl RelayDirection<'_> {
         Ok(())
     }
 
-    /// Passes on what has been received, no faster than the rate allows, as nginx counts: by whole
-    /// seconds, the one under way included, and as long as each part takes at that rate.
+    /// Forwards received bytes within the rate limit. As in nginx, whole seconds are counted,
+    /// including the current one, and each part takes as long as the rate requires.
     async fn pass_at_rate(&self, mut bytes: Bytes) {
         if self.rate == 0 {
             return self.pass_on(bytes);
@@ -276,7 +276,7 @@ impl RelayDirection<'_> {
         }
     }
 
-    /// Waits for as long as so many bytes take at the rate, and some milliseconds more.
+    /// Waits for the time of this many bytes at the rate limit, plus `more` milliseconds.
     async fn hold_back(&self, bytes: u64, more: u64) {
         let milliseconds = bytes.saturating_mul(1000) / self.rate.max(1) + more;
         if milliseconds > 0 {
@@ -287,8 +287,8 @@ impl RelayDirection<'_> {
         }
     }
 
-    /// Whether nothing has been carried for too long, at the end of a wait for that; the other way
-    /// may have been active meanwhile.
+    /// Whether nothing has been forwarded for too long, checked after a timeout; the other
+    /// direction may have been active in the meantime.
     fn is_silent(&self) -> bool {
         let now = engine::now();
         if self.held_back.get() > 0 {
@@ -297,7 +297,7 @@ impl RelayDirection<'_> {
         now >= self.active.get() + self.settings.timeout
     }
 
-    /// Counts what the receiver has taken so far.
+    /// Counts the bytes that the receiver has taken so far.
     fn note_sent(&self) {
         let waiting = self.to.backlog() as u64;
         self.sent.set(self.pushed.get().saturating_sub(waiting));

@@ -1,4 +1,4 @@
-//! Securing what goes to the servers that sessions are passed on to.
+//! TLS for connections to upstream servers.
 
 use logs::network::TIMED_OUT;
 use transport::Transport;
@@ -8,10 +8,10 @@ use super::settings::Proxy;
 use crate::proxy::tls::{ProxyTls, names};
 use crate::session::{Session, Status};
 
-/// Name and certificate for a session that goes to this host, where TLS is spoken.
+/// The server name and the certificate for a session to this host, if TLS is used.
 ///
 /// # Errors
-/// How the session ends whose certificate cannot be loaded.
+/// The final status of the session if the certificate cannot be loaded.
 pub(super) async fn prepare(
     session: &mut Session,
     settings: &Proxy,
@@ -36,10 +36,10 @@ pub(super) async fn prepare(
     Ok(Some(secured.offering(offered, generation)))
 }
 
-/// Makes a connection to a peer secure, where that is wanted.
+/// Performs the TLS handshake with a peer, if TLS is used.
 ///
 /// # Errors
-/// They have been logged, and tell of the peer.
+/// Errors have been logged, and count against the peer.
 pub(super) async fn shake_hands(
     session: &mut Session,
     settings: &Proxy,

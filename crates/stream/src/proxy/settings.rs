@@ -1,4 +1,4 @@
-//! What a server says of its upstreams.
+//! The proxy settings of a server.
 //!
 //! <https://nginx.org/en/docs/stream/ngx_stream_proxy_module.html>
 
@@ -20,7 +20,7 @@ use super::tls::{self, ProxyTls};
 use crate::session::Session;
 use crate::upstream::Group;
 
-/// Where a directive of a server's upstreams may stand.
+/// The contexts of the proxy directives.
 const CONTEXTS: Contexts = Contexts::STREAM.or(Contexts::STREAM_SERVER);
 
 static PROXY_PASS: Setting<Pass> = Setting::new("proxy_pass", &["address"], |setter| {
@@ -88,7 +88,7 @@ static PROXY_SESSION_TIME: Setting<Duration> = Setting::new(
              when it is over, and with UDP the client's next datagram begins another session.",
 );
 
-/// The size of the line, whose name may be an old one.
+/// Parses a buffer size, whose directive may have an old name.
 fn buffer_size(setter: &Setter<'_>) -> Result<u64, Fault> {
     let name = &setter.first().name;
     if &*name.bytes != b"proxy_buffer_size" && !setter.is_default() {
@@ -184,7 +184,7 @@ static PROXY_BIND: Setting<BindLine> = Setting::new(
      CAP_NET_RAW for that, and routes must lead the servers' answers back.",
 );
 
-/// The directives about the sockets of connections.
+/// The socket directives.
 const SOCKETS: SocketDirectives = SocketDirectives {
     bind: &PROXY_BIND,
     keepalive: &PROXY_SOCKET_KEEPALIVE,
@@ -228,45 +228,45 @@ pub(crate) const DIRECTIVES: &[&dyn Declared] = &[
     &PROXY_PROTOCOL,
 ];
 
-/// A line of `proxy_pass`.
+/// A `proxy_pass` directive.
 #[derive(Clone)]
 struct Pass {
     template: Template,
     word: Word,
 }
 
-/// Whom sessions are passed on to, and how.
+/// The target of sessions, and the proxy settings.
 pub(crate) struct Proxy {
     pub(crate) target: Target,
-    /// Silence of both ends for so long ends the session.
+    /// A session ends if both ends are silent for this long.
     pub(crate) timeout: Duration,
-    /// The longest life of a session, if it has one.
+    /// Time limit of a session, if any.
     pub(crate) session_time: Option<Duration>,
-    /// Bytes that may wait for one end before the other is not read on.
+    /// Maximum number of bytes queued for one end before reading from the other pauses.
     pub(crate) buffer_size: usize,
     pub(crate) half_close: bool,
-    /// Bytes a second that are read from the client; 0 is no limit.
+    /// Limit of bytes per second read from the client; 0 means unlimited.
     upload_rate: Size<Session>,
-    /// Bytes a second that are read from the server; 0 is no limit.
+    /// Limit of bytes per second read from the server; 0 means unlimited.
     download_rate: Size<Session>,
     pub(crate) tries: RetryPolicy,
-    /// What the sockets of connections are.
+    /// The options of upstream sockets.
     pub(crate) socket: SocketSettings<Session>,
-    /// Who looks up names that variables give.
+    /// The resolver of names from variables.
     pub(crate) resolving: Arc<Resolving>,
-    /// In which version a server is told who the client is.
+    /// The version of the PROXY protocol header to send, if any.
     pub(crate) proxy_protocol: Option<Version>,
-    /// What is made of a client's MQTT, where that is spoken.
+    /// The MQTT settings, if MQTT is on.
     pub(crate) mqtt: Option<Mqtt>,
-    /// TLS towards servers; `None` where they are spoken to in the clear.
+    /// TLS to upstream servers; `None` for unencrypted connections.
     pub(crate) tls: Option<ProxyTls>,
-    /// Datagrams of a client that a session may have; 0 is no limit.
+    /// Maximum number of a client's datagrams per session; 0 means unlimited.
     pub(crate) requests: u64,
-    /// Datagrams that answer each of the client's, if that is known.
+    /// Number of responses to each datagram of the client, if configured.
     pub(crate) responses: Option<u64>,
 }
 
-/// Bytes a second that are read of either end; 0 is no limit.
+/// Limits of bytes per second read from either end; 0 means unlimited.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Rates {
     pub(crate) upload: u64,
@@ -274,7 +274,7 @@ pub(crate) struct Rates {
 }
 
 impl Proxy {
-    /// How fast a session may be.
+    /// The rate limits of a session.
     pub(crate) fn rates(&self, session: &mut Session) -> Rates {
         Rates {
             upload: self.upload_rate.evaluate(session, ""),
@@ -283,15 +283,14 @@ impl Proxy {
     }
 }
 
-/// Whom sessions are passed on to.
+/// The target of sessions.
 pub(crate) enum Target {
     Group(Arc<Group>),
-    /// Those that the text names.
+    /// The servers that the text names.
     Text(Text<Session>),
 }
 
-/// What a server says of its upstreams, if it passes sessions on, and the place of its
-/// `proxy_pass`.
+/// The proxy settings of a server, if it has a `proxy_pass`, and the position of that directive.
 pub(crate) fn of_server(
     compiler: &Compiler<'_>,
     server: ScopeRef<'_>,
@@ -323,7 +322,7 @@ pub(crate) fn of_server(
     Ok(Some((proxy, place.unwrap_or_default())))
 }
 
-/// For how long and how often peers are tried.
+/// The limits of attempts at peers.
 fn tries(server: ScopeRef<'_>) -> Result<RetryPolicy, Fault> {
     let next_upstream = if server.get(&PROXY_NEXT_UPSTREAM)? {
         Causes::ERROR.with(Causes::TIMEOUT)
@@ -333,7 +332,8 @@ fn tries(server: ScopeRef<'_>) -> Result<RetryPolicy, Fault> {
     Ok(RetryPolicy {
         connect_timeout: server.get(&PROXY_CONNECT_TIMEOUT)?,
         send_timeout: server.get(&PROXY_TIMEOUT)?,
-        // As in nginx what a client sends meanwhile stays with the kernel, and so does its end.
+        // As in nginx, data that a client sends in the meantime stays in the kernel, and so does
+        // its close.
         ignore_client_abort: true,
         next_upstream,
         next_upstream_tries: count(server.get(&PROXY_NEXT_UPSTREAM_TRIES)?),

@@ -1,7 +1,7 @@
-//! How a session finds the server that those before it have had: see `sticky`.
+//! Session affinity: how a session finds the server of earlier sessions; see `sticky`.
 //!
-//! What a session belongs to is remembered once there is a connection to its server, and again when
-//! the session ends, so that it is not forgotten while a long one lasts that others follow.
+//! The affinity is stored once the server is connected, and again when the session ends, so that it
+//! does not expire during a long session.
 
 use std::sync::Arc;
 
@@ -12,19 +12,20 @@ use rules::upstream::sticky::{Affinity, Lesson};
 use crate::session::Session;
 use crate::upstream::Group;
 
-/// One session's way to the server that it belongs to.
+/// The affinity of one session.
 pub(super) struct Sticking {
     affinity: Arc<Affinity<Session>>,
-    /// The name of the server, or what one is remembered by; empty where the session brings none.
+    /// The identifier of the server, or the key of a learned affinity; empty if the session has
+    /// none.
     id: Bytes,
-    /// The name of the server that has been chosen and has not failed.
+    /// The identifier of the server that was selected and has not failed.
     server: Option<Bytes>,
-    /// What has been learned once there was a connection.
+    /// The affinity that was learned once the server was connected.
     lesson: Option<Lesson>,
 }
 
 impl Sticking {
-    /// What `sticky` of a group makes of a session; `None` where none is written.
+    /// The affinity of a session; `None` if the group has no `sticky`.
     pub(super) fn begin(group: &Group, session: &mut Session) -> Option<Sticking> {
         let affinity = Arc::clone(group.sticky()?);
         Some(Sticking {
@@ -35,22 +36,23 @@ impl Sticking {
         })
     }
 
-    /// The name of the server that is wanted; looked up for each try, since others go on learning.
+    /// The identifier of the preferred server; looked up for each attempt, since other sessions may
+    /// learn in the meantime.
     pub(super) fn wanted(&self, subject: &impl Subject) -> Option<Bytes> {
         self.affinity.wanted(subject, &self.id)
     }
 
-    /// The server of this name has been chosen.
+    /// Records the selected server.
     pub(super) fn chosen(&mut self, server: Bytes) {
         self.server = Some(server);
     }
 
-    /// The server chosen last has failed.
+    /// Records that the last selected server has failed.
     pub(super) fn has_failed(&mut self) {
         (self.server, self.lesson) = (None, None);
     }
 
-    /// There is a connection to the server chosen last.
+    /// Records the connection to the last selected server.
     pub(super) fn connected(&mut self, session: &mut Session) {
         if let Some(server) = &self.server {
             self.lesson = self.affinity.lesson(session, &self.id, server);
@@ -60,7 +62,7 @@ impl Sticking {
         }
     }
 
-    /// The session is over.
+    /// Renews the affinity at the end of the session.
     pub(super) fn end(self) {
         if let Some(lesson) = self.lesson {
             lesson.renew();

@@ -1,7 +1,8 @@
-//! `proxy_ssl` and its family: TLS towards the servers that sessions are passed on to.
+//! `proxy_ssl` and its family: TLS to upstream servers.
 //!
-//! <https://nginx.org/en/docs/stream/ngx_stream_proxy_module.html#proxy_ssl>. The directives stand
-//! in `transport::tls::upstream::settings`, the same as http's; here is what only sessions have.
+//! <https://nginx.org/en/docs/stream/ngx_stream_proxy_module.html#proxy_ssl>. The directives that
+//! http has as well are in `transport::tls::upstream::settings`; here are those that only sessions
+//! have.
 
 use bytes::Bytes;
 use conf::{Arity, Contexts, Declared, Fault, Inherit, ScopeRef, Setting, Template, parse};
@@ -37,22 +38,22 @@ static PROXY_SSL_ALPN: Setting<Vec<Template>> =
 /// The directives of this file.
 pub(crate) const DIRECTIVES: &[&dyn Declared] = &[&PROXY_SSL, &PROXY_SSL_ALPN];
 
-/// Those that http has as well.
+/// The directives that http has as well.
 pub(crate) static FAMILY_DIRECTIVES: [&dyn Declared; 15] = FAMILY.all();
 
-/// Looks at what nothing may use and nginx looks at where it meets it.
+/// Checks settings that are not used, as nginx does when it reads them.
 pub(crate) fn check_unused(compiler: &Compiler<'_>, root: ScopeRef<'_>) {
     FAMILY.check_unused::<Session>(compiler, root);
 }
 
-/// TLS as a server wants it towards those behind.
+/// The settings of TLS to upstream servers.
 pub(crate) struct ProxyTls {
     pub(super) tls: UpstreamTls<Session>,
-    /// What is offered, where that holds variables.
+    /// The ALPN protocols to offer, if they contain variables.
     pub(super) protocols: Vec<Text<Session>>,
 }
 
-/// What a server says of it; `None` where those behind are spoken to in the clear.
+/// The TLS settings of a server; `None` if its upstream connections are unencrypted.
 pub(super) fn of_server(
     compiler: &Compiler<'_>,
     server: ScopeRef<'_>,
@@ -72,7 +73,7 @@ pub(super) fn of_server(
     Ok(Some(ProxyTls { tls, protocols }))
 }
 
-/// The names that can be offered.
+/// The names that are valid in ALPN.
 pub(super) fn names<T: AsRef<[u8]>>(names: Vec<T>) -> Vec<Vec<u8>> {
     let names = names.iter().map(|name| name.as_ref().to_vec());
     let is_name = |name: &Vec<u8>| (1..=usize::from(u8::MAX)).contains(&name.len());

@@ -1,4 +1,4 @@
-//! `$upstream_*` of sessions: a value for each try, as nginx joins them.
+//! `$upstream_*` of sessions: a value for each attempt, joined as in nginx.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use variables::{BuiltinVariable, Evaluate};
 use super::attempts::Attempt;
 use crate::session::Session;
 
-/// The variable of a name in lower case, without `$`.
+/// The variable with this name (in lower case, without `$`).
 pub(crate) fn find(name: &str) -> Option<BuiltinVariable<Session>> {
     let evaluate: Evaluate<Session> = match name {
         "upstream_addr" => |session, out| {
@@ -42,7 +42,7 @@ pub(crate) fn find(name: &str) -> Option<BuiltinVariable<Session>> {
     Some(BuiltinVariable::computed(evaluate))
 }
 
-/// Appends a value for each try; false where there was none.
+/// Appends a value for each attempt; false if there was none.
 fn joined(
     session: &mut Session,
     out: &mut Vec<u8>,
@@ -57,7 +57,7 @@ fn joined(
     !session.attempts.is_empty()
 }
 
-/// Seconds with milliseconds, or `-` for what has not come about.
+/// Seconds with milliseconds, or `-` for an event that did not occur.
 fn time(time: Option<Duration>, out: &mut Vec<u8>) {
     if let Some(time) = time {
         seconds(time, out);

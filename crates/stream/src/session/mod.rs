@@ -1,5 +1,5 @@
-//! A session: what is known of one client's connection, from accept to its log line. What becomes
-//! of it is in [`phases`].
+//! A session: the state of one client's connection, from accept to its log line. [`phases`] has its
+//! processing.
 
 pub(crate) mod phases;
 
@@ -28,24 +28,24 @@ use crate::plan::{Server, StreamLocal};
 use crate::preread::seen::SeenConnect;
 use crate::proxy::attempts::Attempt;
 
-/// How a session has ended, as `$status` says it.
+/// The final status of a session, as in `$status`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Status {
-    /// It was served to its end.
+    /// The session was served to its end.
     Ok = 200,
-    /// The client has not kept to what is spoken.
+    /// The client has violated the protocol.
     BadRequest = 400,
     Forbidden = 403,
-    /// Something of ours has failed.
+    /// An internal error.
     InternalServerError = 500,
     /// No peer could be connected to.
     BadGateway = 502,
-    /// More is to be done than may be at a time.
+    /// A limit of concurrent work is exceeded.
     ServiceUnavailable = 503,
 }
 
 impl Status {
-    /// That of a number: what is no other's is a fault of ours.
+    /// The status with this number; unknown numbers become an internal error.
     pub(crate) fn of(number: u16) -> Status {
         match number {
             200 => Status::Ok,
@@ -60,12 +60,12 @@ impl Status {
 
 pub(crate) struct Session {
     pub(crate) connection: Rc<Connection>,
-    /// The one that the session has begun by, which does not end before it.
+    /// The generation with which the session has started, which does not end before the session.
     pub(crate) generation: Rc<GenerationView>,
     pub(crate) stream: Rc<StreamLocal>,
-    /// Those of the address that it came by.
+    /// The servers of the listening address.
     pub(crate) servers: Arc<AddressServers>,
-    /// The one of them that serves it.
+    /// The server that handles the session.
     pub(crate) server: Arc<Server>,
     pub(crate) began: Instant,
     /// Set when the session ends.
@@ -74,27 +74,27 @@ pub(crate) struct Session {
     pub(crate) received: Cell<u64>,
     /// Bytes sent to the client.
     pub(crate) sent: Cell<u64>,
-    /// Tries at upstream peers, the one under way last.
+    /// Attempts at upstream peers, the current one last.
     pub(crate) attempts: Vec<Attempt>,
-    /// What is being done, as log lines end: ` while …`.
+    /// The current action, for the end of log lines: ` while …`.
     pub(crate) doing: &'static str,
-    /// It is on its way to a peer, so that lines tell of bytes.
+    /// Whether the session is proxied, so that log lines contain byte counts.
     pub(crate) is_passed_on: bool,
-    /// The client's address as a trusted proxy has told it.
+    /// The client's address from a trusted proxy.
     pub(crate) told_peer: Option<Address>,
-    /// What was read of the client and is still to be passed on.
+    /// Bytes that were read from the client and remain to be forwarded.
     pub(crate) preread: Cell<Bytes>,
-    /// How many of the client's bytes that stands for, where they have been replaced.
+    /// Number of the client's bytes that `preread` replaces, if it was changed.
     pub(crate) preread_replaced: Cell<Option<u64>>,
-    /// What was seen of the client's handshake, where it is left to others.
+    /// The client's handshake, if it was preread.
     pub(crate) preread_hello: Option<Box<Seen>>,
-    /// What was seen of an MQTT client's first packet.
+    /// An MQTT client's first packet, if it was preread.
     pub(crate) preread_connect: Option<Box<SeenConnect>>,
-    /// The place that it has among the sessions of its server's zone, if there is one.
+    /// Counts the session in its server's zone, if there is one.
     metered: Option<MeteredSession>,
-    /// The places that it has under limits.
+    /// The session's places under limits.
     places: RefCell<Places<Session>>,
-    /// What the client has offered in its handshake, as long as that goes on.
+    /// The client's ClientHello, during the handshake.
     pub(crate) hello: Option<Box<ClientHello>>,
     values: RefCell<Values>,
     captures: Captures,
@@ -135,7 +135,7 @@ impl Session {
         }
     }
 
-    /// A session that no client has begun, as a server's are.
+    /// A session without a client, for a check.
     pub(crate) fn without_client(
         accepted: Accepted,
         about: Arc<str>,
@@ -152,7 +152,7 @@ impl Session {
         Box::new(Session::new(connection, local, stream, Arc::new(servers)))
     }
 
-    /// A session of the same client with a server, of which no more is known than at its beginning.
+    /// A session of the same client with a server, in its initial state.
     pub(crate) fn beginning_of(&self, server: &Arc<Server>) -> Session {
         let (connection, servers) = (Rc::clone(&self.connection), Arc::clone(&self.servers));
         let (generation, stream) = (Rc::clone(&self.generation), Rc::clone(&self.stream));
@@ -164,7 +164,7 @@ impl Session {
         }
     }
 
-    /// The server that a name in lower case leads to, if any does, serves the session from now on.
+    /// Selects the server with this name (in lower case), if there is one.
     pub(crate) fn find_server(&mut self, name: &[u8]) {
         let servers = Arc::clone(&self.servers);
         if let Some(names) = &servers.names
@@ -175,7 +175,7 @@ impl Session {
         }
     }
 
-    /// Counts the session among those of its server's zone, and no longer among those of another.
+    /// Counts the session in its server's zone, and no longer in that of a previous server.
     fn be_metered(&mut self) {
         if let Some(before) = self.metered.take() {
             before.leave();
@@ -185,20 +185,20 @@ impl Session {
         }
     }
 
-    /// Counts how its client's handshake of TLS has ended, in the zone of its server.
+    /// Counts the outcome of the client's TLS handshake in the zone of its server.
     pub(crate) fn count_handshake(&self, outcome: SessionHandshake) {
         if let Some(metered) = &self.metered {
             metered.shook_hands(outcome);
         }
     }
 
-    /// The client's address, or the one that a trusted proxy has told.
+    /// The client's address, or the address from a trusted proxy.
     pub(crate) fn peer(&self) -> &Address {
         let told = self.told_peer.as_ref();
         told.unwrap_or_else(|| self.connection.peer())
     }
 
-    /// Takes the datagram that the session began with, where nothing is done with what it says.
+    /// Takes the session's first datagram, if its content is not used.
     pub(crate) fn take_first(&self) {
         if let ClientEnd::Datagrams(end) = &self.connection.end
             && let Some(bytes) = end.take()
@@ -260,7 +260,7 @@ impl OfClient for Session {
 }
 
 impl Session {
-    /// The places that it has under limits; all else of it ends.
+    /// The session's places under limits; the rest of the session is dropped.
     pub(crate) fn into_places(self: Box<Session>) -> Places<Session> {
         self.places.into_inner()
     }
@@ -277,7 +277,7 @@ impl ConnectionCounting<Session> for Session {
 }
 
 impl Logged for Session {
-    /// Stream has no format that is there without being written.
+    /// Stream has no predefined log format.
     const COMBINED: Option<&'static str> = None;
 
     fn is_plain(name: &str) -> bool {
@@ -293,7 +293,7 @@ impl Logged for Session {
         )
     }
 
-    // There is no head of a response whose coming a line would have to wait for.
+    // Sessions have no response head that a log line would have to wait for.
     fn is_early(_: &str) -> bool {
         true
     }

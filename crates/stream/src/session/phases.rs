@@ -1,4 +1,4 @@
-//! The way of a session: read [`serve`] first.
+//! The processing of a session: read [`serve`] first.
 //!
 //! nginx's phases: post-accept and preaccess (`set_real_ip_from`, `set`, `limit_conn`), access,
 //! ssl, preread, content, log.
@@ -21,8 +21,8 @@ use crate::session::{Session, Status};
 use crate::subject::WithoutFields;
 use crate::{proxy, returned, tls};
 
-/// Serves a connection from accept to close. The connection counts as one of its thread for as long
-/// as it is `registered`, and further datagrams of its client come to it while it is `listed`.
+/// Serves a connection from accept to close. The thread counts the connection while it is
+/// `registered`, and further datagrams of its client belong to it while it is `listed`.
 pub(crate) async fn serve(
     connection: Rc<Connection>,
     registered: Registered,
@@ -39,18 +39,19 @@ pub(crate) async fn serve(
         }
     }
     drop(registered);
-    // Only now may a session of the same client begin, whose first datagram has come already.
+    // Now a new session of the same client may start, even if its first datagram has already been
+    // received.
     drop(listed);
 }
 
-/// What has become of a session.
+/// The outcome of a session.
 enum SessionOutcome {
     Ended(Status),
-    /// Its connection goes to another door.
+    /// Its connection is handed over to another door.
     Passed(Handover),
 }
 
-/// Logs a session that has ended, and tells its client.
+/// Logs a session that has ended, and closes its client's end.
 fn end(session: &mut Session, status: Status) {
     session.status = status;
     logs::error!(session, Debug, "finalize stream session: {}", status as u16);
@@ -63,7 +64,7 @@ fn end(session: &mut Session, status: Status) {
     }
 }
 
-/// Has a session's connection go to another door, which logs what becomes of it.
+/// Hands a session's connection over to another door, which logs it.
 fn pass(session: Box<Session>, passage: Handover) {
     let peer = session.peer().clone();
     let connection = Rc::clone(&session.connection);
@@ -73,7 +74,7 @@ fn pass(session: Box<Session>, passage: Handover) {
     }
 }
 
-/// Goes through the phases; the error is a session that has ended early.
+/// Runs the phases; the error is the status of a session that has ended early.
 async fn run(session: &mut Session, listed: &mut Option<Listed>) -> Result<SessionOutcome, Status> {
     session.greet();
     session.be_metered();
@@ -89,7 +90,7 @@ async fn run(session: &mut Session, listed: &mut Option<Listed>) -> Result<Sessi
         .connection
         .transport()
         .is_some_and(Transport::is_secure);
-    // Another door may have shaken hands before it handed the connection over.
+    // Another door may have completed the handshake before it handed the connection over.
     if session.servers.protocols.ssl && !is_secure {
         tls::accept(session, std::mem::take(&mut received)).await?;
     }
@@ -109,10 +110,10 @@ async fn run(session: &mut Session, listed: &mut Option<Listed>) -> Result<Sessi
     Ok(SessionOutcome::Ended(status))
 }
 
-/// Whether the session may go on, as far as that is known before its client has said anything.
+/// Checks whether the session may continue, before the client's first bytes are read.
 ///
 /// # Errors
-/// How it ends where it may not.
+/// The final status of the session if it may not.
 fn check(session: &mut Session) -> Result<(), Status> {
     let server = Arc::clone(&session.server);
     if !server.real_ip.is_off() && session.connection.client.told().is_some() {
@@ -137,9 +138,9 @@ fn log(session: &mut Session) {
 }
 
 impl Session {
-    /// Says who has connected, and sets what holds for the whole connection.
+    /// Logs the client, and sets the options of its socket.
     fn greet(&self) {
-        // Most have it from the socket that they came by, which costs no call.
+        // Most sockets inherit the option from the listening socket, which needs no call.
         if matches!(self.connection.peer(), Address::Inet(_))
             && let Some(transport) = self.connection.transport()
         {
