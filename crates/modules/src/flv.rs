@@ -105,7 +105,7 @@ pub(super) async fn open(
         },
         Err(error) => Step::Finish(refused(request, &path, &error)),
     };
-    request.body.end_unread(); // as in nginx, it is dropped first of all
+    request.body.end_unread(); // as in nginx, the body is discarded first
     Err(step)
 }
 

@@ -56,7 +56,7 @@ pub static ZSTD_STATIC: Setting<Mode> = Setting::new("zstd_static", &["on | off 
 pub enum Mode {
     /// Compressed files are served to no client.
     Off,
-    /// For clients that accept the coding.
+    /// Compressed files are served to clients that accept the coding.
     On,
     /// Compressed files are served to every client.
     Always,

@@ -119,7 +119,7 @@ impl Addresses {
             }
         };
         let Some(known) = self.0.get_mut(at) else {
-            return Ok(()); // it is there
+            return Ok(()); // unreachable: found or added above
         };
         if !known.servers.is_empty() {
             known.merge(compiler, line, &named.server)?;

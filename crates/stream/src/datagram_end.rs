@@ -152,7 +152,7 @@ impl DatagramEnd {
 /// Sends a datagram, or drops it if too many are already queued.
 ///
 /// # Errors
-/// Those of `sendmsg()`.
+/// Errors of `sendmsg()`.
 pub(crate) async fn send(socket: &DatagramSocket, datagram: Datagram<Bytes>) -> io::Result<()> {
     // A dropped datagram needs no wait.
     if socket.push(datagram) && socket.start_send() == 0 {

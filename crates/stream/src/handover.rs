@@ -164,7 +164,7 @@ pub(crate) fn hand_over(
         ..
     } = connection;
     let ClientEnd::Stream(transport) = end else {
-        return; // only these are passed
+        return; // only TCP connections are handed over
     };
     let serial = client.serial;
     let held = Box::new((places, client.into_held()));

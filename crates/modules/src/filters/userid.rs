@@ -422,7 +422,7 @@ fn newer(service: Option<u64>, local: &Address) -> Identifier {
         },
         (None, Address::Unix(_)) => 0,
     };
-    let number = number.unwrap_or(FIRST); // the closure always gives a next one
+    let number = number.unwrap_or(FIRST); // the closure never returns `None`
     [
         server,
         now().to_be(),
@@ -457,7 +457,7 @@ fn set_cookie(settings: &UserId, identifiers: &Identifiers) -> Vec<u8> {
             .flat_map(|word| word.to_ne_bytes())
             .collect();
         base64::encode(&bytes, &mut out);
-        let mark_at = out.len() - 2; // two characters of padding end it
+        let mark_at = out.len() - 2; // the first of two padding characters
         if let (Some(mark), Some(place)) = (settings.mark, out.get_mut(mark_at)) {
             *place = mark;
         }

@@ -110,7 +110,7 @@ impl HeadFilter for Errors {
     fn head(self: Arc<Self>, request: &mut Request, _: &mut Chain) -> Result<(), FilterRejection> {
         let has_status = |field: &Field| field.name.eq_ignore_ascii_case(STATUS);
         if request.response.fields.iter().any(has_status) {
-            return Ok(()); // the configuration says it
+            return Ok(()); // the configuration has set a status
         }
         let http = request.response.status;
         let (status, message) = of_http(request, http);

@@ -112,7 +112,7 @@ impl Matches {
         block: ScopeRef<'_>,
     ) -> Result<(), Fault> {
         let Some(name) = block.line().map(|line| line.argument(0)) else {
-            return Ok(()); // the root is no such block
+            return Ok(()); // the root is not such a block
         };
         if self.0.contains_key(&name.bytes) {
             let text = format!("duplicate match \"{}\"", name.text());
@@ -147,7 +147,7 @@ impl Default for Match {
     }
 }
 
-/// A line `status` of a `match` block.
+/// A `status` line of a `match` block.
 #[derive(Debug, PartialEq, Eq)]
 struct StatusTest {
     negated: bool,
@@ -231,7 +231,7 @@ impl Comparison<'_> {
     }
 }
 
-/// A line `header` of a `match` block.
+/// A `header` line of a `match` block.
 struct FieldTest {
     name: Bytes,
     wanted: Wanted,
@@ -300,7 +300,7 @@ impl FieldTest {
     }
 }
 
-/// A line `body` of a `match` block.
+/// A `body` line of a `match` block.
 struct BodyTest {
     pattern: Regex,
     negated: bool,

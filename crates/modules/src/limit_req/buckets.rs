@@ -170,7 +170,7 @@ impl Buckets {
     }
 
     fn count_of(&self, outcome: LimitOutcome) -> &AtomicU64 {
-        &self.outcomes[outcome as usize] // invariant: there are as many as outcomes
+        &self.outcomes[outcome as usize] // invariant: one counter per outcome
     }
 
     /// Finds or creates a key's bucket. With `count` the request is added to it at once, else the
@@ -267,7 +267,7 @@ impl Table {
         };
         self.move_to_front(index);
         let Some(entry) = self.entry(index) else {
-            return Admission::Full; // every key in the map has its entry
+            return Admission::Full; // unreachable: each key has its entry
         };
         let elapsed = entry.elapsed(now);
         let excess = entry.next_excess(elapsed, rate);
@@ -323,7 +323,7 @@ impl Table {
 
     fn count(&mut self, pinned: Pinned, now: u64, rate: u64) -> u64 {
         let Some(entry) = self.entry(pinned.0) else {
-            return 0; // pinned entries stay
+            return 0; // unreachable: pinned entries are kept
         };
         let elapsed = entry.elapsed(now);
         let excess = entry.next_excess(elapsed, rate);
@@ -379,7 +379,7 @@ impl Table {
             }
             None => {
                 self.entries.push(entry);
-                (self.entries.len() - 1) as u32 // a zone of 4 TiB would hold as many
+                (self.entries.len() - 1) as u32 // overflows only in a zone of 4 TiB
             }
         };
         self.by_key.insert(key, index);

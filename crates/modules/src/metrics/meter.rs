@@ -198,7 +198,7 @@ impl Meter {
         let duration = u64::try_from(duration.as_micros()).unwrap_or(u64::MAX);
         self.duration.add(duration);
         let bucket = BOUNDS.partition_point(|bound| *bound < duration);
-        self.buckets[bucket].add(1); // invariant: there is one more than there are bounds
+        self.buckets[bucket].add(1); // invariant: one more bucket than bounds
     }
 }
 

@@ -335,7 +335,7 @@ impl<'c> PeerProtocol<Exporting<'c>> for ExportCall<'_> {
         let connecting = connecting::connect(caller, client, &way, || None);
         let connected = connecting.await.map_err(|error| self.not_connected(error));
         let Connected::Anew(stream) = connected? else {
-            return Err(AttemptError::Refused(500)); // none is kept that is a caller's alone
+            return Err(AttemptError::Refused(500)); // no such connection is kept
         };
         if matches!(address, Address::Inet(_)) {
             stream.set_nodelay(true);

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! request ends ─▶ ThreadSpans::add ─┬▶ full: the batch joins the queue ─▶ run ─▶ Collector::export
-//!                                   └▶ every `interval` run takes what there is
+//!                                   └▶ every `interval`, run takes the spans so far
 //! ```
 //!
 //! A thread has at most `batch_count` unanswered batches, including the one that it fills. A span
@@ -57,7 +57,7 @@ pub(super) struct Exporter {
 
 /// The settings of `otel_exporter`.
 pub(super) struct ExporterSettings {
-    /// Where spans go.
+    /// The collector of the spans.
     pub(super) collector: Collector,
     /// Maximum time before a span is sent.
     pub(super) interval: Duration,

@@ -103,7 +103,7 @@ impl Matches {
     /// Reads a block; its name must be unique.
     fn read(&mut self, compiler: &Compiler<'_>, block: ScopeRef<'_>) -> Result<(), Fault> {
         let Some(name) = block.line().map(|line| line.argument(0)) else {
-            return Ok(()); // the root is no such block
+            return Ok(()); // the root is not such a block
         };
         if self.0.contains_key(&name.bytes) {
             let text = format!("duplicate match \"{}\"", name.text());

@@ -141,7 +141,7 @@ async fn ask(
     session: &mut Session,
 ) -> Option<Result<ProbeStep, ProbeStep>> {
     let Content::Proxy(settings) = &check.server.content else {
-        return None; // only servers that pass sessions on have checks
+        return None; // only servers with `proxy_pass` have checks
     };
     let probed = ProbedPeer {
         settings,

@@ -87,7 +87,7 @@ fn postgres(answer: &[u8]) -> Verdict {
                 None => Verdict::Undecided,
                 Some(fields) => {
                     let state = fields.split(|byte| *byte == 0).find_map(|field| {
-                        field.strip_prefix(b"C") // its SQLSTATE
+                        field.strip_prefix(b"C") // the SQLSTATE field
                     });
                     // Class 28 is an invalid authorization, 3D an unknown database.
                     let is_refused =

@@ -63,7 +63,7 @@ pub(super) fn initial(datagram: &[u8], at: usize) -> Option<Initial> {
         return None;
     }
     let destination = rest.connection_id()?;
-    rest.connection_id()?; // the client's own
+    rest.connection_id()?; // the source connection ID
     let token = rest.number()?;
     rest.take(token)?;
     let length = rest.number()?;
@@ -115,10 +115,10 @@ impl CryptoStream {
         match rest.long_number()? {
             PADDING | PING => {}
             kind @ (ACK | ACK_WITH_MARKS) => {
-                rest.number()?; // the newest
-                rest.number()?; // the delay
+                rest.number()?; // largest acknowledged
+                rest.number()?; // delay
                 let ranges = rest.number()?;
-                rest.number()?; // the first range
+                rest.number()?; // first range
                 for _ in 0..ranges {
                     rest.number()?;
                     rest.number()?;
@@ -136,8 +136,8 @@ impl CryptoStream {
                 self.add(offset, content.of(rest.bytes))?;
             }
             CONNECTION_CLOSE => {
-                rest.number()?; // the error
-                rest.number()?; // the frame
+                rest.number()?; // error code
+                rest.number()?; // frame type
                 let reason = rest.number()?;
                 rest.take(reason)?;
             }

@@ -73,7 +73,7 @@ impl Preread {
                 Either::Second(()) => return Err(Status::Ok),
             };
             let Some(datagram) = came else {
-                break None; // the session is to end
+                break None; // the session is ending
             };
             let seen = preread.go_on(&datagram);
             length += datagram.len();

@@ -1,5 +1,4 @@
-//! `mqtt`: waits for an MQTT client's CONNECT packet, and sends a changed one to the upstream
-//! server.
+//! `mqtt`: waits for an MQTT client's CONNECT packet, and may change it for the upstream server.
 //!
 //! <https://nginx.org/en/docs/stream/ngx_stream_mqtt_filter_module.html>, of NGINX Plus. Only the
 //! client's first packet is parsed; all later bytes are forwarded unchanged.

@@ -193,7 +193,7 @@ impl RelayDirection<'_> {
         self.pass_on_as(bytes.len() as u64, bytes);
     }
 
-    /// Passes on what stands in the place of so many bytes that have been received.
+    /// Forwards `bytes`, which replace `received` bytes from the sender.
     fn pass_on_as(&self, received: u64, bytes: Bytes) {
         self.received.set(self.received.get() + received);
         if !bytes.is_empty() {

@@ -226,7 +226,7 @@ impl Reader {
 
     fn key(&mut self, report: &mut ErrorReporter<'_>, byte: u8) -> State {
         let Some((key, _)) = self.command.parameters.last_mut() else {
-            return State::Wrong; // a key has been begun
+            return State::Wrong; // a key has been started
         };
         if key.len() < KEY_LENGTH_MAX {
             key.push(byte);
@@ -243,7 +243,7 @@ impl Reader {
 
     fn value(&mut self, report: &mut ErrorReporter<'_>, byte: u8, next: State) -> State {
         let Some((key, value)) = self.command.parameters.last_mut() else {
-            return State::Wrong; // a parameter has been begun
+            return State::Wrong; // a parameter has been started
         };
         if value.len() < self.value_length_max {
             value.push(byte);

@@ -36,7 +36,7 @@ impl Patterns {
         for (_, string) in &strings {
             let window = string.iter().take(shortest).rev();
             for (distance, &byte) in (0..=u8::MAX).zip(window) {
-                let shift = &mut shifts[usize::from(byte)]; // any byte is an index of 256
+                let shift = &mut shifts[usize::from(byte)]; // a byte is a valid index
                 *shift = distance.min(*shift);
             }
         }
@@ -106,7 +106,7 @@ impl Replacer {
                 SearchStep::Match { start, string } => {
                     write(text.slice(from..start));
                     let Some((directive, pattern)) = self.patterns.strings.get(string) else {
-                        return; // only strings that there are can be found
+                        return; // matches are existing strings
                     };
                     write(replacement(*directive));
                     from = start + pattern.len();
