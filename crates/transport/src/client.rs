@@ -1,8 +1,9 @@
-//! What every protocol knows of the other side of a connection. It carries no bytes: those are the
-//! transport's, of which a client may have one (HTTP/1), share one with others, or none.
+//! The peer of a connection as every protocol knows it. A client carries no bytes: bytes are the
+//! transport's business, and a client may have a transport of its own (HTTP/1), share one with
+//! others, or have none.
 //!
-//! The variables about it are for whatever speaks for a client ([`OfClient`]): a request, a
-//! handshake.
+//! The variables about a client are available to every type that acts for one ([`OfClient`]): a
+//! request, a handshake.
 
 use std::any::Any;
 use std::cell::OnceCell;
@@ -19,30 +20,30 @@ use crate::proxy_protocol::ProxyHeader;
 use crate::tls::session::Session;
 use framework::door::{Handed, ListenerId};
 
-/// A client that has connected.
+/// A connected client.
 pub struct Client {
-    /// `$connection`: counts up over all connections of the process.
+    /// `$connection`: a serial number over all connections of the process.
     pub serial: u64,
-    /// The listening socket it came by.
+    /// The listening socket that accepted the connection.
     pub listener: ListenerId,
-    /// When it was accepted, as [`engine::uptime`] counts, in nanoseconds: there are many idle
-    /// clients.
+    /// Time of accept, in nanoseconds on the clock of [`engine::uptime`]: small, since there are
+    /// many idle clients.
     accepted_ns: u64,
     peer: OnceCell<Address>,
-    /// What is known of few clients: many are idle.
+    /// Data that few clients have, boxed because many clients are idle.
     rare: OnceCell<Box<Rare>>,
-    /// Whether `debug_connection` names it.
+    /// Whether `debug_connection` lists the client's address.
     debugged: OnceCell<bool>,
 }
 
 #[derive(Default)]
 struct Rare {
     local: OnceCell<Address>,
-    /// What a proxy has told of it.
+    /// The PROXY protocol header.
     told: OnceCell<ProxyHeader>,
-    /// The host that it has named in its handshake, as it wrote it.
+    /// The host name of the TLS handshake (SNI), as the client wrote it.
     asked_name: OnceCell<Box<[u8]>>,
-    /// What doors that have handed it over have taken until it ends.
+    /// Resources of the doors that handed the connection over, held until it ends.
     held: OnceCell<Box<dyn Any>>,
 }
 
@@ -59,8 +60,8 @@ impl Client {
         }
     }
 
-    /// A client that has been accepted, with its addresses from the door that handed the connection
-    /// over, if one did.
+    /// An accepted client, with the addresses from the door that handed the connection over, if
+    /// any.
     pub fn arrived(listener: ListenerId, serial: u64, handed: Option<&mut Handed>) -> Client {
         let client = Client::new(listener, serial);
         let Some(handed) = handed else {
@@ -72,12 +73,12 @@ impl Client {
         client.between(handed.peer.clone(), handed.local.clone())
     }
 
-    /// What doors that have handed it over have taken until it ends.
+    /// The resources of the doors that handed the connection over, held until it ends.
     pub fn into_held(self) -> Option<Box<dyn Any>> {
         self.rare.into_inner()?.held.into_inner()
     }
 
-    /// Replaces the addresses of the transport by these two.
+    /// Replaces the addresses of the transport with these.
     #[must_use]
     pub fn between(self, peer: Address, local: Address) -> Client {
         self.local(|| local);
@@ -91,83 +92,82 @@ impl Client {
         self.rare.get_or_init(Box::default)
     }
 
-    /// When it was accepted.
+    /// The time of accept.
     pub fn started(&self) -> Instant {
         engine::moment(self.accepted())
     }
 
-    /// When it was accepted, on the clock of [`engine::uptime`].
+    /// The time of accept, on the clock of [`engine::uptime`].
     pub fn accepted(&self) -> Duration {
         Duration::from_nanos(self.accepted_ns)
     }
 
-    /// Its address, which the transport is asked for once.
+    /// The client's address; the transport is asked for it once.
     pub fn peer(&self, ask: impl FnOnce() -> Address) -> &Address {
         self.peer.get_or_init(ask)
     }
 
-    /// Our end's address, which the transport is asked for once.
+    /// The local address; the transport is asked for it once.
     pub fn local(&self, ask: impl FnOnce() -> Address) -> &Address {
         self.rare().local.get_or_init(ask)
     }
 
-    /// The address that is listened on, as nginx's log names it before anything has been asked for.
+    /// The listening address, as nginx's log shows it before the first request.
     pub fn listening(&self) -> &str {
         self.listener.address()
     }
 
-    /// What a proxy has told of it by the PROXY protocol.
+    /// The PROXY protocol header, if there was one.
     pub fn told(&self) -> Option<&ProxyHeader> {
         self.rare.get()?.told.get()
     }
 
-    /// Keeps what a proxy tells, which comes before everything else. The first word stays: a
-    /// connection has one header.
+    /// Stores the PROXY protocol header. A second header is ignored: a connection has one.
     pub fn tell(&self, told: Option<ProxyHeader>) {
         if let Some(told) = told {
             let _ = self.rare().told.set(told);
         }
     }
 
-    /// The host that it has named in its handshake, as it wrote it. It is known before there is a
-    /// session.
+    /// The host name of the TLS handshake (SNI), as the client wrote it; known before the session
+    /// exists.
     pub fn asked_name(&self) -> Option<&[u8]> {
         self.rare.get()?.asked_name.get().map(|name| &**name)
     }
 
-    /// Notes that name. The first one stays.
+    /// Stores the host name of the TLS handshake. A second name is ignored.
     pub fn set_asked_name(&self, name: &[u8]) {
         let _ = self.rare().asked_name.set(name.into());
     }
 
-    /// Whether `debug_connection` names it; `ask` finds that out, once.
+    /// Whether `debug_connection` lists the client's address; `ask` is called at most once.
     #[inline]
     pub fn is_debugged(&self, ask: impl FnOnce() -> bool) -> bool {
         *self.debugged.get_or_init(ask)
     }
 }
 
-/// Whatever speaks for a client.
+/// A type that acts for a client: a request, a handshake.
 pub trait OfClient: Context {
-    /// The client. [`Context::peer`] is its address, or another that a trusted proxy has told.
+    /// The client. [`Context::peer`] is its address, or the one that a trusted proxy reported.
     fn client(&self) -> &Client;
 
     /// The address that the client connected to.
     fn local(&self) -> &Address;
 
-    /// The session of TLS with it, once there is one.
+    /// The TLS session with the client, once it exists.
     fn session(&self) -> Option<&Session>;
 
-    /// What it has offered in its handshake, where that is kept.
+    /// The client's ClientHello, if it is kept.
     fn hello(&self) -> Option<&ClientHello> {
         self.session()?.hello.as_deref()
     }
 
-    /// What the system knows of its TCP connection; `None` where it has none.
+    /// `TCP_INFO` of the client's connection; `None` without a TCP connection.
     fn tcp_info(&self) -> Option<TcpInfo>;
 }
 
-/// The variable of a name in lower case, without `$`.
+/// The variable with this name (in lower case, without `$`).
 pub fn find<C: OfClient>(name: &str) -> Option<BuiltinVariable<C>> {
     let evaluate: Evaluate<C> = match name {
         "binary_remote_addr" => binary_remote_addr,
@@ -195,7 +195,7 @@ pub fn find<C: OfClient>(name: &str) -> Option<BuiltinVariable<C>> {
     Some(BuiltinVariable::computed(evaluate))
 }
 
-/// Four or sixteen bytes; for a Unix socket its text.
+/// The address as four or sixteen bytes; the path of a Unix socket.
 fn binary_remote_addr<C: OfClient>(context: &mut C, out: &mut Vec<u8>) -> bool {
     match context.peer().ip() {
         Some(IpAddr::V4(ip)) => out.extend_from_slice(&ip.octets()),
@@ -205,7 +205,7 @@ fn binary_remote_addr<C: OfClient>(context: &mut C, out: &mut Vec<u8>) -> bool {
     true
 }
 
-/// A number of `TCP_INFO`; not found for a Unix socket.
+/// A field of `TCP_INFO`; not found for a Unix socket.
 fn tcp_info<C: OfClient>(context: &C, number: fn(TcpInfo) -> u32, out: &mut Vec<u8>) -> bool {
     let info = context.tcp_info();
     info.is_some_and(|info| decimal(number(info).into(), out))

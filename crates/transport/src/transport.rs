@@ -1,13 +1,13 @@
-//! A connection as bytes: the engine's stream, and TLS over it once hands are shaken.
+//! A connection as a byte stream: the engine's stream, with TLS over it after the handshake.
 //!
-//! Of clients, and to upstreams, where we are the client. What is pushed here is the other end's to
-//! read, what is received is what it meant; whether records lie in between is this file's business
-//! and [`crate::tls::session`]'s. A connection begins plain (a PROXY header and the first byte are
-//! read so) and becomes secure once.
+//! Serves connections from clients, and connections to upstreams, where Tidegate is the client.
+//! Callers push and receive plaintext; whether TLS records lie in between is the business of this
+//! file and of [`crate::tls::session`]. A connection starts unencrypted (the PROXY protocol header
+//! and the first byte are read from it so) and becomes secure at most once.
 //!
-//! Files are sent by the kernel on plain connections, and where it seals for a client
-//! (`ssl_conf_command Options KTLS`): the sender asks [`can_sendfile`] first and reads them into
-//! memory where it says no.
+//! The kernel sends files (`sendfile`) on unencrypted connections, and on TLS connections that it
+//! encrypts (`ssl_conf_command Options KTLS`). The sender asks [`can_sendfile`] first; if the
+//! answer is no, the sender reads the file into memory.
 //!
 //! [`can_sendfile`]: Transport::can_sendfile
 
@@ -34,9 +34,9 @@ pub struct Transport {
 
 /// TLS between the stream and its user.
 enum Layer {
-    /// We are the server.
+    /// Tidegate is the server.
     Server(Box<Session>),
-    /// We are the client.
+    /// Tidegate is the client.
     Client(Box<ClientSession>),
 }
 
@@ -45,7 +45,7 @@ impl Layer {
         match (self, segment) {
             (Layer::Server(session), segment) => session.push(stream, segment),
             (Layer::Client(session), Segment::Bytes(bytes)) => session.push(stream, &bytes),
-            // Nobody does so; if somebody did, nothing would leave in the clear.
+            // No caller does this; if one did, nothing would be sent unencrypted.
             (Layer::Client(_), _) => stream.abort(),
         }
     }
@@ -64,7 +64,7 @@ impl Layer {
         }
     }
 
-    /// What was pushed as a client is sealed already.
+    /// As a client, data is sealed when it is pushed.
     fn seal(&self, stream: &Stream) {
         if let Layer::Server(session) = self {
             session.seal(stream);
@@ -107,7 +107,7 @@ impl Transport {
         transport
     }
 
-    /// Its parts, to be handed over to another door.
+    /// The stream and the TLS session, to be handed over to another door.
     pub fn into_parts(self) -> (Stream, Option<Box<dyn Any>>) {
         let over = self.session.into_inner();
         (
@@ -116,17 +116,17 @@ impl Transport {
         )
     }
 
-    /// Has the next receive give what was received in the clear already.
+    /// Puts plaintext back: the next receive returns it.
     pub fn put_back(&self, bytes: &[u8]) {
         self.stream.put_back(Buffer::copy_of(bytes));
     }
 
-    /// Whether the other end speaks TLS.
+    /// Whether the connection uses TLS.
     pub fn is_secure(&self) -> bool {
         self.session.get().is_some()
     }
 
-    /// The TLS session with a client, once there is one.
+    /// The TLS session with a client, once it exists.
     pub fn session(&self) -> Option<&Session> {
         match self.session.get()? {
             Layer::Server(session) => Some(session),
@@ -134,7 +134,7 @@ impl Transport {
         }
     }
 
-    /// The TLS session with an upstream, once there is one.
+    /// The TLS session with an upstream, once it exists.
     pub fn client_session(&self) -> Option<&ClientSession> {
         match self.session.get()? {
             Layer::Server(_) => None,
@@ -142,19 +142,19 @@ impl Transport {
         }
     }
 
-    /// Puts a session with a client over the stream. The first one stays.
+    /// Starts a TLS session with a client over the stream. A second session is ignored.
     pub fn secure(&self, session: Box<Session>) -> Option<&Session> {
         self.session.get_or_init(|| Layer::Server(session));
         self.session()
     }
 
-    /// Puts a session with an upstream over the stream. The first one stays.
+    /// Starts a TLS session with an upstream over the stream. A second session is ignored.
     pub fn secure_as_client(&self, session: Box<ClientSession>) -> Option<&ClientSession> {
         self.session.get_or_init(|| Layer::Client(session));
         self.client_session()
     }
 
-    /// The stream underneath, for what the session itself sends.
+    /// The underlying stream, for data that the session itself sends.
     pub(crate) fn stream(&self) -> &Stream {
         &self.stream
     }
@@ -162,7 +162,7 @@ impl Transport {
     /// See [`Stream::recv`].
     ///
     /// # Errors
-    /// Those of the stream; `InvalidData` where what came is no TLS.
+    /// Those of the stream; `InvalidData` if the received bytes are not TLS.
     pub fn recv(&self, deadline: impl Into<Deadline>) -> Receive<'_> {
         Receive {
             transport: self,
@@ -193,7 +193,7 @@ impl Transport {
         self.poll_opened(|| self.stream.poll_recv(deadline, context))
     }
 
-    /// Receives until the session has something to give, where there is one.
+    /// Receives until the stream, or the TLS session if there is one, has data to return.
     fn poll_opened(
         &self,
         mut receive: impl FnMut() -> Poll<io::Result<Buffer>>,
@@ -212,15 +212,15 @@ impl Transport {
         }
     }
 
-    /// Has what is received from now on not opened, as it will be dropped.
+    /// Stops decrypting received data, because the caller drops it.
     pub fn drop_received(&self) {
         if let Some(session) = self.session() {
             session.drop_received();
         }
     }
 
-    /// See [`Stream::push`]. A file must only be given to a connection that takes it, which fails
-    /// else.
+    /// See [`Stream::push`]. Pushing a file fails the connection unless
+    /// [`can_sendfile`](Transport::can_sendfile) allowed it.
     pub fn push(&self, segment: impl Into<Segment>) {
         match self.session.get() {
             None => self.stream.push(segment),
@@ -228,7 +228,7 @@ impl Transport {
         }
     }
 
-    /// Does what [`Stream::push_within`] says.
+    /// See [`Stream::push_within`].
     pub fn push_within(&self, timeout: Duration, resets: bool, segment: impl Into<Segment>) {
         match self.session.get() {
             None => self.stream.push_within(timeout, resets, segment),
@@ -239,7 +239,7 @@ impl Transport {
         }
     }
 
-    /// Whether a stretch of a file of so many bytes may be pushed as it is.
+    /// Whether a file segment of `length` bytes may be pushed as it is.
     pub fn can_sendfile(&self, length: u64) -> bool {
         match self.session.get() {
             None => true,
@@ -248,7 +248,7 @@ impl Transport {
         }
     }
 
-    /// Does what [`Stream::start_send`] says.
+    /// See [`Stream::start_send`].
     pub fn start_send(&self) -> usize {
         if let Some(session) = self.session.get() {
             session.seal(&self.stream);
@@ -256,7 +256,7 @@ impl Transport {
         self.stream.start_send()
     }
 
-    /// Does what [`Stream::send_soon`] says.
+    /// See [`Stream::send_soon`].
     pub fn send_soon(&self) -> usize {
         if let Some(session) = self.session.get() {
             session.seal(&self.stream);
@@ -264,7 +264,7 @@ impl Transport {
         self.stream.send_soon()
     }
 
-    /// See [`Stream::finish`]. The other end is told that nothing more follows.
+    /// See [`Stream::finish`]. With TLS, sends `close_notify` first.
     pub fn finish(self) {
         if let Some(session) = self.session.get() {
             session.close(&self.stream);
@@ -272,8 +272,8 @@ impl Transport {
         self.stream.finish();
     }
 
-    /// See [`Stream::finish_quickly`]. The end of a session is told by both sides, so with TLS the
-    /// client is never done.
+    /// See [`Stream::finish_quickly`]. With TLS the client still has its own `close_notify` to
+    /// send, so it is never done.
     pub fn finish_quickly(self) {
         match self.session.get() {
             Some(_) => self.finish(),
@@ -281,14 +281,12 @@ impl Transport {
         }
     }
 
-    /// Whether a client's record has been opened that nobody has taken, so that receiving does not
-    /// wait.
+    /// Whether decrypted data of a client waits, so that receiving does not block.
     pub fn has_received(&self) -> bool {
         self.session().is_some_and(Session::has_received)
     }
 
-    /// Tells the other end over TLS that nothing more follows (RFC 8446 section 6.1), before the
-    /// connection is dropped.
+    /// Sends `close_notify` over TLS (RFC 8446 section 6.1), before the connection is dropped.
     pub fn announce_end(&self) {
         if let Some(session) = self.session.get() {
             session.close(&self.stream);
@@ -296,13 +294,13 @@ impl Transport {
         }
     }
 
-    /// Does what [`Stream::backlog`] says.
+    /// See [`Stream::backlog`].
     pub fn backlog(&self) -> usize {
         let waiting = self.session.get().map_or(0, Layer::waiting);
         waiting + self.stream.backlog()
     }
 
-    /// Whether nothing has left of what was pushed last, if that was `length` bytes.
+    /// Whether none of the last push, of `length` bytes, has been sent.
     pub fn has_unsent(&self, length: u64) -> bool {
         match self.session() {
             Some(session) if !session.is_in_kernel() => session.waiting() as u64 == length,
@@ -332,37 +330,37 @@ impl Transport {
         self.stream.poll_drained(limit, context)
     }
 
-    /// Does what [`Stream::set_send_timeout`] says.
+    /// See [`Stream::set_send_timeout`].
     pub fn set_send_timeout(&self, timeout: Duration) {
         self.stream.set_send_timeout(timeout);
     }
 
-    /// Does what [`Stream::set_send_timeout_and_reset`] says.
+    /// See [`Stream::set_send_timeout_and_reset`].
     pub fn set_send_timeout_and_reset(&self, timeout: Duration, resets: bool) {
         self.stream.set_send_timeout_and_reset(timeout, resets);
     }
 
-    /// Does what [`Stream::set_sendfile_chunk`] says.
+    /// See [`Stream::set_sendfile_chunk`].
     pub fn set_sendfile_chunk(&self, bytes: usize) {
         self.stream.set_sendfile_chunk(bytes);
     }
 
-    /// Does what [`Stream::set_nopush`] says.
+    /// See [`Stream::set_nopush`].
     pub fn set_nopush(&self, on: bool) {
         self.stream.set_nopush(on);
     }
 
-    /// Does what [`Stream::peer`] says.
+    /// See [`Stream::peer`].
     pub fn peer(&self) -> Address {
         self.stream.peer()
     }
 
-    /// Does what [`Stream::local`] says.
+    /// See [`Stream::local`].
     pub fn local(&self) -> Address {
         self.stream.local()
     }
 
-    /// See [`Stream::shutdown_write`]. The other end is told that nothing more follows.
+    /// See [`Stream::shutdown_write`]. With TLS, sends `close_notify` first.
     pub fn shutdown_write(&self) {
         if let Some(session) = self.session.get() {
             session.close(&self.stream);
@@ -370,33 +368,33 @@ impl Transport {
         self.stream.shutdown_write();
     }
 
-    /// Does what [`Stream::shutdown_read`] says.
+    /// See [`Stream::shutdown_read`].
     pub fn shutdown_read(&self) {
         self.stream.shutdown_read();
     }
 
-    /// Does what [`Stream::shutdown`] says.
+    /// See [`Stream::shutdown`].
     pub fn shutdown(&self) {
         self.stream.shutdown();
     }
 
-    /// Does what [`Stream::reset_when_dropped`] says.
+    /// See [`Stream::reset_when_dropped`].
     pub fn reset_when_dropped(&self) {
         self.stream.reset_when_dropped();
     }
 
-    /// Does what [`Stream::set_nodelay`] says.
+    /// See [`Stream::set_nodelay`].
     pub fn set_nodelay(&self, on: bool) {
         self.stream.set_nodelay(on);
     }
 
-    /// Does what [`Stream::tcp_info`] says.
+    /// See [`Stream::tcp_info`].
     pub fn tcp_info(&self) -> Option<TcpInfo> {
         self.stream.tcp_info()
     }
 }
 
-/// The future of [`Transport::recv`]. Cancel-safe, as the stream's own.
+/// The future of [`Transport::recv`]. Cancel-safe, like the stream's own.
 #[must_use = "futures do nothing unless awaited"]
 pub struct Receive<'a> {
     transport: &'a Transport,

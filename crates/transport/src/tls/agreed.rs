@@ -1,4 +1,4 @@
-//! What the two ends of a session have agreed on, wherever the session is kept.
+//! The negotiated parameters of a session, wherever the session is kept.
 
 use std::borrow::Cow;
 
@@ -7,25 +7,25 @@ use rustls::pki_types::CertificateDer;
 use rustls::server::UnbufferedServerConnection;
 use rustls::{HandshakeKind, ProtocolVersion, SupportedCipherSuite};
 
-/// What is known of it so far; all of it once the handshake has ended.
+/// The parameters known so far; complete once the handshake has ended.
 #[derive(Default)]
 pub struct HandshakeParameters<'a> {
-    /// The version of TLS.
+    /// The TLS version.
     pub version: Option<ProtocolVersion>,
-    /// How records are sealed.
+    /// The cipher suite.
     pub suite: Option<SupportedCipherSuite>,
     /// The group of the key exchange.
     pub group: Option<&'static dyn SupportedKxGroup>,
-    /// Whether an earlier session goes on.
+    /// Full handshake or resumption.
     pub kind: Option<HandshakeKind>,
-    /// What is spoken over it (ALPN).
+    /// The application protocol (ALPN).
     pub protocol: Option<Cow<'a, [u8]>>,
-    /// The client's certificate, and those that it has sent with it.
+    /// The client's certificate, followed by the other certificates that the client sent.
     pub certificates: Option<Cow<'a, [CertificateDer<'static>]>>,
 }
 
 impl<'a> HandshakeParameters<'a> {
-    /// What rustls knows of it.
+    /// The parameters that rustls knows so far.
     pub fn of(tls: &'a UnbufferedServerConnection) -> HandshakeParameters<'a> {
         HandshakeParameters {
             version: tls.protocol_version(),

@@ -1,4 +1,4 @@
-//! The certificates of a server: made once, chosen per client, replaced while the server runs.
+//! The certificates of a server: loaded once, selected per client, replaced while the server runs.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -18,16 +18,16 @@ use x509_cert::ext::pkix::name::GeneralName;
 use crate::tls::pem::{self, PemError};
 use crate::tls::provider;
 
-/// Why a certificate and its key are of no use.
+/// Why a certificate and its key cannot be used.
 #[derive(Debug)]
 pub enum LoadError {
-    /// The file of the certificate could not be used.
+    /// The certificate file cannot be used.
     Certificate(PemError),
-    /// The file of the key could not be used.
+    /// The key file cannot be used.
     Key(PemError),
-    /// The key is of a kind that is not known here.
+    /// The type of the key is not supported.
     UnusableKey(rustls::Error),
-    /// The key is not the certificate's.
+    /// The key does not belong to the certificate.
     Mismatch,
 }
 
@@ -36,7 +36,7 @@ impl fmt::Display for LoadError {
         match self {
             LoadError::Certificate(error) => error.reason("TRUSTED CERTIFICATE").fmt(out),
             LoadError::Key(error) => match error {
-                // OpenSSL's decoders of keys say no more.
+                // OpenSSL's key decoders give no more detail.
                 PemError::Missing | PemError::Malformed => out.write_str(
                     "error:1E08010C:DECODER routines::unsupported:No supported data to decode. Input type: PEM",
                 ),
@@ -48,18 +48,18 @@ impl fmt::Display for LoadError {
     }
 }
 
-/// A certificate with its chain out of a PEM file.
+/// The certificate and its chain from a PEM file.
 ///
 /// # Errors
-/// Where the file does not hold it.
+/// If the file does not contain a certificate.
 pub fn chain(file: &[u8]) -> Result<Vec<CertificateDer<'static>>, LoadError> {
     pem::chain(file).map_err(LoadError::Certificate)
 }
 
-/// A certificate with its chain, and its key out of a PEM file.
+/// The certificate and its chain, and the private key, from PEM files.
 ///
 /// # Errors
-/// Where the file does not hold it, or the two do not fit.
+/// If a file does not contain its part, or the key does not belong to the certificate.
 pub fn certified_key<P: AsRef<[u8]>>(
     chain: Vec<CertificateDer<'static>>,
     key: &[u8],
@@ -75,27 +75,27 @@ pub fn certified_key<P: AsRef<[u8]>>(
         Err(rustls::Error::InconsistentKeys(InconsistentKeys::KeyMismatch)) => {
             Err(LoadError::Mismatch)
         }
-        // rustls cannot read every certificate that OpenSSL can; a client will.
+        // OpenSSL reads some certificates that rustls does not; the client will check.
         _ => Ok(Arc::new(certified)),
     }
 }
 
-/// A place for a certificate that may be replaced while connections are being accepted.
+/// A certificate that may be replaced while connections are accepted.
 #[derive(Debug, Default)]
 pub struct Slot(RwLock<Option<Arc<CertifiedKey>>>);
 
 impl Slot {
-    /// A place with a certificate, or an empty one.
+    /// A slot with a certificate, or an empty one.
     pub fn new(key: Option<Arc<CertifiedKey>>) -> Slot {
         Slot(RwLock::new(key))
     }
 
-    /// Handshakes that begin from now on get this certificate.
+    /// Replaces the certificate for handshakes that start from now on.
     pub fn set(&self, key: Option<Arc<CertifiedKey>>) {
         *self.0.write().unwrap_or_else(PoisonError::into_inner) = key;
     }
 
-    /// The certificate that is in force.
+    /// The current certificate.
     pub fn current(&self) -> Option<Arc<CertifiedKey>> {
         self.0
             .read()
@@ -104,30 +104,30 @@ impl Slot {
     }
 }
 
-/// The certificates that servers show: a part of a generation, for monitoring.
+/// The certificates that servers present: a part of a generation, for monitoring.
 #[derive(Debug, Default)]
 pub struct ShownCertificates(Vec<(String, Arc<Slot>)>);
 
 impl Registry for ShownCertificates {}
 
-/// What is told of one certificate.
+/// What monitoring reports about one certificate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CertificateFacts {
-    /// The file that it was read from, or how `ssl_certificate` names it.
+    /// The certificate's file, or the value of `ssl_certificate`.
     pub name: String,
-    /// The names that it is for, or its subject where it has none.
+    /// The DNS names of the certificate, or its subject if it has none.
     pub names: Vec<String>,
-    /// Seconds since 1970 at which it ends.
+    /// The end of its validity, in seconds since 1970.
     pub not_after: u64,
 }
 
 impl ShownCertificates {
-    /// Adds a certificate, under the file that it was read from or the name in the configuration.
+    /// Adds a certificate, under its file name or its name in the configuration.
     pub(super) fn add(&mut self, name: String, slot: &Arc<Slot>) {
         self.0.push((name, Arc::clone(slot)));
     }
 
-    /// Facts about each that is in force, those of one file once.
+    /// Facts about each current certificate, once per file.
     pub fn facts(&self) -> Vec<CertificateFacts> {
         let mut facts: Vec<CertificateFacts> = Vec::new();
         for (name, slot) in &self.0 {
@@ -171,7 +171,7 @@ fn address_of(bytes: &[u8]) -> Option<String> {
     }
 }
 
-/// Adds them to the generation.
+/// Adds the presented certificates to the generation.
 pub fn add_shown(compiler: &Compiler<'_>, generation: &mut Generation) {
     generation.add(compiler.registries.take::<ShownCertificates>());
 }
@@ -181,9 +181,10 @@ pub fn add_shown(compiler: &Compiler<'_>, generation: &mut Generation) {
 pub struct Resolver(pub Vec<Arc<Slot>>);
 
 impl ResolvesServerCert for Resolver {
-    /// The last certificate of a kind whose key the client can check: with OpenSSL, each replaces
-    /// the one before it. ECDSA goes before RSA, as it costs both ends less. Without one, any:
-    /// rustls then tells the client what they do not have in common.
+    /// Selects the last certificate of a key type that the client can verify: with OpenSSL, a later
+    /// certificate replaces an earlier one of its type. ECDSA is preferred to RSA, as it costs both
+    /// ends less. If none fits, selects any: rustls then tells the client what the two do not have
+    /// in common.
     fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
         let current = || self.0.iter().rev().filter_map(|slot| slot.current());
         let fitting = current().filter(|certified| {

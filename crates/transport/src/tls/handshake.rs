@@ -1,9 +1,9 @@
-//! The beginning of a connection to a port with `listen … ssl`: what does the client speak, whom
-//! does it ask for, and do we agree?
+//! The TLS handshake with a client of a `listen … ssl` port: determines the protocol, selects the
+//! server, and negotiates.
 //!
-//! As in nginx the first byte tells TLS from a plain request, which is answered with an error page
-//! (497) in the clear. The host that the client names chooses the virtual server, and everything
-//! of its settings; which servers there are, its door knows ([`ServerSelector`]).
+//! As in nginx, the first byte distinguishes TLS from a plain request, which gets an unencrypted
+//! error page (497). The host name in the ClientHello selects the virtual server and all of its
+//! settings; the door knows the servers ([`ServerSelector`]).
 
 use std::cell::Cell;
 use std::io::ErrorKind;
@@ -28,67 +28,67 @@ use crate::tls::server::ServerTls;
 use crate::tls::session::Session;
 use crate::tls::variables::OF_HELLO;
 
-/// The alert that refuses a name (RFC 6066 section 3).
+/// The `unrecognized_name` alert (RFC 6066 section 3).
 const UNRECOGNIZED_NAME: u8 = 112;
 
-/// The alert for what is wrong on our side (RFC 8446 section 6.2).
+/// The `internal_error` alert, for errors on our side (RFC 8446 section 6.2).
 const INTERNAL_ERROR: u8 = 80;
 
-/// How the beginning ended.
+/// How the start of a connection ended.
 pub enum HandshakeStart {
     /// The connection is secure; requests may follow.
     Secure,
-    /// The client speaks plain HTTP. These are its first bytes.
+    /// The client speaks plain HTTP. The buffer has its first bytes.
     Plain(Buffer),
-    /// Nothing follows; the reason has been logged.
+    /// The connection ends; the reason has been logged.
     Ended,
 }
 
 /// The servers that the client of a connection may ask for.
 pub trait ServerSelector {
-    /// The connection of the server selector.
+    /// The type of the connection.
     type Incoming: Incoming;
 
-    /// What a virtual server is to the protocol.
+    /// A virtual server, as the protocol represents it.
     type Server;
 
-    /// Whether clients may speak TLS and nothing else: what they say first need not tell.
+    /// Whether clients may only speak TLS, so that their first byte is not examined.
     const ONLY_TLS: bool;
 
-    /// The connection of the server selector.
+    /// The connection.
     fn incoming(&self) -> &Self::Incoming;
 
-    /// The server of clients who ask for none of the others; `None` where the address is not
-    /// listened on any more.
+    /// The default server, for clients that ask for no other; `None` if the address is no longer
+    /// listened on.
     fn default_server(&self, local: &GenerationView) -> Option<Self::Server>;
 
-    /// The server of a host in lower case without port; `None` where no server has that name.
+    /// The server with this name, in lower case without port; `None` if no server has it.
     ///
     /// # Errors
-    /// In nginx's words, where it cannot be decided.
+    /// If the server cannot be determined, in nginx's words.
     fn server_named(
         &self,
         local: &GenerationView,
         host: &[u8],
     ) -> Result<Option<Self::Server>, String>;
 
-    /// TLS as a server wants it; `None` where it has no settings of its own.
+    /// A server's TLS settings; `None` if it has none of its own.
     fn tls(server: &Self::Server) -> Option<&Arc<ServerTls>>;
 
-    /// Whether clients of a server may speak HTTP/2 with it, as they have come.
+    /// Whether clients of a server may use HTTP/2 on this connection.
     fn speaks_http2(&self, local: &GenerationView, server: &Self::Server) -> bool;
 
-    /// Until when a client that has asked for nothing yet must have shaken hands.
+    /// The deadline of the handshake, for a client that has not named a server yet.
     fn deadline(&self, server: &Self::Server) -> Instant;
 
-    /// Whether a variable is named anywhere, so that what it shows must be kept.
+    /// Whether the configuration uses a variable, so that its value must be kept.
     fn shows(&self, local: &GenerationView, variable: &str) -> bool;
 
-    /// The certificates of a server whose names hold variables, for a client that has asked for
-    /// this one or another by this hello; `None` where none do.
+    /// The server's certificates whose paths contain variables, for a client with this ClientHello;
+    /// `None` if the server has no such certificates.
     ///
     /// # Errors
-    /// Where one cannot be loaded.
+    /// If a certificate cannot be loaded.
     fn certificates(
         &self,
         local: &Rc<GenerationView>,
@@ -97,19 +97,18 @@ pub trait ServerSelector {
         hello: &mut Option<Box<ClientHello>>,
     ) -> impl Future<Output = Result<Option<Vec<Arc<CertifiedKey>>>, CertificateError>>;
 
-    /// There is a session with the server that the client has asked for: what else it asks for is
-    /// asked of that one.
+    /// Called when a session with the requested server exists: from now on that server's settings
+    /// apply.
     fn agreed(&self);
 }
 
-/// Answers a handshake in the place of every server, where it is one of its own: with these
-/// settings.
+/// Handles a handshake that is not meant for any server, with the settings that it returns.
 pub type Intercept = fn(&ClientHello) -> Option<Arc<ServerTls>>;
 
-/// All that do so: a part of a generation.
+/// All intercepts: a part of a generation.
 pub struct Intercepts(pub Box<[Intercept]>);
 
-/// Shakes hands with a client. `received` is what has been read of it already.
+/// Performs the handshake with a client. `received` holds the bytes that have been read already.
 pub async fn accept<N: ServerSelector>(names: &N, received: Buffer) -> HandshakeStart {
     let course = HandshakeCourse {
         is_heard: Cell::new(!received.is_empty()),
@@ -120,14 +119,14 @@ pub async fn accept<N: ServerSelector>(names: &N, received: Buffer) -> Handshake
     begun
 }
 
-/// What is known of a handshake if it fails.
+/// Facts about a handshake for the case that it fails.
 struct HandshakeCourse {
-    /// Something has come from the client.
+    /// Whether the client has sent anything.
     is_heard: Cell<bool>,
     fault: Cell<HandshakeFault>,
 }
 
-/// What is wrong with a handshake, by the error that rustls gives it up with.
+/// The kind of fault for the error with which rustls fails a handshake.
 fn fault_of(error: &rustls::Error) -> HandshakeFault {
     match error {
         rustls::Error::PeerIncompatible(why) => match why {
@@ -159,7 +158,7 @@ fn fault_of(error: &rustls::Error) -> HandshakeFault {
     }
 }
 
-/// Counts a handshake that has ended; a client that has left without a word has begun none.
+/// Counts a finished handshake. A client that left without sending a byte has not started one.
 fn count<I: Incoming>(connection: &I, begun: &HandshakeStart, course: &HandshakeCourse) {
     let counts = connection.counts();
     match begun {
@@ -287,12 +286,12 @@ async fn shake_hands<N: ServerSelector>(
     HandshakeStart::Secure
 }
 
-/// Whether a connection that begins with this byte speaks TLS, or the SSL of 1995.
+/// Whether a connection with this first byte speaks TLS, or SSL 2.0.
 fn is_tls(first: u8) -> bool {
     first == 0x16 || first & 0x80 != 0
 }
 
-/// The next bytes of a handshake; `None`, and a line in the log, where none come.
+/// The next bytes of a handshake; `None`, with a log message, if none arrive.
 async fn receive<I: Incoming>(
     connection: &I,
     deadline: Option<Instant>,
@@ -316,7 +315,7 @@ async fn receive<I: Incoming>(
     None
 }
 
-/// The session under the settings of the server that the client asks for.
+/// Creates the session with the settings of the server that the client asks for.
 async fn begin<N: ServerSelector>(
     names: &N,
     default: &N::Server,
@@ -382,7 +381,7 @@ async fn begin<N: ServerSelector>(
     Some(session)
 }
 
-/// The settings for a handshake that is not for a server.
+/// The settings for a handshake that is not meant for a server.
 fn intercepted(local: &GenerationView, hello: &ClientHello) -> Option<Arc<ServerTls>> {
     let all = local.generation.part::<Intercepts>()?;
     all.0.iter().find_map(|intercept| intercept(hello))
@@ -412,8 +411,8 @@ fn make<I: Incoming>(
     }
 }
 
-/// How nginx shakes hands: as the default server of the address has it, before the client has named
-/// another.
+/// The OpenSSL function that nginx would call: it follows the default server of the address, before
+/// the client has named another.
 fn call<N: ServerSelector>(default: &N::Server) -> HandshakeCall {
     if N::tls(default).is_some_and(|tls| tls.config.max_early_data_size > 0) {
         HandshakeCall::EarlyData
@@ -422,14 +421,14 @@ fn call<N: ServerSelector>(default: &N::Server) -> HandshakeCall {
     }
 }
 
-/// Ends a handshake with a server that wants none (`ssl_reject_handshake`).
+/// Ends a handshake with a server that refuses it (`ssl_reject_handshake`).
 fn reject<I: Incoming>(connection: &I, call: HandshakeCall) -> Option<Session> {
     messages::handshake_rejected(connection, call);
     refuse(connection, UNRECOGNIZED_NAME);
     None
 }
 
-/// Ends a handshake that has not begun, with this alert.
+/// Ends a handshake before rustls has started it, with this alert.
 fn refuse<I: Incoming>(connection: &I, alert: u8) -> HandshakeStart {
     let stream = connection.transport().stream();
     // Record header, level fatal.
@@ -438,8 +437,8 @@ fn refuse<I: Incoming>(connection: &I, alert: u8) -> HandshakeStart {
     HandshakeStart::Ended
 }
 
-/// A host as it is looked up, as nginx reads it: in lower case, without its port or a dot at its
-/// end; `None` for what is no host.
+/// A host name in the form for lookup, as nginx parses it: in lower case, without port or trailing
+/// dot; `None` for an invalid host name.
 pub fn host(name: &[u8]) -> Option<Bytes> {
     let host = proto::host::validate(name).ok()?;
     Some(host.name.of(name).to_ascii_lowercase().into())

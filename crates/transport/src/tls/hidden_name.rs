@@ -1,14 +1,14 @@
-//! Hosts in a ClientHello that rustls does not take, and nginx does.
+//! Host names in a ClientHello that nginx accepts and rustls does not.
 //!
-//! Clients name what they have been given: `example.org:443`, a name with a space or of too many
-//! letters. OpenSSL takes any bytes, and nginx serves what is no host by its default server; rustls
-//! breaks off. So the extension with such a name gets a number that means nothing before rustls
-//! reads it. Both ends of a handshake prove to each other what was said in it, by hashes and
-//! signatures, so where rustls hashes the message, or has a signature of it checked, the name is
-//! shown as the client has sent it.
+//! Clients send the name that they were configured with: `example.org:443`, a name with a space, or
+//! one that is too long. OpenSSL accepts any bytes, and nginx serves invalid names with its default
+//! server; rustls fails the handshake. So the type of the extension with such a name is replaced by
+//! an unassigned number before rustls parses the ClientHello. Both ends verify the messages of a
+//! handshake by hashes and signatures. So where rustls hashes the ClientHello, or verifies a
+//! signature over it, the extension is restored to what the client sent.
 //!
-//! All suites are wrapped for that ([`restoring`]). Where nothing is hidden, which is almost
-//! always, a hash is that of the suite itself.
+//! All suites are wrapped for this ([`restoring`]). If nothing is hidden, which is almost always
+//! so, the suite's own hash is used directly.
 
 use std::borrow::Cow;
 use std::cell::RefCell;
@@ -21,16 +21,16 @@ use rustls::pki_types::ServerName;
 use rustls::{CipherSuiteCommon, SupportedCipherSuite, Tls12CipherSuite, Tls13CipherSuite};
 
 thread_local! {
-    /// What is hidden in the handshake that rustls is at.
+    /// The hidden extension of the handshake that rustls is processing.
     static CURRENT: RefCell<Option<Arc<[u8]>>> = const { RefCell::new(None) };
 }
 
-/// The extension with a client's host as rustls gets it.
+/// The extension with a client's host name, as rustls sees it.
 #[derive(Clone, Debug)]
 pub struct HiddenName(Arc<[u8]>);
 
 impl HiddenName {
-    /// Hides a host that rustls does not take, in the records of the hello.
+    /// Hides a host name that rustls does not accept, in the records of the ClientHello.
     pub fn hide(hello: &ClientHello, records: &mut [u8]) -> Option<HiddenName> {
         if ServerName::try_from(hello.server_name()?).is_ok() {
             return None;
@@ -39,10 +39,11 @@ impl HiddenName {
         Some(HiddenName(hidden.into()))
     }
 
-    /// Hides it in a second hello as well, which a client sends where it has to try again (RFC 8446
-    /// section 4.1.4).
+    /// Hides the name in a second ClientHello as well, which a client sends after a
+    /// HelloRetryRequest (RFC 8446 section 4.1.4).
     pub fn hide_again(&self, records: &mut [u8]) {
-        /// A change_cipher_spec record may come first, and is ignored (RFC 8446 section 5).
+        /// A change_cipher_spec record may precede the ClientHello, and is ignored (RFC 8446
+        /// section 5).
         const CHANGE_CIPHER_SPEC: &[u8] = &[20, 3, 3, 0, 1, 1];
         let skipped = if records.starts_with(CHANGE_CIPHER_SPEC) {
             CHANGE_CIPHER_SPEC.len()
@@ -55,14 +56,14 @@ impl HiddenName {
         }
     }
 
-    /// Has rustls's hashes show the name for as long as the guard lives.
+    /// Makes rustls's hashes include the original name for as long as the guard lives.
     pub fn show(&self) -> ShownName {
         CURRENT.set(Some(Arc::clone(&self.0)));
         ShownName
     }
 }
 
-/// A way to show a name; see [`HiddenName::show`].
+/// The guard of [`HiddenName::show`].
 #[must_use]
 pub struct ShownName;
 
@@ -72,7 +73,7 @@ impl Drop for ShownName {
     }
 }
 
-/// A message of a handshake as the client has sent it.
+/// A handshake message as the client sent it.
 pub(super) fn as_sent(message: &[u8]) -> Cow<'_, [u8]> {
     CURRENT.with_borrow(|current| match current {
         Some(hidden) => show_server_name(message, hidden),
@@ -80,7 +81,7 @@ pub(super) fn as_sent(message: &[u8]) -> Cow<'_, [u8]> {
     })
 }
 
-/// The suite with a hash that shows what is hidden.
+/// The suite with a hash that restores a hidden name.
 pub(super) fn restoring(suite: SupportedCipherSuite) -> SupportedCipherSuite {
     static SUITES: OnceLock<Vec<SupportedCipherSuite>> = OnceLock::new();
     let suites = SUITES.get_or_init(|| ALL_CIPHER_SUITES.iter().map(wrap).collect());
@@ -90,7 +91,7 @@ pub(super) fn restoring(suite: SupportedCipherSuite) -> SupportedCipherSuite {
         .unwrap_or(suite)
 }
 
-/// Made once for each suite, for the life of the program.
+/// Wraps a suite; done once per suite, for the life of the program.
 fn wrap(suite: &SupportedCipherSuite) -> SupportedCipherSuite {
     let common = |common: &CipherSuiteCommon| CipherSuiteCommon {
         suite: common.suite,
@@ -118,7 +119,7 @@ fn wrap(suite: &SupportedCipherSuite) -> SupportedCipherSuite {
     }
 }
 
-/// A hash that begins as itself where nothing is hidden.
+/// The suite's hash, unless a name is hidden when hashing starts.
 struct Hash(&'static dyn hash::Hash);
 
 impl hash::Hash for Hash {
@@ -147,7 +148,7 @@ impl hash::Hash for Hash {
     }
 }
 
-/// A hash under way, of a handshake with a hidden name. rustls gives it messages whole.
+/// A hash in progress, of a handshake with a hidden name. rustls passes complete messages.
 struct Context {
     context: Box<dyn hash::Context>,
     hidden: Arc<[u8]>,

@@ -1,5 +1,5 @@
-//! `$ssl_ja4`: a fingerprint of what a client offers, which its programmers chose and its users do
-//! not.
+//! `$ssl_ja4`: a fingerprint of the ClientHello, which depends on the client's software and not on
+//! its user.
 //!
 //! <https://github.com/FoxIO-LLC/ja4/blob/main/technical_details/JA4.md>
 
@@ -9,7 +9,7 @@ use sha2::{Digest, Sha256};
 const SERVER_NAME: u16 = 0;
 const ALPN: u16 = 16;
 
-/// How much of a digest is shown, in bytes.
+/// Length of the shown part of a digest, in bytes.
 const SHOWN: usize = 6;
 
 /// Appends the fingerprint: `t13d1516h2_8daaf6152771_e5627efa2ab1`.
@@ -52,8 +52,8 @@ pub(super) fn append(hello: &ClientHello, out: &mut Vec<u8>) {
     append_digest(&text, out);
 }
 
-/// The first and last character of a protocol's name; of its digits in hexadecimal where they are
-/// none.
+/// The first and last character of a protocol name; of its hexadecimal digits if those are not
+/// alphanumeric.
 fn ends(protocol: &[u8]) -> (char, char) {
     let (Some(first), Some(last)) = (protocol.first(), protocol.last()) else {
         return ('0', '0');

@@ -1,12 +1,12 @@
 //! A session whose sending the kernel has taken over (`ssl_conf_command Options KTLS`).
 //!
-//! The kernel seals what is sent, so that files go out by sendfile(2) and never come into this
-//! process. What is received is opened here, with rustls's algorithms; docs/decisions/engine.md
+//! The kernel encrypts sent data, so that files are sent by sendfile(2) and never enter this
+//! process. Received data is decrypted here, with rustls's algorithms; docs/decisions/engine.md
 //! says why.
 //!
-//! rustls's connection ends with the hand-over; what is left of it makes further keys
-//! (`rustls::kernel`). How many records a key seals is counted here, since rustls sees none of them
-//! any more.
+//! rustls's connection ends with the hand-over; its remainder derives further keys
+//! (`rustls::kernel`). The records per key are counted here, since rustls no longer sees any of
+//! them.
 //!
 //! Not here: when a session is handed over (`session.rs`), the kernel's calls
 //! (`engine::kernel_tls`). RFC 8446 sections 4.6.3, 5 and 6; RFC 5246 section 6.
@@ -28,32 +28,33 @@ use rustls::{
 
 use crate::tls::agreed::HandshakeParameters;
 
-/// Bytes of a file from which on a session is handed over to send it. Less is sealed here sooner
-/// than the kernel is told of keys.
+/// Minimum size of a file, in bytes, for which a session is handed over. Below it, encryption in
+/// this process is cheaper than giving the keys to the kernel.
 pub const FILE_MIN: u64 = 64 * 1024;
 
-/// How full the records are at least that the kernel makes of long pieces: half. Most are full.
+/// Assumed minimum fill of the records that the kernel makes of long segments, in bytes: half a
+/// record. Most records are full.
 const RECORD_LEAST: u64 = 8 * 1024;
 
-/// Most bytes of a record behind its header (RFC 5246 section 6.2.3).
+/// Maximum length of a record after its header, in bytes (RFC 5246 section 6.2.3).
 const RECORD_MAX: usize = 16 * 1024 + 2048;
 
-/// Bytes of a record's header: type, version, length.
+/// Length of a record header, in bytes: type, version, length.
 const HEADER: usize = 5;
 
-/// Records in a row that bring nothing: empty ones, warnings, new keys.
+/// Limit of consecutive records without effect: empty ones, warnings, key updates.
 const FRUITLESS_MAX: u8 = 32;
 
-/// The alert that ends a connection in good order: a warning, `close_notify`.
+/// The alert for an orderly end: a warning, `close_notify`.
 const CLOSE_NOTIFY: &[u8] = &[1, 0];
 
-/// The message that announces new keys, `key_update`, and asks for none in return.
+/// The `key_update` message, with no request for one in return.
 const KEY_UPDATE: &[u8] = &[24, 0, 0, 1, 0];
 
-/// What the kernel can do, found out when it is first asked.
+/// What the kernel supports, determined at the first call.
 ///
 /// # Errors
-/// Why it can do nothing.
+/// Why the kernel supports nothing.
 pub fn support() -> Result<&'static Support, &'static str> {
     static SUPPORT: OnceLock<Result<Support, String>> = OnceLock::new();
     let support = SUPPORT.get_or_init(engine::kernel_tls::probe);
@@ -62,29 +63,29 @@ pub fn support() -> Result<&'static Support, &'static str> {
 
 /// A session; see the module.
 pub struct KernelSession {
-    /// What rustls has left, which makes new keys.
+    /// The remainder of rustls's connection, which derives new keys.
     keys: KernelConnection<ServerConnectionData>,
     agreed: HandshakeParameters<'static>,
     opener: Opener,
-    /// Records that one key may seal, and that the present one still may.
+    /// Maximum number of records per key, and how many of them the current key has left.
     limit: u64,
     left: u64,
-    /// Whether there can be other keys to send with.
+    /// Whether the sending key can be replaced.
     replaces_keys: bool,
 }
 
-/// What came of received bytes.
+/// The result of processing received bytes.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Progress {
-    /// How many of them have been used up.
+    /// Number of bytes consumed.
     pub used: usize,
-    /// The client has ended its side.
+    /// Whether the client has sent `close_notify`.
     pub ended: bool,
 }
 
 impl KernelSession {
-    /// Whether the kernel can seal what is agreed upon, and a file of so many bytes before it needs
-    /// a new key.
+    /// Whether the kernel supports the negotiated parameters, and can send a file of `length` bytes
+    /// before it needs a new key.
     pub fn can_send(tls: &UnbufferedServerConnection, length: u64) -> bool {
         let (Ok(support), Some(suite)) = (support(), tls.negotiated_cipher_suite()) else {
             return false;
@@ -93,11 +94,11 @@ impl KernelSession {
             && (replaces_keys(suite) || records(length) <= limit(suite))
     }
 
-    /// Takes over the session of a handshake that has ended. What is pushed must follow all that
-    /// was sealed before.
+    /// Takes over the session of a completed handshake. Later segments must be pushed after
+    /// everything that rustls has encrypted.
     ///
     /// # Errors
-    /// rustls's. The session is lost then.
+    /// rustls's. The session is lost after an error.
     pub fn take_over(
         tls: UnbufferedServerConnection,
         push: &mut dyn FnMut(Segment),
@@ -120,15 +121,16 @@ impl KernelSession {
         })
     }
 
-    /// What the handshake has come to.
+    /// The negotiated parameters.
     pub fn agreed(&self) -> &HandshakeParameters<'static> {
         &self.agreed
     }
 
-    /// Has the kernel send a piece, under new keys where the present ones have sealed enough.
+    /// Pushes a segment for the kernel to encrypt, with new keys when the current one has reached
+    /// its limit.
     ///
     /// # Errors
-    /// `EncryptError` where there can be no others.
+    /// `EncryptError` if the key has reached its limit and cannot be replaced.
     pub fn send(
         &mut self,
         mut segment: Segment,
@@ -151,7 +153,7 @@ impl KernelSession {
                     *offset += part;
                     *length -= part;
                 }
-                // What lies in memory is far less than a new key may seal.
+                // Segments in memory are far smaller than the limit of a new key.
                 _ if needed > self.left && self.left < self.limit => {}
                 _ => {
                     self.left = self.left.saturating_sub(needed);
@@ -163,12 +165,12 @@ impl KernelSession {
         }
     }
 
-    /// Says that nothing more follows.
+    /// Sends `close_notify`.
     pub fn close(push: &mut dyn FnMut(Segment)) {
         push(record(ContentType::Alert, Bytes::from_static(CLOSE_NOTIFY)));
     }
 
-    /// Tells the client why the session ends.
+    /// Sends the alert that tells the client why the session ends.
     pub fn send_alert(error: &Error, push: &mut dyn FnMut(Segment)) {
         let description = match error {
             Error::DecryptError => AlertDescription::BadRecordMac,
@@ -184,11 +186,11 @@ impl KernelSession {
         push(record(ContentType::Alert, alert.into()));
     }
 
-    /// Opens the whole records at the front of `incoming`, where they lie. What is to be answered
-    /// is pushed.
+    /// Decrypts the complete records at the front of `incoming`, in place. Replies are pushed.
     ///
     /// # Errors
-    /// rustls's, for what is no TLS, or not allowed. Nothing more can be received then.
+    /// rustls's, for bytes that are not TLS or not allowed. Nothing more can be received after an
+    /// error.
     pub fn receive(
         &mut self,
         incoming: &mut [u8],
@@ -218,7 +220,7 @@ impl KernelSession {
         Ok(progress)
     }
 
-    /// Announces new keys and seals with them from then on.
+    /// Sends `key_update`, and encrypts with new keys from then on.
     fn renew_sealing(&mut self, push: &mut dyn FnMut(Segment)) -> Result<(), Error> {
         if !self.replaces_keys {
             let text =
@@ -237,25 +239,25 @@ impl KernelSession {
     }
 }
 
-/// Opens the records of one client.
+/// Decrypts the records of one client.
 struct Opener {
     suite: SupportedCipherSuite,
     decrypter: Box<dyn MessageDecrypter>,
-    /// The number of the next record.
+    /// Sequence number of the next record.
     next: u64,
-    /// How many records in a row have brought nothing.
+    /// Number of consecutive records without effect.
     fruitless: u8,
 }
 
-/// What a record says.
+/// The meaning of a record.
 #[derive(Debug, PartialEq, Eq)]
 enum Record {
-    /// Its payload is for whoever receives.
+    /// Application data, for the receiver.
     Data,
     End,
-    /// The client seals with new keys from here on.
+    /// The client uses new keys from here on.
     NewKeys {
-        /// Whether we are to do so, too.
+        /// Whether the client requests new keys from us, too.
         asks_for_ours: bool,
     },
     Nothing,
@@ -275,14 +277,14 @@ impl Opener {
         })
     }
 
-    /// Opens with other keys from now on.
+    /// Replaces the decryption keys.
     fn renew(&mut self, secrets: ConnectionTrafficSecrets, next: u64) -> Result<(), Error> {
         self.decrypter = decrypter(self.suite, secrets)?;
         self.next = next;
         Ok(())
     }
 
-    /// Opens the record at the front, if it is whole; also tells how many bytes it took.
+    /// Decrypts the record at the front, if it is complete; also returns the record's length.
     fn open<'a>(
         &mut self,
         bytes: &'a mut [u8],
@@ -309,7 +311,7 @@ impl Opener {
         Ok(Some((HEADER + length, opened)))
     }
 
-    /// What an opened record says.
+    /// Interprets a decrypted record.
     fn read(&mut self, message: &InboundPlainMessage<'_>) -> Result<Record, Error> {
         const USER_CANCELED: u8 = 90;
         const WARNING: u8 = 1;
@@ -328,7 +330,7 @@ impl Opener {
             }
             (ContentType::Alert, [_, kind]) => Err(Error::AlertReceived((*kind).into())),
             (ContentType::Alert, _) => Err(InvalidMessage::TrailingData("Alert").into()),
-            // Keys change between records, so nothing stands beside the message.
+            // A record ends at a key change, so the message fills its record.
             (ContentType::Handshake, [24, 0, 0, 1, asks @ (0 | 1)]) if is_tls13 => {
                 self.brings_nothing(PeerMisbehaved::TooManyKeyUpdateRequests)?;
                 Ok(Record::NewKeys {
@@ -367,12 +369,12 @@ fn record(content_type: ContentType, bytes: Bytes) -> Segment {
     }
 }
 
-/// How many records the kernel makes of so many bytes at most.
+/// Upper bound of the records that the kernel makes of this many bytes.
 fn records(bytes: u64) -> u64 {
     1 + bytes / RECORD_LEAST
 }
 
-/// How many records one key may seal.
+/// Maximum number of records per key.
 fn limit(suite: SupportedCipherSuite) -> u64 {
     match suite {
         SupportedCipherSuite::Tls12(suite) => suite.common.confidentiality_limit,
@@ -380,7 +382,7 @@ fn limit(suite: SupportedCipherSuite) -> u64 {
     }
 }
 
-/// Whether a connection can get other keys to send with: TLS 1.2 has no way to, and not every
+/// Whether the sending key of a connection can be replaced: not in TLS 1.2, and not by every
 /// kernel.
 fn replaces_keys(suite: SupportedCipherSuite) -> bool {
     version(suite) == Version::Tls13 && support().is_ok_and(Support::replaces_keys)
@@ -393,7 +395,7 @@ fn version(suite: SupportedCipherSuite) -> Version {
     }
 }
 
-/// The algorithm of a suite as the kernel has it.
+/// The kernel's name for the algorithm of a suite.
 fn cipher(suite: SupportedCipherSuite) -> Option<Cipher> {
     Some(match suite.suite() {
         CipherSuite::TLS13_AES_128_GCM_SHA256
@@ -409,7 +411,7 @@ fn cipher(suite: SupportedCipherSuite) -> Option<Cipher> {
     })
 }
 
-/// rustls's secrets as keys for the kernel, for the records from number `sequence` on.
+/// Converts rustls's secrets to keys for the kernel, starting with record number `sequence`.
 fn sealing_keys(
     suite: SupportedCipherSuite,
     secrets: &ConnectionTrafficSecrets,
@@ -432,17 +434,18 @@ fn sealing_keys(
     SealingKeys::new(version, cipher, key.as_ref(), iv, sequence).ok_or(Error::EncryptError)
 }
 
-/// Where the kernel begins with the nonces of TLS 1.2's AES-GCM, which each record tells (RFC 5288
-/// section 3). It counts up from there, whereas rustls has combined its start with the records'
-/// numbers by exclusive or: both beginning at one place, some nonce would come twice, which gives
-/// the key away. All nonces of rustls's have the first bit of its start, because no number of a
-/// record reaches so far; those of the other half, from its beginning, are the kernel's.
+/// The kernel's first nonce for AES-GCM in TLS 1.2, where each record carries its nonce (RFC 5288
+/// section 3). The kernel increments the nonce per record, whereas rustls has combined its start
+/// value with the record number by exclusive or. If both used the same start value, some nonce
+/// would occur twice, which reveals the key. All nonces of rustls share the first bit of its start
+/// value, because no record number reaches that bit; the kernel uses the other half, from its
+/// beginning.
 fn nonces_apart(iv: &[u8; 12]) -> [u8; 12] {
     let [a, b, c, d, first, ..] = *iv;
     [a, b, c, d, !first & 0x80, 0, 0, 0, 0, 0, 0, 0]
 }
 
-/// What opens records that were sealed with these secrets.
+/// The decrypter for records that were encrypted with these secrets.
 fn decrypter(
     suite: SupportedCipherSuite,
     secrets: ConnectionTrafficSecrets,
@@ -487,7 +490,7 @@ mod tests {
         TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256,
     ];
 
-    /// A client, and the session that the kernel has taken over after their handshake.
+    /// A client, and the session that the kernel has taken over after the handshake.
     fn pair(suite: SupportedCipherSuite) -> (ClientConnection, KernelSession) {
         let chain = include_bytes!("../../../../tests/tls/ecdsa.crt");
         let key = include_bytes!("../../../../tests/tls/ecdsa.key");
@@ -524,7 +527,7 @@ mod tests {
         (client, session.unwrap())
     }
 
-    /// What a server says to this.
+    /// The server's reply to these bytes.
     fn answer(server: &mut UnbufferedServerConnection, mut incoming: &mut [u8]) -> Vec<u8> {
         let mut answer = Vec::new();
         loop {
@@ -543,7 +546,7 @@ mod tests {
         }
     }
 
-    /// What a client has to send.
+    /// The bytes that a client has to send.
     fn sealed(client: &mut ClientConnection) -> Vec<u8> {
         let mut bytes = Vec::new();
         while client.wants_write() {
@@ -552,8 +555,8 @@ mod tests {
         bytes
     }
 
-    /// What a session makes of received bytes, which come in parts of this size: the payload, the
-    /// segments it answers with, and whether the client has ended.
+    /// Receives bytes in chunks of this size: returns the payload, the segments sent in reply, and
+    /// whether the client has ended.
     fn receive(
         session: &mut KernelSession,
         bytes: &[u8],
@@ -622,7 +625,7 @@ mod tests {
         assert!(matches!(error, Error::InappropriateMessage { .. }));
     }
 
-    /// The client asks for new keys of ours, too, which not every kernel can take.
+    /// The client requests new keys from us, too, which not every kernel supports.
     #[test]
     fn a_client_gets_new_keys() {
         for can in [true, false] {
@@ -680,7 +683,7 @@ mod tests {
             assert!(read(suite, handshake, &renegotiation).is_err());
             assert!(read(suite, ContentType::ChangeCipherSpec, &[1]).is_err());
         }
-        // A warning other than those two is none in TLS 1.3 (RFC 8446 section 6).
+        // In TLS 1.3, a warning other than those two is not one (RFC 8446 section 6).
         assert_eq!(read(old, alert, &[1, 100]), Ok(Record::Nothing));
         assert!(read(new, alert, &[1, 100]).is_err());
         let new_keys = |asks_for_ours| Ok(Record::NewKeys { asks_for_ours });
@@ -710,8 +713,8 @@ mod tests {
         assert!((0..=FRUITLESS_MAX).any(|_| read(b"").is_err()));
     }
 
-    /// A file that is longer than what one key may seal is cut, with new keys in between where
-    /// there can be any.
+    /// A file longer than the limit of one key is split, with key updates in between if keys can be
+    /// replaced.
     #[test]
     fn a_key_seals_only_so_much() {
         let file = engine::file::File::from(std::fs::File::open("/dev/null").unwrap());
@@ -746,7 +749,7 @@ mod tests {
         }
     }
 
-    /// rustls has combined the start with the numbers of the records so far, which are small.
+    /// rustls has combined its start value with the record numbers so far, which are small.
     #[test]
     fn no_nonce_comes_twice() {
         for first in [0x00, 0x7f, 0x80, 0xff] {

@@ -1,18 +1,19 @@
-//! Secrets of connections, for tools such as Wireshark: `ssl_key_log`, `proxy_ssl_key_log`.
+//! Secrets of TLS connections, for tools such as Wireshark: `ssl_key_log`, `proxy_ssl_key_log`.
 //!
-//! A line each, as <https://www.ietf.org/archive/id/draft-ietf-tls-keylogfile-02.html> describes
-//! them.
+//! One line per secret, in the format of
+//! <https://www.ietf.org/archive/id/draft-ietf-tls-keylogfile-02.html>.
 
 use std::fmt;
 use std::sync::Arc;
 
 use logs::LogFile;
 
-/// A file that gets them.
+/// The log of secrets, written to a file.
 pub struct KeyLog(Arc<LogFile>);
 
 impl KeyLog {
-    /// A file that only its owner may read: who can, can read all of the traffic.
+    /// A log in this file, which only its owner may read: anyone who can read it can decrypt all
+    /// traffic.
     pub fn new(file: Arc<LogFile>) -> KeyLog {
         file.keep_secret();
         KeyLog(file)

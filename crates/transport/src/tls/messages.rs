@@ -1,5 +1,5 @@
-//! What is logged of handshakes that come to nothing: nginx's texts and levels, with rustls's
-//! reasons in the place of OpenSSL's.
+//! Log messages about failed handshakes: nginx's texts and levels, with rustls's reasons in the
+//! place of OpenSSL's.
 
 use std::io;
 
@@ -8,12 +8,12 @@ use logs::network::{TIMED_OUT, failure_level};
 use logs::{Errno, Level, Subject, write};
 use proto::tls::HelloError;
 
-/// The call of OpenSSL's by which nginx shakes hands.
+/// The OpenSSL function that nginx calls for the handshake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HandshakeCall {
-    /// The usual call of a handshake.
+    /// The usual function.
     Plain,
-    /// The one that also reads early data, whether the client sends any or not.
+    /// The function that also reads early data, whether the client sends any or not.
     EarlyData,
 }
 
@@ -26,7 +26,7 @@ impl std::fmt::Display for HandshakeCall {
     }
 }
 
-/// The client closed its side before the handshake had ended; `first` when it had sent nothing.
+/// The client closed the connection before the handshake ended; `first` if it had sent nothing.
 pub fn handshake_left(client: &dyn Subject, first: bool) {
     let text = if first {
         format_args!("client closed connection while SSL handshaking")
@@ -36,13 +36,13 @@ pub fn handshake_left(client: &dyn Subject, first: bool) {
     write(client, Level::Info, text);
 }
 
-/// The client took too long.
+/// The handshake timed out.
 pub fn handshake_timed_out(client: &dyn Subject) {
     let text = format_args!("client timed out {TIMED_OUT} while SSL handshaking");
     write(client, Level::Info, text);
 }
 
-/// The line for a connection that broke in its handshake.
+/// The connection failed during its handshake.
 pub fn handshake_broken(client: &dyn Subject, cause: &io::Error) {
     let text = format_args!(
         "peer closed connection in SSL handshake {} while SSL handshaking",
@@ -51,7 +51,7 @@ pub fn handshake_broken(client: &dyn Subject, cause: &io::Error) {
     write(client, failure_level(cause), text);
 }
 
-/// Which server a name in the handshake means could not be decided.
+/// The server for the name in the handshake could not be determined.
 pub fn name_undecided(client: &dyn Subject, cause: &str) {
     let text = format_args!("{cause} while SSL handshaking");
     write(client, Level::Alert, text);
@@ -63,25 +63,25 @@ pub fn certificate_not_loaded(client: &dyn Subject, cause: &dyn std::fmt::Displa
     write(client, Level::Error, text);
 }
 
-/// The two could not agree, or what came was no TLS.
+/// The two ends could not agree, or the received bytes are not TLS.
 pub fn handshake_failed(client: &dyn Subject, call: HandshakeCall, cause: &rustls::Error) {
     let text = format_args!("{call} failed (SSL: {cause}) while SSL handshaking");
     write(client, level(cause), text);
 }
 
-/// A client speaks something else where there is nothing else to be spoken.
+/// The client does not speak TLS on an address where only TLS is served.
 pub fn handshake_without_tls(client: &dyn Subject, call: HandshakeCall) {
     let cause = rustls::Error::InvalidMessage(rustls::InvalidMessage::InvalidContentType);
     handshake_failed(client, call, &cause);
 }
 
-/// A client has sent what is no ClientHello, or what cannot follow one.
+/// The client has sent an invalid ClientHello, or a message that must not follow one.
 pub fn handshake_refused(client: &dyn Subject, call: HandshakeCall, refusal: HelloError) {
     let text = format_args!("{call} failed (SSL: {refusal}) while SSL handshaking");
     write(client, Level::Info, text);
 }
 
-/// A bug of ours was met in a handshake.
+/// The handshake panicked: a bug in Tidegate.
 pub fn handshake_panicked(client: &dyn Subject, panicked: &Panicked) {
     let Panicked { place, message } = panicked;
     let text =
@@ -89,13 +89,13 @@ pub fn handshake_panicked(client: &dyn Subject, panicked: &Panicked) {
     write(client, Level::Alert, text);
 }
 
-/// No responder says whether a client's certificate has been revoked.
+/// No responder gave the revocation status of a client's certificate.
 pub fn status_unknown(client: &dyn Subject, cause: &dyn std::fmt::Display) {
     let text = format_args!("{cause} while requesting certificate status");
     write(client, Level::Error, text);
 }
 
-/// The server wants no handshake (`ssl_reject_handshake`).
+/// The server refuses the handshake (`ssl_reject_handshake`).
 pub fn handshake_rejected(client: &dyn Subject, call: HandshakeCall) {
     let text = match call {
         HandshakeCall::Plain => format_args!("handshake rejected while SSL handshaking"),
@@ -106,7 +106,7 @@ pub fn handshake_rejected(client: &dyn Subject, call: HandshakeCall) {
     write(client, Level::Info, text);
 }
 
-/// What clients do wrong is no alarm, what we do wrong is.
+/// The level for a failure: low for mistakes of clients, high for mistakes on our side.
 pub fn level(cause: &rustls::Error) -> Level {
     match cause {
         rustls::Error::General(_) | rustls::Error::EncryptError => Level::Crit,

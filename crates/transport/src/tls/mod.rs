@@ -1,12 +1,13 @@
-//! TLS for connections of clients: certificates, handshakes, sessions, and what is known of them;
-//! and to upstreams ([`upstream`]).
+//! TLS for connections of clients (certificates, handshakes, sessions and their variables), and for
+//! connections to upstreams ([`upstream`]).
 //!
 //! <https://nginx.org/en/docs/http/ngx_http_ssl_module.html>; RFC 8446 (TLS 1.3), 5246 (TLS 1.2).
-//! The protocol is rustls's with the cryptography of aws-lc; ours is everything around it. Read
-//! [`settings`] for the directives, [`server`] for what they compile to, [`handshake`] for the way
-//! of a connection, [`session`] for its bytes; [`kernel`] where the system's kernel encrypts them.
+//! rustls implements the protocol, with the cryptography of aws-lc; this module is everything
+//! around them. Read [`settings`] for the directives, [`server`] for what they compile to,
+//! [`handshake`] for the handshake of a connection, [`session`] for its records, and [`kernel`] for
+//! encryption in the kernel.
 //!
-//! Not here: anything older than TLS 1.2, renegotiation, DHE, keys in engines or stores.
+//! Not here: versions before TLS 1.2, renegotiation, DHE, keys in OpenSSL engines or stores.
 
 pub mod agreed;
 pub mod certificates;
@@ -40,7 +41,7 @@ use std::sync::{Arc, OnceLock};
 
 use rustls::crypto::CryptoProvider;
 
-/// The one set of algorithms that this program has. Servers choose from it.
+/// The program's only set of algorithms. Servers choose from it.
 pub fn provider() -> &'static Arc<CryptoProvider> {
     static PROVIDER: OnceLock<Arc<CryptoProvider>> = OnceLock::new();
     PROVIDER.get_or_init(|| Arc::new(rustls::crypto::aws_lc_rs::default_provider()))

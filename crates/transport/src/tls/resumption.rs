@@ -1,10 +1,10 @@
-//! Sessions that go on: caches that all threads share, and tickets.
+//! Session resumption: caches that all threads share, and tickets.
 //!
-//! `ssl_session_cache shared:NAME:SIZE` is a zone and outlives a reload, `builtin` lives as long as
-//! the configuration. Tickets (RFC 5077) are sealed with AES-GCM by a key of
-//! `ssl_session_ticket_key`, or by keys of the process, which change every day and outlive reloads
-//! too. A session goes on only at a server with the same certificates and the same demands on
-//! clients.
+//! `ssl_session_cache shared:NAME:SIZE` is a zone and outlives a reload; `builtin` lives as long as
+//! the configuration. Tickets (RFC 5077) are encrypted with AES-GCM, by a key of
+//! `ssl_session_ticket_key` or by keys of the process, which change every day and outlive reloads
+//! too. A session is resumed only by a server with the same certificates and the same requirements
+//! for clients.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -17,38 +17,37 @@ use framework::handover::{LARGE_ZONES_MAX, StateReader, StateWriter, Unfit};
 use framework::zone::{Fact, SIZE_MIN, State, Table, Tell, Zone};
 use rustls::server::{ProducesTickets, StoresServerSessions};
 
-/// What a stored session costs beyond its bytes, about.
+/// Approximate overhead of a stored session, in bytes.
 const SESSION_OVERHEAD: usize = 160;
 
-/// Sessions that `builtin` holds, as OpenSSL's own cache.
+/// Capacity of `builtin`, in sessions, as in OpenSSL's own cache.
 pub const BUILTIN_SESSIONS: u64 = 20_480;
 
-/// What a session takes, for a cache that is given in sessions.
+/// Estimated size of a session in bytes, for a cache whose capacity is given in sessions.
 const SESSION_SIZE: u64 = 512;
 
-/// Sessions that are handed on while the lock is held.
+/// Sessions that are handed over to the next process per hold of the lock.
 const HANDED_ON_AT_ONCE: usize = 256;
 
-/// How long a key that no operator has chosen seals tickets. It opens them for as long again.
+/// How long a generated key encrypts tickets. It decrypts them for as long again.
 const KEY_LIFETIME: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// Bytes that such a key is made of: see [`TicketKey::from_file`].
+/// Length of the material of a generated key, in bytes: see [`TicketKey::from_file`].
 const OWN_KEY_LENGTH: usize = 80;
 
-/// The longest lifetime that a client may be told, in seconds: RFC 8446 section 4.6.1. With TLS 1.2
-/// it is a hint.
+/// Maximum ticket lifetime, in seconds: RFC 8446 section 4.6.1. In TLS 1.2 the lifetime is a hint.
 const TICKET_LIFETIME_MAX: u32 = 7 * 24 * 60 * 60;
 
-/// Bytes of a key's name at the head of a ticket.
+/// Length of the key name at the front of a ticket, in bytes.
 const NAME_LENGTH: usize = 16;
 
-/// Bytes of the number that each ticket is sealed with.
+/// Length of a ticket's nonce, in bytes.
 const NONCE_LENGTH: usize = 12;
 
-/// Tells servers apart, so that the sessions of one do not go on at another.
+/// Identifies a server, so that no other server resumes its sessions.
 pub type Context = [u8; 16];
 
-/// Sessions by their numbers, the oldest leaving first when there is no more room.
+/// Sessions by ID; the oldest is evicted when there is no more room.
 pub struct SessionCache {
     size: usize,
     sessions: Mutex<Sessions>,
@@ -57,7 +56,7 @@ pub struct SessionCache {
 #[derive(Default)]
 struct Sessions {
     by_number: Map<Vec<u8>, Session>,
-    /// Numbers in the order of storing; some may be gone.
+    /// IDs in the order of insertion; some sessions may be gone.
     order: VecDeque<Vec<u8>>,
     used: usize,
 }
@@ -85,8 +84,8 @@ impl State for SessionCache {
 
     const SAVED_VERSION: Option<u64> = Some(1);
 
-    /// What is written has gone from here: a session whose client may send early data must not go
-    /// on in two processes.
+    /// Sessions that have been written are removed here: a session whose client may send early data
+    /// must not be resumed in two processes.
     fn save(&self, (): &(), out: &mut StateWriter) {
         while out.length() < LARGE_ZONES_MAX {
             let taken = self.lock().take_newest(HANDED_ON_AT_ONCE);
@@ -109,7 +108,7 @@ impl State for SessionCache {
             sessions.push((number, value, saved.number()?));
         }
         for (number, value, ends) in sessions.into_iter().rev() {
-            // No `ssl_session_timeout` is longer.
+            // No `ssl_session_timeout` is longer than this.
             let left = ends.saturating_sub(now).min(u64::from(u32::MAX));
             if left > 0 {
                 self.put(number, value, Duration::from_secs(left));
@@ -120,19 +119,19 @@ impl State for SessionCache {
 }
 
 impl SessionCache {
-    /// Tells how much is kept, those included whose time is over and that were not replaced yet.
+    /// Reports the cache's usage, including expired sessions that have not been replaced yet.
     pub(super) fn tell(&self, what: &'static str, tell: &mut Tell<'_>) {
         let sessions = self.lock();
         tell(what, Fact::Number(sessions.by_number.len() as u64));
         tell("bytes", Fact::Number(sessions.used as u64));
     }
 
-    /// A cache for about so many sessions.
+    /// A cache for about `count` sessions.
     pub fn for_sessions(count: u64) -> SessionCache {
         SessionCache::new(count.saturating_mul(SESSION_SIZE))
     }
 
-    /// Keeps a value for this long; false if it is too large.
+    /// Stores a value for this long; false if it is too large.
     pub(super) fn put(&self, number: Vec<u8>, value: Vec<u8>, timeout: Duration) -> bool {
         let cost = cost(&number, &value);
         if cost > self.size {
@@ -150,7 +149,7 @@ impl SessionCache {
         sessions.order.push_back(number.clone());
         let ends = seconds_now() + timeout.as_secs();
         sessions.by_number.insert(number, Session { value, ends });
-        // Numbers of sessions that were taken pile up otherwise.
+        // Otherwise, IDs of sessions that were taken would accumulate.
         if sessions.order.len() > 64 && sessions.order.len() > 2 * sessions.by_number.len() {
             let Sessions {
                 by_number, order, ..
@@ -160,7 +159,7 @@ impl SessionCache {
         true
     }
 
-    /// What is kept under this number.
+    /// The value with this ID.
     pub(super) fn get(&self, number: &[u8]) -> Option<Vec<u8>> {
         let sessions = self.lock();
         let session = sessions.by_number.get(number)?;
@@ -178,7 +177,7 @@ impl SessionCache {
 }
 
 impl Sessions {
-    /// Takes so many of those that were stored last, those first; none where there are none.
+    /// Takes up to `count` sessions, newest first; empty if there are none.
     fn take_newest(&mut self, count: usize) -> Vec<(Vec<u8>, Session)> {
         let mut taken = Vec::new();
         while taken.len() < count
@@ -198,7 +197,7 @@ impl Sessions {
     }
 }
 
-/// The number stands in the map and in the order.
+/// The ID is stored in both the map and the order.
 fn cost(number: &[u8], value: &[u8]) -> usize {
     2 * number.len() + value.len() + SESSION_OVERHEAD
 }
@@ -208,13 +207,13 @@ fn seconds_now() -> u64 {
     since.unwrap_or_default().as_secs()
 }
 
-/// Where a server's sessions are kept.
+/// Where a server's sessions are stored.
 pub enum Cache {
-    /// Sessions are kept nowhere (`none`).
+    /// Sessions are not stored (`none`).
     None,
-    /// Sessions are kept by this process (`builtin`).
+    /// Sessions are stored in this process (`builtin`).
     Own(Arc<SessionCache>),
-    /// Sessions are kept in a zone (`shared`).
+    /// Sessions are stored in a zone (`shared`).
     Zone(Arc<Zone<SessionCache>>),
 }
 
@@ -228,9 +227,9 @@ impl Cache {
     }
 }
 
-/// A cache as one server uses it.
+/// The session cache of one server.
 pub struct ServerSessions {
-    /// Where sessions are kept.
+    /// Where sessions are stored.
     pub cache: Cache,
     /// The context that the tickets belong to.
     pub context: Context,
@@ -269,15 +268,15 @@ impl StoresServerSessions for ServerSessions {
     }
 }
 
-/// A key that tickets are sealed with.
+/// A key that encrypts tickets.
 pub struct TicketKey {
     name: [u8; NAME_LENGTH],
     key: LessSafeKey,
 }
 
 impl TicketKey {
-    /// The content of a file of `ssl_session_ticket_key`: 80 bytes, or 48 with a shorter key. What
-    /// nginx uses to authenticate is not needed here.
+    /// Parses a file of `ssl_session_ticket_key`: 80 bytes, or 48 with a shorter key. The part that
+    /// nginx uses for authentication is not needed here.
     pub fn from_file(content: &[u8]) -> Option<TicketKey> {
         let (algorithm, key) = match content.len() {
             80 => (&AES_256_GCM, content.get(48..)?),
@@ -318,26 +317,26 @@ impl TicketKey {
     }
 }
 
-/// Keys of the process, for servers that name none.
+/// Keys of the process, for servers without configured keys.
 #[derive(Default)]
 struct OwnKeys {
     current: Option<OwnKey>,
     previous: Option<OwnKey>,
 }
 
-/// A key that no operator has chosen.
+/// A generated key.
 struct OwnKey {
     key: TicketKey,
-    /// What the key was made of, for the process that follows.
+    /// The key's material, for the next process.
     content: [u8; OWN_KEY_LENGTH],
     made: SystemTime,
 }
 
-/// Keys of the process as a zone, for the process that takes this one's place: clients have tickets
-/// of them.
+/// Keys of the process as a zone, for the process that takes over: clients hold tickets encrypted
+/// with them.
 pub struct HandedOnKeys;
 
-/// The name has a blank, so that no zone of a configuration has it.
+/// The name contains a space, so that no zone of a configuration has this name.
 const HANDED_ON_KEYS: &str = "ticket keys";
 
 impl State for HandedOnKeys {
@@ -381,7 +380,7 @@ impl State for HandedOnKeys {
     }
 }
 
-/// Has keys of the process handed on.
+/// Hands the keys of the process over to the next process.
 pub(super) fn hand_on_keys(zones: &mut Table) {
     // Every server with tickets declares it, and no other zone has the name.
     let _ = zones.declare::<HandedOnKeys>(HANDED_ON_KEYS, SIZE_MIN, ());
@@ -415,7 +414,7 @@ impl OwnKeys {
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The key that seals now; a new one when the last has had its time.
+    /// The current encryption key; a new one once the last has reached its lifetime.
     fn current(&mut self) -> Option<&TicketKey> {
         let now = SystemTime::now();
         let in_time = |made: &SystemTime| {
@@ -432,7 +431,7 @@ impl OwnKeys {
 
 /// Tickets of one server.
 pub struct Tickets {
-    /// `ssl_session_ticket_key`: the first seals, all open. Empty: keys of the process.
+    /// `ssl_session_ticket_key`: the first encrypts, all decrypt. Empty: keys of the process.
     pub keys: Vec<TicketKey>,
     /// The context that the tickets belong to.
     pub context: Context,

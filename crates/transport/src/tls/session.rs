@@ -1,11 +1,12 @@
 //! The TLS session of one connection: records in and out, with our buffers.
 //!
-//! rustls's interface without buffers of its own (`rustls::unbuffered`) is used, so that an idle
-//! connection holds keys and nothing else. Received records are opened where they lie; what is
-//! sent waits as it was pushed until the turn's sending, so that small pieces share a record.
+//! Uses rustls's interface without internal buffers (`rustls::unbuffered`), so that an idle
+//! connection holds its keys and nothing else. Received records are decrypted in place. Sent data
+//! waits as it was pushed until the sends of the event loop's turn, so that small pieces share a
+//! record.
 //!
-//! Where `ssl_conf_command Options KTLS` asks for it, the first larger file makes the kernel take
-//! over what is sent, for the rest of the connection:
+//! With `ssl_conf_command Options KTLS`, the first larger file makes the kernel take over sending,
+//! for the rest of the connection:
 //!
 //! ```text
 //!              takes_file
@@ -13,7 +14,7 @@
 //!                 └──────▶ Side::Lost, if rustls fails
 //! ```
 //!
-//! Not here: the choice of a configuration (`handshake.rs`), the session in the kernel
+//! Not here: the selection of a configuration (`handshake.rs`), the session in the kernel
 //! (`kernel.rs`).
 
 use std::cell::{Cell, OnceCell, RefCell};
@@ -42,101 +43,102 @@ use crate::tls::kernel::{self, KernelSession};
 use crate::tls::server::ServerTls;
 use crate::tls::verify::CertificateStatus;
 
-/// Bytes before a record's content: type, version and length.
+/// Length of a record header, in bytes: type, version and length.
 const HEADER: usize = 5;
 
-/// What a record adds to what it carries: header, nonce, type and tag, in bytes.
+/// Overhead of a record, in bytes: header, nonce, type and tag.
 const RECORD_OVERHEAD: usize = HEADER + 8 + 1 + 16;
 
-/// Most bytes that one record carries (RFC 8446 section 5.1).
+/// Maximum plaintext of one record, in bytes (RFC 8446 section 5.1).
 const RECORD_MAX: usize = 16 * 1024;
 
-/// Most bytes that are sealed in one piece, in several records.
+/// Maximum plaintext that is encrypted in one piece, in several records.
 const SEALED_MAX: usize = 2 * RECORD_MAX;
 
-/// Bytes of the memory that is used again and again for pieces of more than a record.
+/// Size of the reused buffers for pieces longer than a record, in bytes.
 const SPARE_SIZE: usize = sealed_size(SEALED_MAX);
 
-/// Pieces of such memory that a thread keeps for later.
+/// Number of such buffers that a thread keeps for reuse.
 const SPARE_MAX: usize = 16;
 
-/// Where what waits to be sealed is sealed without being asked for, in bytes.
+/// Amount of unencrypted data, in bytes, at which it is encrypted without waiting for the turn's
+/// sends.
 const WAITING_MAX: usize = 64 * 1024;
 
-/// Pieces that wait to be sealed beyond which small ones are copied together.
+/// Number of queued pieces beyond which small ones are merged by copying.
 const OUTGOING_MAX: usize = 64;
 
-/// Room for the alert that ends a connection.
+/// Room for the alert that ends a connection, in bytes.
 const ALERT_MAX: usize = 64;
 
 /// A session; see the module.
 pub struct Session {
-    /// The settings that the connection was accepted under. They stay its own over a reload.
+    /// The settings under which the connection was accepted. A reload does not change them.
     pub server: Arc<ServerTls>,
-    /// The host that the client asked for, in lower case, whether it leads to a server or not.
+    /// The host name that the client requested, in lower case, whether or not a server has it.
     pub server_name: Option<Bytes>,
-    /// What it has offered, where variables show that.
+    /// The ClientHello, if variables use it.
     pub hello: Option<Box<ClientHello>>,
-    /// What is to be said of its certificate.
+    /// The status of the client's certificate.
     pub verdict: Cell<CertificateStatus>,
-    /// The settings that this was found by: those of the handshake, or of a reload since.
+    /// The settings that determined the status: those of the handshake, or of a reload since.
     judged_by: RefCell<Arc<ServerTls>>,
-    /// The end of the look at it that a request has begun.
+    /// The event at the end of a check that a request has started.
     look: RefCell<Option<Rc<Event>>>,
-    /// Whether a request was received before the handshake had ended.
+    /// Whether a request was received before the handshake ended.
     pub early: Cell<bool>,
-    /// The number of the session, once it is known.
+    /// The session ID, once it is known.
     number: OnceCell<Box<[u8]>>,
     inner: RefCell<Inner>,
 }
 
-/// Who seals what is sent.
+/// Encryption of sent data: by rustls, or by the kernel.
 #[expect(
     clippy::large_enum_variant,
     reason = "most sessions are rustls's until they end"
 )]
 enum Side {
     Ours(UnbufferedServerConnection),
-    /// The kernel, from a larger file on.
+    /// The kernel, from the first larger file on.
     Kernel(KernelSession),
-    /// Nobody any more: the session was lost on the way there.
+    /// Nobody: the session was lost during the hand-over.
     Lost,
 }
 
 struct Inner {
     side: Side,
-    /// Something was received since something was sealed last: rustls may have to answer before
-    /// what is sealed next.
+    /// Data has been received since data was last encrypted: rustls may have to reply before the
+    /// next encryption.
     owes: bool,
-    /// Received bytes that are no whole record yet. Empty, and without memory, most of the time.
+    /// Received bytes that do not form a complete record yet. Usually empty and without memory.
     partial: Vec<u8>,
-    /// Opened and not yet taken.
+    /// Decrypted data that has not been taken yet.
     received: VecDeque<Buffer>,
-    /// Waits to be sealed.
+    /// Data that waits to be encrypted.
     outgoing: VecDeque<Bytes>,
-    /// How many bytes that are.
+    /// Number of bytes in `outgoing`.
     waiting: usize,
-    /// The client has ended its side.
+    /// The client has sent `close_notify` or closed.
     ended: bool,
-    /// Why the session cannot go on.
+    /// Why the session cannot continue.
     failure: Option<rustls::Error>,
-    /// We have said that nothing more follows.
+    /// We have sent `close_notify`.
     closed: bool,
-    /// What is received is passed on as it is, to be dropped.
+    /// Received data is passed on without decryption, to be dropped.
     drops: bool,
-    /// Whether the session's number is of interest.
+    /// Whether the session ID is stored.
     keeps_number: bool,
-    /// What our first message says it is.
+    /// The session ID in our first message.
     number: Box<[u8]>,
-    /// The client's host, where rustls must not see it, until the handshake has ended.
+    /// The client's host name, hidden from rustls until the handshake has ended.
     hidden: Option<HiddenName>,
 }
 
 impl Session {
-    /// A session that begins under these settings.
+    /// A new session with these settings.
     ///
     /// # Errors
-    /// rustls's, for a configuration that cannot work.
+    /// rustls's, for an invalid configuration.
     pub fn new(
         server: &Arc<ServerTls>,
         config: &Arc<rustls::ServerConfig>,
@@ -170,20 +172,19 @@ impl Session {
         })
     }
 
-    /// Has the session's number kept, which is to be shown. This must be said before the handshake
-    /// begins.
+    /// Stores the session ID, for variables. Must be called before the handshake starts.
     pub fn keep_number(&self) {
         self.inner.borrow_mut().keeps_number = true;
     }
 
-    /// Has what was hidden in the client's hello proved as the client has sent it. This must be
-    /// said before the handshake begins.
+    /// Registers a hidden host name, so that the handshake is verified with the ClientHello as the
+    /// client sent it. Must be called before the handshake starts.
     pub fn hide_name(&self, hidden: HiddenName) {
         self.inner.borrow_mut().hidden = Some(hidden);
     }
 
-    /// The number of the session, if it is kept and there is one: in TLS 1.2 the one that both ends
-    /// have agreed on, in TLS 1.3, which has none, one that is drawn, as OpenSSL does.
+    /// The session ID, if it is stored and there is one: in TLS 1.2 the negotiated one; TLS 1.3 has
+    /// none, so that a random one is generated, as OpenSSL does.
     pub fn number(&self) -> &[u8] {
         let version = self.with(|agreed| agreed.version);
         self.number.get_or_init(|| {
@@ -197,7 +198,7 @@ impl Session {
         })
     }
 
-    /// Looks at what has been agreed upon.
+    /// Reads the negotiated parameters.
     pub fn with<R>(&self, look: impl FnOnce(&HandshakeParameters<'_>) -> R) -> R {
         match &self.inner.borrow().side {
             Side::Ours(tls) => look(&HandshakeParameters::of(tls)),
@@ -206,25 +207,25 @@ impl Session {
         }
     }
 
-    /// Whether the settings that the client's certificate was looked at by last ask for one.
+    /// Whether the settings of the last certificate check request a client certificate.
     pub fn asks_for_certificate(&self) -> bool {
         self.judged_by.borrow().clients.is_some()
     }
 
-    /// Whether the client's certificate is to be looked at by these settings: they are others, and
-    /// either ask for one.
+    /// Whether the client's certificate must be checked under these settings: they differ from
+    /// those of the last check, and either of the two request a certificate.
     pub fn must_look_by(&self, settings: &Arc<ServerTls>) -> bool {
         !Arc::ptr_eq(&self.judged_by.borrow(), settings)
             && (settings.clients.is_some() || self.asks_for_certificate())
     }
 
-    /// Whether it was looked at by others than those of the handshake.
+    /// Whether the certificate was checked under other settings than those of the handshake.
     pub fn is_judged_anew(&self) -> bool {
         !Arc::ptr_eq(&self.judged_by.borrow(), &self.server)
     }
 
-    /// Looks at the client's certificate by these settings, once the handshake has ended, and asks
-    /// whether it is still good where they want that.
+    /// Checks the client's certificate under these settings, after the handshake, including its
+    /// OCSP status if the settings require that.
     pub async fn look_at_client(
         &self,
         settings: &Arc<ServerTls>,
@@ -251,8 +252,8 @@ impl Session {
         *self.judged_by.borrow_mut() = Arc::clone(settings);
     }
 
-    /// Looks at it by these settings if that must be. Where another request does so, that is waited
-    /// for.
+    /// Checks the client's certificate under these settings if necessary. If another request is
+    /// already checking, waits for that check.
     pub async fn recheck_client_certificate(
         &self,
         settings: &Arc<ServerTls>,
@@ -272,18 +273,18 @@ impl Session {
         self.look.borrow().clone()
     }
 
-    /// Whether the handshake is still going on.
+    /// Whether the handshake is in progress.
     pub fn is_handshaking(&self) -> bool {
         self.inner.borrow().is_handshaking()
     }
 
-    /// Whether the kernel seals what is sent.
+    /// Whether the kernel encrypts sent data.
     pub fn is_in_kernel(&self) -> bool {
         matches!(self.inner.borrow().side, Side::Kernel(_))
     }
 
-    /// Whether a stretch of a file of so many bytes may be pushed as it is, for the kernel to seal.
-    /// The session is handed over for that, where it is asked for, worth it and possible now.
+    /// Whether a file segment of `length` bytes may be pushed as it is, for the kernel to encrypt.
+    /// Hands the session over to the kernel if this is configured, worthwhile and possible now.
     pub fn can_sendfile(&self, stream: &Stream, length: u64) -> bool {
         let inner = &mut *self.inner.borrow_mut();
         match inner.side {
@@ -295,18 +296,18 @@ impl Session {
         }
     }
 
-    /// Whether something has been received and opened that nobody has taken.
+    /// Whether decrypted data waits to be taken.
     pub fn has_received(&self) -> bool {
         !self.inner.borrow().received.is_empty()
     }
 
-    /// Why the session cannot go on.
+    /// Why the session cannot continue.
     pub fn failure(&self) -> Option<rustls::Error> {
         self.inner.borrow().failure.clone()
     }
 
-    /// What has been received, an empty buffer at the end, an error where the session failed;
-    /// `None`: more must come.
+    /// The next received data: an empty buffer at the end, an error if the session failed; `None`
+    /// if more must be received first.
     pub fn take_received(&self) -> Option<io::Result<Buffer>> {
         let inner = &mut *self.inner.borrow_mut();
         if let Some(buffer) = inner.received.pop_front() {
@@ -322,8 +323,8 @@ impl Session {
         Some(Err(io::Error::new(io::ErrorKind::InvalidData, failure)))
     }
 
-    /// Takes in what the socket has received; an empty buffer is its end. What that leads to
-    /// (alerts, tickets, the next messages of the handshake) is sent.
+    /// Processes data from the socket; an empty buffer is its end. Replies (alerts, tickets,
+    /// handshake messages) are sent.
     pub fn feed(&self, stream: &Stream, mut buffer: Buffer) {
         let inner = &mut *self.inner.borrow_mut();
         if buffer.is_empty() {
@@ -346,23 +347,23 @@ impl Session {
             inner.partial.extend_from_slice(&buffer);
             inner.advance_partial(stream);
         }
-        // With a request the tickets came to be sent; they leave with its response.
+        // The tickets became ready to send together with a request; they are sent with its
+        // response.
         let response_follows = !inner.received.is_empty() && !inner.is_handshaking();
         if !response_follows || inner.failure.is_some() {
             stream.start_send();
         }
     }
 
-    /// From now on what is received is not opened: it will be dropped, and only that it comes
-    /// matters. So what a client sends behind its request, once it has its answer, costs little and
-    /// cannot fail.
+    /// Stops decrypting received data, which is to be dropped; only its arrival matters. So data
+    /// that a client sends after its response costs little and cannot fail the session.
     pub fn drop_received(&self) {
         self.inner.borrow_mut().drops = true;
     }
 
-    /// Queues a piece for the client. Bytes are sealed when the turn's sending starts, or when many
-    /// have come together. A file must only come after [`Session::can_sendfile`] has said so; else
-    /// the stream fails.
+    /// Queues a segment for the client. Bytes are encrypted when the turn's sends start, or when
+    /// enough of them wait. A file may only be pushed if [`Session::can_sendfile`] allowed it;
+    /// otherwise the stream fails.
     pub fn push(&self, stream: &Stream, segment: Segment) {
         let inner = &mut *self.inner.borrow_mut();
         if segment.is_empty() || inner.closed {
@@ -371,7 +372,7 @@ impl Session {
         let bytes = match (&inner.side, segment) {
             (Side::Ours(_), Segment::Bytes(bytes)) => bytes,
             (Side::Kernel(_), segment) => return inner.push_to_kernel(stream, segment),
-            // Nobody does so; if somebody did, nothing would leave in the clear.
+            // No caller does this; if one did, nothing would be sent unencrypted.
             (Side::Ours(_) | Side::Lost, _) => return stream.abort(),
         };
         inner.waiting += bytes.len();
@@ -385,12 +386,12 @@ impl Session {
         }
     }
 
-    /// How many bytes wait to be sealed.
+    /// Number of bytes that wait to be encrypted.
     pub fn waiting(&self) -> usize {
         self.inner.borrow().waiting
     }
 
-    /// Seals what waits and gives it to the stream, which does not start to send yet.
+    /// Encrypts the waiting data and pushes it to the stream, which does not start to send yet.
     pub fn seal(&self, stream: &Stream) {
         let inner = &mut *self.inner.borrow_mut();
         if inner.waiting > 0 {
@@ -398,7 +399,7 @@ impl Session {
         }
     }
 
-    /// Seals what waits, then says that nothing more follows.
+    /// Encrypts the waiting data, then sends `close_notify`.
     pub fn close(&self, stream: &Stream) {
         let inner = &mut *self.inner.borrow_mut();
         if inner.waiting > 0 {
@@ -425,7 +426,8 @@ impl Session {
     }
 }
 
-/// A look at a client's certificate: it ends with this, whatever becomes of the request.
+/// A check of a client's certificate in progress; it ends when this is dropped, whatever happens to
+/// the request.
 struct CertificateCheck<'a>(&'a Session);
 
 impl CertificateCheck<'_> {
@@ -447,9 +449,9 @@ impl Inner {
         matches!(&self.side, Side::Ours(tls) if tls.is_handshaking())
     }
 
-    /// Gives the sending to the kernel, if that can be now: the handshake has ended, nothing of a
-    /// record waits for its rest, rustls has nothing left to say, and the kernel can do what was
-    /// agreed upon.
+    /// Hands sending over to the kernel, if possible now: the handshake has ended, no partial
+    /// record is buffered, rustls has nothing left to send, and the kernel supports the negotiated
+    /// parameters.
     fn hand_over(&mut self, stream: &Stream, length: u64) -> bool {
         if self.waiting > 0 {
             self.advance_partial(stream);
@@ -467,7 +469,8 @@ impl Inner {
                 tls.process_tls_records(&mut []).state,
                 Ok(ConnectionState::WriteTraffic(_))
             );
-        // The socket comes last: a session whose socket is prepared is given up here.
+        // The socket is prepared last: once it is prepared, there is no way back to rustls's
+        // session.
         if !is_possible || stream.prepare_kernel_tls().is_err() {
             return false;
         }
@@ -480,7 +483,7 @@ impl Inner {
         true
     }
 
-    /// Has the kernel send a piece.
+    /// Pushes a segment for the kernel to encrypt.
     fn push_to_kernel(&mut self, stream: &Stream, segment: Segment) {
         let Side::Kernel(kernel) = &mut self.side else {
             return;
@@ -498,7 +501,8 @@ impl Inner {
         }
     }
 
-    /// Opens received records while the kernel seals. How many bytes have been used up is returned.
+    /// Decrypts received records while the kernel encrypts sent ones. Returns the number of bytes
+    /// consumed.
     fn receive(&mut self, stream: &Stream, incoming: &mut [u8]) -> usize {
         let Side::Kernel(kernel) = &mut self.side else {
             return incoming.len();
@@ -517,7 +521,7 @@ impl Inner {
         }
     }
 
-    /// Goes on with what has been received and was no whole record before.
+    /// Continues with received bytes that did not form a complete record before.
     fn advance_partial(&mut self, stream: &Stream) {
         let mut partial = std::mem::take(&mut self.partial);
         let taken = self.advance(stream, &mut partial);
@@ -527,8 +531,8 @@ impl Inner {
         }
     }
 
-    /// Lets rustls go as far as it can with these received bytes and seals what waits. How many
-    /// bytes have been used up is returned.
+    /// Lets rustls process these received bytes as far as it can, and encrypts the waiting data.
+    /// Returns the number of bytes consumed.
     fn advance(&mut self, stream: &Stream, incoming: &mut [u8]) -> usize {
         self.owes |= !incoming.is_empty();
         let mut taken = 0;
@@ -570,7 +574,7 @@ impl Inner {
                     } = self;
                     blocked = true;
                     self.owes &= *waiting == 0;
-                    // A sealed piece may call for new keys, which are then sent first.
+                    // Encryption may require new keys, whose message is sent first.
                     if let Err(EncryptError::EncryptExhausted) =
                         seal(&mut traffic, outgoing, waiting, stream)
                     {
@@ -596,8 +600,8 @@ impl Inner {
         }
     }
 
-    /// Sends the alert that a failure has led to, and what of our answer goes before it. `length`:
-    /// of the bytes that rustls has failed on.
+    /// Sends the alert for a failure, after the pending part of our reply. `length`: number of
+    /// bytes on which rustls failed.
     fn send_alert(&mut self, stream: &Stream, length: usize) {
         let Side::Ours(tls) = &mut self.side else {
             return;
@@ -606,13 +610,14 @@ impl Inner {
             return; // nothing follows what says that nothing follows
         }
         if !tls.wants_write() {
-            // Of some failures rustls says nothing (a message that is too long, another record
-            // between its parts). An impossible record makes it. It stands in the place of those
-            // bytes, for rustls counts on their number.
+            // For some failures rustls has no alert (a message that is too long, another record
+            // between its parts). An impossible record makes rustls produce one. The record
+            // replaces those bytes, because rustls relies on their number.
             let mut impossible = vec![0xff; length + HEADER];
             drop(tls.process_tls_records(&mut impossible));
         }
-        // Without anything to say it would go on with those bytes, and panic if they are not there.
+        // With nothing to write, rustls would continue with those bytes, and panic if they are
+        // missing.
         while tls.wants_write() {
             match tls.process_tls_records(&mut []).state {
                 Ok(ConnectionState::EncodeTlsData(encode)) => drop(send_message(stream, encode)),
@@ -622,7 +627,7 @@ impl Inner {
     }
 }
 
-/// Sends a message that rustls has ready, and gives what was sent.
+/// Sends a message that rustls has ready, and returns the sent bytes.
 fn send_message(stream: &Stream, mut encode: EncodeTlsData<'_, ServerConnectionData>) -> Bytes {
     let mut message = Vec::new();
     if let Err(EncodeError::InsufficientSize(needed)) = encode.encode(&mut []) {
@@ -638,7 +643,7 @@ fn send_message(stream: &Stream, mut encode: EncodeTlsData<'_, ServerConnectionD
     message
 }
 
-/// Seals everything that waits, small pieces together.
+/// Encrypts all waiting data, merging small pieces.
 fn seal(
     traffic: &mut WriteTraffic<'_, ServerConnectionData>,
     outgoing: &mut VecDeque<Bytes>,
@@ -650,19 +655,20 @@ fn seal(
         let mut records = Records::new(bytes.len());
         let mut sealed = traffic.encrypt(&bytes, &mut records.memory);
         if let Err(EncryptError::InsufficientSize(needed)) = &sealed {
-            // New keys go before it.
+            // The message about new keys precedes the data.
             records.memory.resize(needed.required_size, 0);
             sealed = traffic.encrypt(&bytes, &mut records.memory);
         }
         records.length = sealed?;
         stream.push(records.into_bytes());
     }
-    // A queue that once was long keeps no memory for it.
+    // Frees the memory of a queue that was long.
     *outgoing = VecDeque::new();
     Ok(())
 }
 
-/// What is sealed next: a part of a long piece, or several short ones that fit a record.
+/// The next plaintext to encrypt: a part of a long piece, or several short ones that fit one
+/// record.
 fn next_piece(outgoing: &mut VecDeque<Bytes>) -> Option<Bytes> {
     let first = outgoing.front_mut()?;
     if first.len() > SEALED_MAX {
@@ -687,27 +693,26 @@ fn next_piece(outgoing: &mut VecDeque<Bytes>) -> Option<Bytes> {
     Some(gathered.into())
 }
 
-/// How many bytes so many take when they are sealed.
+/// Encrypted size of this many bytes.
 const fn sealed_size(bytes: usize) -> usize {
     bytes + bytes.div_ceil(RECORD_MAX) * RECORD_OVERHEAD
 }
 
 thread_local! {
-    /// Memory for records. It was cleared once, and whoever takes it writes over what was there
-    /// before.
+    /// Buffers for records. A buffer was zeroed once; each user overwrites the previous contents.
     static SPARE: RefCell<Vec<Vec<u8>>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Sealed records on their way to the socket.
+/// Encrypted records on their way to the socket.
 struct Records {
     memory: Vec<u8>,
-    /// How much of it has been written.
+    /// Number of bytes written so far.
     length: usize,
 }
 
 impl Records {
-    /// Room for so many bytes and what sealing adds to them. Where that is more than a record, it
-    /// is memory that is kept.
+    /// A buffer for the encrypted form of this many bytes. If they take more than a record, a
+    /// reused buffer.
     fn new(bytes: usize) -> Records {
         let spare = if bytes > RECORD_MAX {
             SPARE.with_borrow_mut(Vec::pop)
@@ -746,7 +751,8 @@ impl Drop for Records {
         if memory.len() != SPARE_SIZE {
             return;
         }
-        // While the thread ends there may be no store any more; then the allocator gets the memory.
+        // While the thread ends, the list of buffers may be gone; the allocator then frees this
+        // buffer.
         let _ = SPARE.try_with(|spare| {
             let mut spare = spare.borrow_mut();
             if spare.len() < SPARE_MAX {
