@@ -1,9 +1,9 @@
-//! `ssl_conf_command`: commands of OpenSSL's configuration, as far as they mean something here.
+//! `ssl_conf_command`: commands of OpenSSL's configuration, as far as they apply to Tidegate.
 //!
-//! <https://docs.openssl.org/master/man3/SSL_CONF_cmd/>. A line inherits with all lines beside it;
-//! of several about the same thing the last counts. What OpenSSL does not know is refused as nginx
-//! does, where a server or a proxy uses the lines, as is a value that it does not take or whose
-//! file is not there.
+//! <https://docs.openssl.org/master/man3/SSL_CONF_cmd/>. A scope inherits the lines of its parent
+//! only if it has none of its own; among lines about the same setting the last counts. As in nginx,
+//! a command that OpenSSL does not know, a value that it does not accept and a missing file are
+//! errors where a server or a proxy uses the lines.
 
 use conf::{Arity, Fault, Inherit, Setter, Setting, Word};
 use framework::compile::Compiler;
@@ -16,16 +16,16 @@ mod values;
 
 use values::{FileOpener, PROTOCOL_SWITCHES, PROTOCOLS, VERIFY_MODES, Value};
 
-/// What the commands of a scope come to.
+/// The combined commands of a scope.
 #[derive(Clone, Debug, Default)]
 pub struct Commands {
-    /// `Ciphersuites`: the suites of TLS 1.3, best first.
+    /// `Ciphersuites`: the suites of TLS 1.3, in order of preference.
     pub ciphersuites: Option<Vec<SupportedCipherSuite>>,
-    /// `Options KTLS`: whether the kernel shall seal what is sent.
+    /// `Options KTLS`: whether the kernel encrypts sent data.
     pub kernel_tls: bool,
-    /// What must be there to be opened, in the order of the lines.
+    /// Files and folders that must exist, in the order of the lines.
     opened: Vec<(Word, Word, Value)>,
-    /// The first that is refused; what is to be opened stands before it.
+    /// The first refused line; files of earlier lines are checked before it is reported.
     refused: Option<Fault>,
 }
 
@@ -41,7 +41,7 @@ pub static CONF_COMMAND: Setting<Commands> =
              can; `-KTLS` does not. Others are skipped with a warning.",
         );
 
-/// The commands that OpenSSL 3 has, in any case, and their values.
+/// The commands of OpenSSL 3, case-insensitive, and the type of each value.
 const COMMANDS: &[(&str, Value)] = &[
     ("Certificate", Value::File(FileOpener::OfCertificate)),
     ("ChainCAFile", Value::File(FileOpener::OfAuthorities)),
@@ -75,10 +75,10 @@ const COMMANDS: &[(&str, Value)] = &[
     ("VerifyMode", Value::Switches(VERIFY_MODES)),
 ];
 
-/// The longest record, in bytes (RFC 8446, 5.1).
+/// The maximum record size, in bytes (RFC 8446, 5.1).
 const PADDING_MAX: i64 = 1 << 14;
 
-/// What `Options` may name.
+/// The values of `Options`.
 const OPTIONS: &[&str] = &[
     "AllowNoDHEKEX",
     "AntiReplay",
@@ -108,14 +108,14 @@ const OPTIONS: &[&str] = &[
     "UnsafeLegacyServerConnect",
 ];
 
-/// Suites of TLS 1.3 that OpenSSL has and that are not here.
+/// Suites of TLS 1.3 that OpenSSL supports and Tidegate does not.
 const OTHER_SUITES: &[&str] = &["TLS_AES_128_CCM_SHA256", "TLS_AES_128_CCM_8_SHA256"];
 
 impl Commands {
-    /// Checks the commands once more where they are used.
+    /// Completes the check of the commands in a scope that uses them.
     ///
     /// # Errors
-    /// The first command that OpenSSL refuses, or that leaves nothing, or whose file cannot be
+    /// The first command that OpenSSL refuses, that leaves no suite, or whose file cannot be
     /// opened.
     pub fn accepted(self, compiler: &Compiler<'_>) -> Result<Commands, Fault> {
         for (name, value, kind) in &self.opened {
@@ -127,7 +127,7 @@ impl Commands {
         }
     }
 
-    /// Takes a command of a line, and says what of it has no effect.
+    /// Applies one command; returns the parts without effect.
     fn take(&mut self, directive: &str, name: &Word, value: &Word) -> Result<Vec<String>, Fault> {
         let known = COMMANDS.iter().find(|(command, _)| is(name, command));
         let Some((_, kind)) = known else {
@@ -143,7 +143,7 @@ impl Commands {
         if is(name, "Options") {
             return Ok(self.options(directive, value));
         }
-        // What stands behind a fault is not looked for.
+        // Files after the first refused line are not checked.
         if kind.is_opened() && self.refused.is_none() {
             self.opened.push((name.clone(), value.clone(), *kind));
         }
@@ -166,7 +166,7 @@ impl Commands {
         Ok(())
     }
 
-    /// Takes options that OpenSSL knows, and says which of them have no effect.
+    /// Applies options that OpenSSL knows; returns the ones without effect.
     fn options(&mut self, directive: &str, value: &Word) -> Vec<String> {
         let mut without_effect = Vec::new();
         for (name, on) in values::switches(&value.text()) {
@@ -182,7 +182,7 @@ impl Commands {
     }
 }
 
-/// Whether a word is this one, in any case.
+/// Whether a word equals this text, ignoring case.
 fn is(word: &Word, text: &str) -> bool {
     word.bytes.eq_ignore_ascii_case(text.as_bytes())
 }
@@ -192,7 +192,7 @@ fn unknown(name: &Word) -> String {
     format!("error:0A000182:SSL routines::unknown cmd name:cmd={name}")
 }
 
-/// nginx's error about a bad value as it is shown, with what OpenSSL says before that.
+/// nginx's error about a bad value, preceded by OpenSSL's specific reason.
 fn refused(name: &Word, value: &str, before: &str) -> Fault {
     let text = name.text();
     let reason =
@@ -207,7 +207,7 @@ fn refused_because(name: &Word, value: &str, reason: &str) -> Fault {
     Fault::at(name, text)
 }
 
-/// The commands of a scope's lines, without a warning of what has no effect.
+/// The commands of a scope's lines, without warnings about commands that have no effect.
 pub fn quietly(setter: &Setter<'_>) -> Result<Commands, Fault> {
     collect(setter, |_, _| ())
 }

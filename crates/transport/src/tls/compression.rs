@@ -1,7 +1,7 @@
-//! Certificates that are sent compressed: RFC 8879, `ssl_certificate_compression`.
+//! Compressed certificates: RFC 8879, `ssl_certificate_compression`.
 //!
-//! Only in TLS 1.3, to clients that say they can read it. rustls keeps what has been compressed, so
-//! that it is done once.
+//! Only in TLS 1.3, for clients that announce support. rustls caches the compressed certificates,
+//! so that each is compressed once.
 
 use std::io::Write;
 
@@ -11,7 +11,7 @@ use flate2::write::ZlibEncoder;
 use rustls::CertificateCompressionAlgorithm;
 use rustls::compress::{CertCompressor, CompressionFailed, CompressionLevel};
 
-/// The ways that there are, the best first.
+/// The available algorithms, in order of preference.
 pub(super) const ALL: [&dyn CertCompressor; 3] = [&Brotli, &Zstd, &Zlib];
 
 #[derive(Debug)]

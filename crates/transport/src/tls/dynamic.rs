@@ -1,9 +1,9 @@
-//! Certificates whose place depends on who asks: `ssl_certificate` and `proxy_ssl_certificate` with
-//! variables.
+//! Certificates whose path depends on the request: `ssl_certificate` and `proxy_ssl_certificate`
+//! with variables.
 //!
-//! They are loaded when a handshake needs them, by the worker's own rights, off the loop, and kept
-//! where `ssl_certificate_cache` or `proxy_ssl_certificate_cache` says so. A value `data:…` is the
-//! certificate itself.
+//! They are loaded when a handshake needs them, with the worker's privileges, outside the event
+//! loop, and are cached if `ssl_certificate_cache` or `proxy_ssl_certificate_cache` is set. A value
+//! `data:…` is the certificate itself.
 
 use std::ffi::OsStr;
 use std::fmt;
@@ -23,21 +23,21 @@ use variables::{Context, Text};
 use crate::tls::certificates::{self, LoadError};
 use crate::tls::files;
 
-/// What `ssl_certificate_cache` or `proxy_ssl_certificate_cache` says.
+/// The settings of `ssl_certificate_cache` or `proxy_ssl_certificate_cache`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CacheSettings {
-    /// Certificates that are kept; those that have not been used for longest leave first.
+    /// Maximum number of cached certificates; the least recently used is evicted first.
     pub max: usize,
-    /// How long one stays that no handshake uses.
+    /// How long an unused certificate stays in the cache.
     pub inactive: Duration,
-    /// After this time a certificate is loaded again.
+    /// The time after which a certificate is loaded again.
     pub valid: Duration,
 }
 
 /// Parses the arguments of such a directive.
 ///
 /// # Errors
-/// nginx's, where one has no meaning.
+/// nginx's, for an invalid argument.
 pub fn cache_settings(setter: &Setter<'_>) -> Result<Option<CacheSettings>, Fault> {
     let (mut max, mut off) = (0, false);
     let (mut inactive, mut valid) = (10, 60);
@@ -71,10 +71,10 @@ pub fn cache_settings(setter: &Setter<'_>) -> Result<Option<CacheSettings>, Faul
     }
 }
 
-/// Where a certificate and its key are, or what they are.
+/// Paths, or `data:` values, of a certificate and its key.
 pub type CertificateSource = (Bytes, Bytes);
 
-/// What has been made of certificates.
+/// Loaded certificates, in the form that their users need.
 pub struct Cache<T> {
     settings: CacheSettings,
     kept: Mutex<Map<CertificateSource, CachedCertificate<T>>>,
@@ -87,7 +87,7 @@ struct CachedCertificate<T> {
 }
 
 impl<T> Cache<T> {
-    /// Makes a cache that holds nothing.
+    /// An empty cache.
     pub fn new(settings: CacheSettings) -> Cache<T> {
         Cache {
             settings,
@@ -95,7 +95,7 @@ impl<T> Cache<T> {
         }
     }
 
-    /// What is kept under these names and still valid.
+    /// The cached value of these names, if it is still valid.
     pub fn find(&self, names: &CertificateSource) -> Option<Arc<T>> {
         let now = engine::now();
         let mut all = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
@@ -108,7 +108,7 @@ impl<T> Cache<T> {
         Some(Arc::clone(&kept.value))
     }
 
-    /// Keeps this from now on.
+    /// Stores a value under these names.
     pub fn insert(&self, names: CertificateSource, value: &Arc<T>) {
         let now = engine::now();
         let mut all = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
@@ -133,19 +133,19 @@ impl<T> Cache<T> {
     }
 }
 
-/// The certificates of a server that are named with variables.
+/// The certificates of a server whose paths contain variables.
 pub struct Dynamic<C> {
     /// Certificates with their keys, as written.
     pub pairs: Vec<(Text<C>, Text<C>)>,
-    /// What may open the keys.
+    /// Passwords for encrypted keys.
     pub passwords: Arc<[Bytes]>,
-    /// Relative paths start here.
+    /// Base of relative paths.
     pub prefix: PathBuf,
-    /// `ssl_certificate_cache`; `None`: every handshake loads.
+    /// `ssl_certificate_cache`; `None`: every handshake loads the certificates.
     pub cache: Option<Cache<CertifiedKey>>,
 }
 
-/// Why a certificate could not be loaded, as nginx says it.
+/// Why a certificate could not be loaded, in nginx's words.
 pub struct CertificateError(String);
 
 impl From<rustls::Error> for CertificateError {
@@ -161,10 +161,10 @@ impl fmt::Display for CertificateError {
 }
 
 impl<C: Context> Dynamic<C> {
-    /// The certificates for the client whom this context speaks for.
+    /// The certificates for the client of this context.
     ///
     /// # Errors
-    /// Where one cannot be loaded.
+    /// If a certificate cannot be loaded.
     pub async fn load(&self, context: &mut C) -> Result<Vec<Arc<CertifiedKey>>, CertificateError> {
         let mut loaded = Vec::with_capacity(self.pairs.len());
         for (certificate, key) in &self.pairs {
@@ -189,10 +189,10 @@ impl<C: Context> Dynamic<C> {
     }
 }
 
-/// Reads a certificate and its key, off the loop.
+/// Reads a certificate and its key, outside the event loop.
 ///
 /// # Errors
-/// Where that cannot be done.
+/// If either cannot be read.
 pub async fn read(
     prefix: &Path,
     names: &CertificateSource,
@@ -235,8 +235,8 @@ fn read_part(prefix: &Path, name: &Bytes, what: &str) -> Result<Vec<u8>, Certifi
     std::fs::read(&path).map_err(|error| CertificateError(files::not_loaded(what, &path, &error)))
 }
 
-/// Says that workers read a certificate or a key whose name has variables: what lies below the
-/// folder that all such names have in common.
+/// Announces that workers read certificates or keys whose paths contain variables: everything below
+/// the folder that all values of the path have in common.
 ///
 /// # Errors
 /// As of [`Template::parse`].
@@ -283,7 +283,7 @@ mod tests {
         });
         let names = (Bytes::from("a"), Bytes::from("key"));
         cache.insert(names.clone(), &Arc::new(()));
-        // Time goes on by itself.
+        // The clock advances by itself.
         while cache.find(&names).is_some() {
             std::thread::yield_now();
         }

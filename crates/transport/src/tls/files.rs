@@ -1,9 +1,9 @@
-//! The files that `ssl_*` and `proxy_ssl_*` name, read while a configuration is compiled:
-//! certificates, keys, passwords, revocation lists, parameters.
+//! The files of `ssl_*` and `proxy_ssl_*`, read while a configuration is compiled: certificates,
+//! keys, passwords, revocation lists, parameters.
 //!
-//! Errors are nginx's, and so are the reasons in parentheses behind them, which OpenSSL 3 words for
-//! nginx: people search for them and scripts know them. Where our own reading finds a reason that
-//! OpenSSL has no word for, it stands there alone.
+//! Errors are nginx's, and so are the reasons in parentheses, which come from OpenSSL 3: people
+//! search for them and scripts match them. A reason of our own for which OpenSSL has no text stands
+//! alone.
 
 use std::fmt::{self, Display, Formatter};
 use std::io;
@@ -25,11 +25,11 @@ use crate::tls::stapling::message::{NoResponse, length_of_response};
 
 /// Why OpenSSL could not open a file, as nginx shows it.
 pub struct Unopened<'a> {
-    /// The file of the unopened.
+    /// The path of the file.
     pub path: &'a Path,
-    /// How it was to be opened, in the words of fopen(3).
+    /// The mode of opening, in the notation of fopen(3).
     pub mode: &'static str,
-    /// What the system says.
+    /// The system's error.
     pub error: &'a io::Error,
 }
 
@@ -49,16 +49,16 @@ impl Display for Unopened<'_> {
     }
 }
 
-/// What OpenSSL says of a call to the system that fails.
+/// OpenSSL's text for a failed system call.
 pub fn system_reason(error: &io::Error, call: &str) -> String {
     let number = error.raw_os_error().unwrap_or_default();
-    // ERR_LIB_SYS stands for all errors of the system, which follow with their numbers.
+    // ERR_LIB_SYS marks system errors; the errno follows.
     let code = 0x8000_0000 | number.unsigned_abs();
     let text = error_text(number);
     format!("error:{code:08X}:system library::{text}:calling {call}")
 }
 
-/// What a file holds. OpenSSL can open a folder and finds nothing in it.
+/// The content of a file. OpenSSL can open a folder, and reads nothing from it.
 pub fn opened(content: io::Result<Vec<u8>>) -> io::Result<Vec<u8>> {
     match content {
         Err(error) if error.kind() == io::ErrorKind::IsADirectory => Ok(Vec::new()),
@@ -66,8 +66,8 @@ pub fn opened(content: io::Result<Vec<u8>>) -> io::Result<Vec<u8>> {
     }
 }
 
-/// The content of a file by a path that may be relative to the configuration, or what stands behind
-/// `data:`. `what` it is stands in the error.
+/// The content of a file whose path may be relative to the configuration, or the text after
+/// `data:`. `what` describes the file in the error.
 pub fn read(compiler: &Compiler<'_>, word: &Word, what: &str) -> Result<Vec<u8>, Fault> {
     if let Some(data) = word.bytes.strip_prefix(b"data:") {
         return Ok(data.to_vec());
@@ -77,7 +77,7 @@ pub fn read(compiler: &Compiler<'_>, word: &Word, what: &str) -> Result<Vec<u8>,
         .map_err(|error| Fault::at(word, not_loaded(what, &path, &error)))
 }
 
-/// The text of the error about a part of a certificate whose file cannot be opened.
+/// The error text for a certificate or key file that cannot be opened.
 pub fn not_loaded(what: &str, path: &Path, error: &io::Error) -> String {
     let reason = Unopened {
         path,
@@ -88,7 +88,7 @@ pub fn not_loaded(what: &str, path: &Path, error: &io::Error) -> String {
     format!("cannot load {what} \"{path}\": BIO_new_file() failed (SSL: {reason})")
 }
 
-/// The file of trusted authorities' certificates.
+/// The certificates of a file of trusted authorities.
 pub fn authorities(
     compiler: &Compiler<'_>,
     word: &Word,
@@ -101,7 +101,7 @@ pub fn authorities(
     })
 }
 
-/// Lists of revoked certificates.
+/// The certificate revocation lists of a file.
 pub fn revocation_lists(
     compiler: &Compiler<'_>,
     word: &Word,
@@ -116,7 +116,7 @@ pub fn revocation_lists(
     })
 }
 
-/// Whether the file of `ssl_dhparam` can be read and holds parameters.
+/// Checks that the file of `ssl_dhparam` can be read and contains parameters.
 pub fn check_dh_parameters(compiler: &Compiler<'_>, word: &Word) -> Result<(), Fault> {
     let path = compiler.conf_prefix.join(word.path());
     let content = opened(compiler.files.read(&path));
@@ -128,8 +128,8 @@ pub fn check_dh_parameters(compiler: &Compiler<'_>, word: &Word) -> Result<(), F
     })
 }
 
-/// The response of `ssl_stapling_file`, which is sent with every certificate of the server. What
-/// else stood there would break the handshakes of clients that look at it.
+/// The response of `ssl_stapling_file`, which is sent with every certificate of the server. Any
+/// other content would break the handshakes of clients that check it.
 pub fn stapled(compiler: &Compiler<'_>, word: &Word) -> Result<Vec<u8>, Fault> {
     let path = compiler.conf_prefix.join(word.path());
     let read = compiler.files.read(&path);
@@ -168,17 +168,16 @@ fn not_opened(word: &Word, path: &Path, mode: &'static str, error: &io::Error) -
     )
 }
 
-/// Certificates that have been read, by the files of chain and key and the passwords: servers share
-/// them.
+/// Loaded certificates by the files of chain, key and passwords, so that servers share them.
 #[derive(Default)]
 struct CertificateFiles(Map<Identity, Arc<CertifiedKey>>);
 
-/// The files of a chain, of its key, and of passwords, as written.
+/// The files of a chain, its key and its passwords, as written.
 type Identity = (Box<[u8]>, Box<[u8]>, Option<Box<[u8]>>);
 
 impl Registry for CertificateFiles {}
 
-/// A certificate with its key, read once whoever names the same files.
+/// A certificate with its key, loaded once for all servers that name the same files.
 pub fn load(
     compiler: &Compiler<'_>,
     certificate: &Word,
@@ -219,7 +218,7 @@ pub fn load(
     Ok(certified)
 }
 
-/// nginx's text about files that are of no use.
+/// nginx's text about files that cannot be used.
 pub fn unusable(certificate: &str, key: &str, error: &LoadError) -> String {
     match error {
         LoadError::Certificate(_) => format!(
@@ -234,7 +233,7 @@ pub fn unusable(certificate: &str, key: &str, error: &LoadError) -> String {
     }
 }
 
-/// The file of a certificate or key as lines of the log show it.
+/// The file of a certificate or key as log messages show it.
 pub fn shown(compiler: &Compiler<'_>, word: &Word) -> String {
     if word.bytes.starts_with(b"data:") {
         "data:...".to_owned()
@@ -243,11 +242,11 @@ pub fn shown(compiler: &Compiler<'_>, word: &Word) -> String {
     }
 }
 
-/// Passwords, one a line.
+/// The passwords of a file, one per line.
 pub fn read_passwords(compiler: &Compiler<'_>, file: &Word) -> Result<Vec<Bytes>, Fault> {
     let path: PathBuf = compiler.conf_prefix.join(file.path());
     let text = compiler.files.read(&path).map_err(|error| {
-        // A folder can be opened, and then not be read.
+        // A folder can be opened, but not read.
         let call = match error.kind() {
             io::ErrorKind::IsADirectory => "read()",
             _ => "open()",

@@ -1,4 +1,4 @@
-//! Names in certificates as OpenSSL writes them: RFC 2253, and its own older way.
+//! Distinguished names as OpenSSL writes them: RFC 2253, and OpenSSL's older format.
 
 use x509_cert::attr::AttributeTypeAndValue;
 use x509_cert::der::asn1::{
@@ -9,7 +9,7 @@ use x509_cert::name::Name;
 
 const COMMON_NAME: &str = "2.5.4.3";
 
-/// Short names of attributes by their numbers.
+/// Short names of attribute types by OID.
 const SHORT: [(&str, &str); 16] = [
     (COMMON_NAME, "CN"),
     ("2.5.4.4", "SN"),
@@ -35,7 +35,8 @@ pub fn common_name(name: &Name) -> Option<Vec<u8>> {
     name.iter().find(named).and_then(value)
 }
 
-/// `CN=anna,O=Example,C=NL`: the last part first, with what has a meaning escaped (RFC 2253).
+/// Appends a name as `CN=anna,O=Example,C=NL`: the last part first, special characters escaped (RFC
+/// 2253).
 pub fn append_rfc2253(name: &Name, out: &mut Vec<u8>) {
     let parts: Vec<_> = name.iter_rdn().collect();
     for (at, part) in parts.iter().rev().enumerate() {
@@ -56,7 +57,7 @@ pub fn append_rfc2253(name: &Name, out: &mut Vec<u8>) {
     }
 }
 
-/// Appends a name in the old form, `/C=NL/O=Example/CN=anna`.
+/// Appends a name in the older format, `/C=NL/O=Example/CN=anna`.
 pub fn append_legacy(name: &Name, out: &mut Vec<u8>) {
     for attribute in name.iter() {
         out.push(b'/');
@@ -77,7 +78,7 @@ fn append_type(attribute: &AttributeTypeAndValue, out: &mut Vec<u8>) {
     out.extend_from_slice(known.map_or(number.as_bytes(), |(_, name)| name.as_bytes()));
 }
 
-/// A value of one of the kinds of text, in UTF-8.
+/// The value of an attribute of a string type, in UTF-8.
 fn value(attribute: &AttributeTypeAndValue) -> Option<Vec<u8>> {
     let any = &attribute.value;
     let text = |text: &str| text.as_bytes().to_vec();
@@ -106,7 +107,7 @@ fn append_escaped(text: &[u8], out: &mut Vec<u8>) {
     }
 }
 
-/// What is no text is shown as its bytes.
+/// Appends a value that is not text as the hexadecimal form of its DER encoding.
 fn append_dump(attribute: &AttributeTypeAndValue, out: &mut Vec<u8>) {
     out.push(b'#');
     for byte in attribute.value.to_der().unwrap_or_default() {

@@ -1,9 +1,10 @@
-//! Asking whether the certificates of clients are still good: `ssl_ocsp` and its family.
+//! OCSP checks of client certificates: `ssl_ocsp` and its family.
 //!
-//! <https://nginx.org/en/docs/http/ngx_http_ssl_module.html#ssl_ocsp>, RFC 6960. When hands have
-//! been shaken and the chain holds, each certificate that is to be asked about is looked for in the
-//! cache, else its responder is asked. Questions, answers and their way are those of stapling. Only
-//! what is good is kept: who has been revoked is asked about again.
+//! <https://nginx.org/en/docs/http/ngx_http_ssl_module.html#ssl_ocsp>, RFC 6960. After the
+//! handshake, if the chain is valid, each certificate to be checked is looked up in the cache; if
+//! the cache has no entry, its responder is asked. Requests, responses and their exchange are
+//! shared with stapling. Only the status "good" is cached: a revoked certificate is asked about
+//! again each time.
 
 use std::fmt;
 use std::sync::Arc;
@@ -72,16 +73,16 @@ fn cache(setter: &Setter<'_>) -> Result<Option<(String, u64)>, Fault> {
     Ok(Some((name.to_owned(), size)))
 }
 
-/// Which certificates of a chain are asked about. The one that is trusted is not asked about.
+/// Which certificates of a chain are checked. The trusted certificate is never checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Which {
-    /// Every certificate of the chain is asked about (`on`).
+    /// Every certificate of the chain (`on`).
     All,
-    /// The client's own certificate is asked about (`leaf`).
+    /// Only the client's own certificate (`leaf`).
     First,
 }
 
-/// Answers that are kept.
+/// The cache of OCSP results (`ssl_ocsp_cache`).
 pub struct OcspResponses(SessionCache);
 
 impl State for OcspResponses {
@@ -98,7 +99,7 @@ impl State for OcspResponses {
     }
 }
 
-/// How a server asks about the certificates of its clients.
+/// A server's OCSP check of its clients' certificates.
 pub struct StatusCheck {
     which: Option<Which>,
     responder: Option<Responder>,
@@ -112,7 +113,7 @@ impl Feature for StatusCheck {
 
     fn compile(compiler: &Compiler<'_>, scope: ScopeRef<'_>) -> Result<StatusCheck, Fault> {
         let which = scope.get(&OCSP)?;
-        // Where no certificate is asked about, the responder is not looked at.
+        // If no certificate is checked, the responder's URL is not validated.
         let responder = match scope.written(&RESPONDER)?.filter(|_| which.is_some()) {
             Some(word) => Some(configured_responder(&word, compiler.files)?),
             None => None,
@@ -136,7 +137,7 @@ impl Feature for StatusCheck {
     }
 }
 
-/// The responder of `ssl_ocsp_responder`, whose name is looked up at once.
+/// The responder of `ssl_ocsp_responder`, whose name is resolved at once.
 fn configured_responder(word: &Word, files: &dyn Files) -> Result<Responder, Fault> {
     let text = word.text();
     Responder::new(&text, Some(files)).map_err(|error| {
@@ -152,11 +153,11 @@ fn configured_responder(word: &Word, files: &dyn Files) -> Result<Responder, Fau
 enum Unknown {
     /// The certificate names no OCSP responder.
     NoResponder,
-    /// The responder's URL cannot be used.
+    /// The responder's URL is not usable.
     BadUrl,
-    /// No answer has come.
+    /// The responder sent no response.
     Failed(FetchError),
-    /// The answer does not count.
+    /// The response is not acceptable.
     Rejected(Rejected),
 }
 
@@ -172,15 +173,15 @@ impl fmt::Display for Unknown {
 }
 
 impl StatusCheck {
-    /// Whether a responder is asked.
+    /// Whether any certificate is checked.
     pub fn is_on(&self) -> bool {
         self.which.is_some()
     }
 
-    /// Asks about the certificates of a client's chain that holds.
+    /// Checks the certificates of a client's valid chain.
     ///
     /// # Errors
-    /// What is wrong with one of them, in nginx's words.
+    /// The problem with one of the certificates, in nginx's words.
     pub async fn check(
         &self,
         client: &dyn Subject,
@@ -241,8 +242,8 @@ impl StatusCheck {
         }
         Ok(())
     }
-    /// The OCSP responder that a certificate names. Its host is looked up by `resolver` only, since
-    /// the system's resolver would block the thread.
+    /// The OCSP responder that a certificate names. Only `resolver` resolves its host, since the
+    /// system's resolver would block the thread.
     fn named_responder(&self, certificate: &CertificateDer<'_>) -> Result<Responder, Unknown> {
         let url = message::responder(certificate).ok_or(Unknown::NoResponder)?;
         let responder = Responder::new(&url, None).map_err(|_| Unknown::BadUrl)?;

@@ -1,8 +1,8 @@
-//! Certificates, keys and revocation lists out of PEM files.
+//! Certificates, keys and revocation lists from PEM files.
 //!
-//! RFC 7468. What stands between the sections is skipped, as `openssl` does. Encrypted keys are
-//! those of PKCS #8 (RFC 5958, PBES2), which OpenSSL writes since 1.0. Not here: files, and the
-//! older encryption that lines in a section's head announce (`DEK-Info`).
+//! RFC 7468. Text between the sections is skipped, as `openssl` does. Encrypted keys are those of
+//! PKCS #8 (RFC 5958, PBES2), which OpenSSL writes since 1.0. Not here: file access, and the older
+//! encryption that header lines of a section announce (`DEK-Info`).
 
 mod auxiliary;
 
@@ -21,11 +21,11 @@ pub use auxiliary::TrustedFor;
 pub enum PemError {
     /// The file has no section of this kind.
     Missing,
-    /// A section does not end, or is not base64.
+    /// A section has no end, or is not base64.
     Malformed,
-    /// The key is encrypted and none of the passwords opens it.
+    /// The key is encrypted, and none of the passwords decrypts it.
     WrongPassword,
-    /// The key is encrypted in a way that is not known here.
+    /// The key's encryption is not supported.
     UnknownEncryption,
 }
 
@@ -41,7 +41,7 @@ impl fmt::Display for PemError {
 }
 
 impl PemError {
-    /// The reason as OpenSSL 3 words it where a section of this label was expected, and nginx shows
+    /// The reason in the words of OpenSSL 3 for a missing section with this label, as nginx shows
     /// it.
     pub fn reason(self, expected: &'static str) -> impl fmt::Display {
         fmt::from_fn(move |out| match self {
@@ -58,7 +58,7 @@ impl PemError {
 /// One section of a file.
 struct Section<'a> {
     label: &'a [u8],
-    /// Whether lines stand before the content, as in keys encrypted in the older way.
+    /// Whether header lines precede the content, as in keys encrypted in the older way.
     has_head: bool,
     content: Vec<u8>,
 }
@@ -67,7 +67,7 @@ const BEGIN: &[u8] = b"-----BEGIN ";
 const END: &[u8] = b"-----END ";
 const DASHES: &[u8] = b"-----";
 
-/// The file's sections whose label is wanted, in order.
+/// The file's sections with a wanted label, in order.
 fn sections<'a>(file: &'a [u8], wanted: fn(&[u8]) -> bool) -> Result<Vec<Section<'a>>, PemError> {
     let mut found = Vec::new();
     let mut lines = file.split(|byte| *byte == b'\n').map(<[u8]>::trim_ascii);
@@ -113,7 +113,7 @@ fn decode(text: &[u8]) -> Result<Vec<u8>, PemError> {
     }
 }
 
-/// OpenSSL's label for a certificate with what it is trusted for behind it (X509_AUX).
+/// OpenSSL's label for a certificate followed by its trust settings (X509_AUX).
 const TRUSTED: &[u8] = b"TRUSTED CERTIFICATE";
 
 fn is_certificate(label: &[u8]) -> bool {
@@ -123,7 +123,7 @@ fn is_certificate(label: &[u8]) -> bool {
 /// The certificates of a file, in order.
 ///
 /// # Errors
-/// Where there is none, or one is no Base64. Whether they are certificates is not asked.
+/// If there is none, or one is not base64. Whether they are valid certificates is not checked.
 pub fn certificates(file: &[u8]) -> Result<Vec<CertificateDer<'static>>, PemError> {
     let sections = sections(file, |label| is_certificate(label) || label == TRUSTED)?;
     let contents = sections.into_iter().map(|section| section.content);
@@ -132,8 +132,8 @@ pub fn certificates(file: &[u8]) -> Result<Vec<CertificateDer<'static>>, PemErro
         .collect())
 }
 
-/// A certificate and those behind it that lead to its authority. As with OpenSSL only the first may
-/// be one with what it is trusted for; others of that kind are passed over.
+/// A certificate and the chain that follows it. As with OpenSSL, only the first may carry trust
+/// settings; later ones with trust settings are skipped.
 ///
 /// # Errors
 /// As [`certificates`].
@@ -150,7 +150,8 @@ pub fn chain(file: &[u8]) -> Result<Vec<CertificateDer<'static>>, PemError> {
         .collect())
 }
 
-/// The certificates of a file that are trusted for a purpose: all that do not say otherwise.
+/// The certificates of a file that are trusted for a purpose: all whose trust settings do not
+/// exclude it.
 ///
 /// # Errors
 /// As [`certificates`].
@@ -172,7 +173,7 @@ pub fn authorities(
 /// The revocation lists of a file, in order.
 ///
 /// # Errors
-/// Where there is none, or one is no Base64.
+/// If there is none, or one is not base64.
 pub fn revocation_lists(
     file: &[u8],
 ) -> Result<Vec<CertificateRevocationListDer<'static>>, PemError> {
@@ -183,19 +184,20 @@ pub fn revocation_lists(
         .collect())
 }
 
-/// Whether a file has parameters for a key exchange by Diffie and Hellman.
+/// Checks that a file has Diffie-Hellman parameters.
 ///
 /// # Errors
-/// Where it has none, or they are no Base64.
+/// If the file has none, or they are not base64.
 pub fn dh_parameters(file: &[u8]) -> Result<(), PemError> {
     let wanted = |label: &[u8]| matches!(label, b"DH PARAMETERS" | b"X9.42 DH PARAMETERS");
     sections(file, wanted).map(drop)
 }
 
-/// The first private key of a file. An encrypted one is opened by the first password that fits.
+/// The first private key of a file. An encrypted key is decrypted with the first password that
+/// fits.
 ///
 /// # Errors
-/// Where there is none, or it cannot be opened.
+/// If there is none, or it cannot be decrypted.
 pub fn private_key<P: AsRef<[u8]>>(
     file: &[u8],
     passwords: &[P],

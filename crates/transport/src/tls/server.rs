@@ -1,4 +1,4 @@
-//! What a virtual server's TLS settings amount to.
+//! The compiled TLS settings of a virtual server.
 
 use std::sync::{Arc, OnceLock};
 
@@ -9,35 +9,35 @@ use crate::tls::ocsp::StatusCheck;
 use crate::tls::stapling::Stapling;
 use crate::tls::verify::ClientVerification;
 
-/// HTTP/2 as it is called in handshakes (RFC 9113, section 3.2).
+/// The ALPN identifier of HTTP/2 (RFC 9113, section 3.2).
 pub const HTTP2: &[u8] = b"h2";
 
-/// TLS as one virtual server wants it. Only servers with a certificate, or with
-/// `ssl_reject_handshake`, have one.
+/// TLS settings of one virtual server. Only servers with a certificate, or with
+/// `ssl_reject_handshake`, have them.
 pub struct ServerTls {
-    /// Certificates, versions, algorithms, sessions: as rustls takes them.
+    /// Certificates, versions, algorithms and sessions, as a rustls configuration.
     pub config: Arc<rustls::ServerConfig>,
-    /// The configuration for clients that may speak HTTP/2, once one may.
+    /// The configuration that also offers HTTP/2, made at its first use.
     pub with_http2: OnceLock<Arc<rustls::ServerConfig>>,
-    /// How the certificates of clients are looked at; `None` where none is asked for.
+    /// How client certificates are verified; `None` if none is requested.
     pub clients: Option<Arc<ClientVerification>>,
     /// The OCSP check of client certificates (`ssl_ocsp`); `None` if it is off.
     pub status: Option<Arc<StatusCheck>>,
     /// Certificates whose OCSP responses are fetched (`ssl_stapling`); usually none.
     pub stapled: Box<[Arc<Stapling>]>,
-    /// Whether clients that want ChaCha20 first get it, although the order is ours: nobody has
-    /// written `ssl_prefer_server_ciphers`.
+    /// Whether clients that prefer ChaCha20 get it although the server's order counts:
+    /// `ssl_prefer_server_ciphers` is not set.
     pub yields_to_chacha20: bool,
     /// The value of `ssl_reject_handshake` in this scope.
     pub rejects: bool,
-    /// Whether there is any certificate.
+    /// Whether the server has any certificate.
     pub has_certificate: bool,
-    /// Whether sessions are handed to the kernel to send files.
+    /// Whether the kernel takes over sessions to send files.
     pub kernel_tls: bool,
 }
 
 impl ServerTls {
-    /// What a client is offered that may speak HTTP/2, or may not.
+    /// The configuration for a client that may use HTTP/2, or may not.
     pub fn config_for(&self, http2: bool) -> &Arc<rustls::ServerConfig> {
         if http2 {
             self.with_http2.get_or_init(|| {

@@ -1,4 +1,4 @@
-//! The `ssl_*` directives, and what they compile to for a server.
+//! The `ssl_*` directives, and the TLS settings of a server that they compile to.
 //!
 //! <https://nginx.org/en/docs/http/ngx_http_ssl_module.html>
 
@@ -38,13 +38,13 @@ use crate::tls::suites::SelectedSuites;
 use crate::tls::verify::{ClientVerification, Mode, TakeAny};
 use crate::tls::{commands, compression, files, hidden_name, kernel, pem, provider, suites};
 
-/// Most bytes of requests that come before the handshake has ended, as nginx has it.
+/// Maximum amount of early data, in bytes, as in nginx.
 const EARLY_DATA_MAX: u32 = 16 * 1024;
 
-/// Where directives stand that only HTTP has.
+/// Contexts of directives that only HTTP has.
 const OF_HTTP: Contexts = Contexts::HTTP.or(Contexts::SERVER);
 
-/// Where directives of servers stand, whatever their protocol.
+/// Contexts of directives for the servers of every protocol.
 pub(crate) const OF_SERVERS: Contexts = OF_HTTP
     .or(Contexts::STREAM)
     .or(Contexts::STREAM_SERVER)
@@ -299,57 +299,59 @@ static DHPARAM: Setting<Word> = Setting::new("ssl_dhparam", &["file"], word)
 
 #[derive(Clone, Debug, Default)]
 struct Caches {
-    /// `builtin`: for so many sessions.
+    /// `builtin`: capacity in sessions.
     builtin: Option<u64>,
     /// `shared`: name and size.
     shared: Option<(String, u64)>,
 }
 
-/// What the `ssl_*` directives of a scope come to.
+/// The compiled `ssl_*` directives of a scope.
 pub struct TlsSettings<C> {
-    /// TLS as the server wants it; `None` where nothing is there to shake hands with.
+    /// TLS settings of the server; `None` if it has neither a certificate nor
+    /// `ssl_reject_handshake`.
     pub server: Option<Arc<ServerTls>>,
-    /// Certificates that are named with variables, evaluated for this kind of context; `None` where
-    /// none is.
+    /// Certificates whose paths contain variables, evaluated in this type of context; `None` if
+    /// there are none.
     pub certificates: Option<Arc<Dynamic<C>>>,
-    /// `ssl_verify_client`, which also counts where another server's certificate is shown.
+    /// `ssl_verify_client`, which also applies if another server's certificate is presented.
     pub verify_client: Option<Mode>,
-    /// What every server with these settings is warned of.
+    /// Warnings for every server with these settings.
     pub warnings: Box<[String]>,
 }
 
-/// Certificates that no file holds, because something gets them: what that is fills it before a
-/// server is compiled.
+/// Certificates that come from no file, because a module obtains them. The module fills this in
+/// before servers are compiled.
 #[derive(Default)]
 pub struct Issued {
-    /// What `ssl_certificate` and `ssl_certificate_key` say of such a certificate.
+    /// The values of `ssl_certificate` and `ssl_certificate_key` that stand for such a certificate.
     pub written: Option<(&'static str, &'static str)>,
-    /// The places of the servers that have one, by their scopes.
+    /// The slots of the servers that have such a certificate, by scope.
     pub slots: Map<ScopeId, Arc<Slot>>,
 }
 
 impl Registry for Issued {}
 
 impl Issued {
-    /// Whether these lines mean such a certificate.
+    /// Whether these lines stand for such a certificate.
     fn is_meant(&self, certificate: &Word, key: &Word) -> bool {
         self.written.is_some_and(|(c, k)| {
             *certificate.bytes == *c.as_bytes() && *key.bytes == *k.as_bytes()
         })
     }
 
-    /// The place of the certificate that a server gets; one that stays empty where it gets none.
+    /// The slot of the certificate that a server obtains; an empty slot if it obtains none.
     fn of(&self, server: ScopeRef<'_>) -> Arc<Slot> {
         self.slots.get(&server.id()).cloned().unwrap_or_default()
     }
 }
 
-/// The servers of a protocol, by the context that names of certificates are evaluated for.
+/// The servers of a protocol, by the context in which certificate paths are evaluated.
 pub trait OfProtocol: variables::Context {
-    /// The protocol. Sessions with a server of one do not go on with one of another.
+    /// The name of the protocol. Sessions with a server of one protocol are not resumed by a server
+    /// of another.
     const NAME: &'static str;
 
-    /// What clients may agree on by ALPN where `ssl_alpn` does not say it, best first.
+    /// The protocols that clients may select by ALPN without `ssl_alpn`, in order of preference.
     const ALPN: &'static [&'static [u8]];
 }
 
@@ -387,7 +389,7 @@ impl<C: OfProtocol> Feature for TlsSettings<C> {
         &ocsp::OCSP,
         &ocsp::RESPONDER,
         &ocsp::CACHE,
-        // A server asks about certificates by its own.
+        // OCSP requests of a server use its own resolver.
         &RESOLVER,
         &RESOLVER_TIMEOUT,
     ];
@@ -413,7 +415,7 @@ impl<C: OfProtocol> Feature for TlsSettings<C> {
                 warnings: Box::default(),
             });
         }
-        // What may be refused stands in nginx's order: it stops at the first.
+        // Values that may be refused are checked in nginx's order, which stops at the first.
         let cipher_suites = remaining(scope, &CIPHERS, SET_CIPHERS)?;
         let mut context = Sha256::new_with_prefix(C::NAME);
         let dynamic = with_variables(compiler, scope, &certificates, &keys)?;
@@ -491,8 +493,8 @@ impl<C: OfProtocol> Feature for TlsSettings<C> {
     }
 }
 
-/// Reads every file with passwords that a line of this directive names: nginx does so where it
-/// meets the line, used or not.
+/// Reads every password file that a line of this directive names: nginx does so when it parses the
+/// line, even if the line is unused.
 pub fn check_passwords(compiler: &Compiler<'_>, root: ScopeRef<'_>, setting: &Setting<Word>) {
     let scopes = root.tree().scopes();
     for line in scopes.flat_map(|scope| scope.own_lines(&setting.spec)) {
@@ -502,10 +504,10 @@ pub fn check_passwords(compiler: &Compiler<'_>, root: ScopeRef<'_>, setting: &Se
     }
 }
 
-/// The certificates of a server each in its place, and the responders that are asked about them.
+/// The certificates of a server, each in a slot, and the OCSP responses that are fetched for them.
 type Slots = (Vec<Arc<Slot>>, Vec<Arc<Stapling>>);
 
-/// Puts certificates in their places with what is stapled to them.
+/// Puts certificates in slots, with their stapled OCSP responses.
 fn slots(
     compiler: &Compiler<'_>,
     scope: ScopeRef<'_>,
@@ -554,13 +556,13 @@ fn slots(
     Ok((slots, fetched))
 }
 
-/// The file that a directive names; an empty name is none.
+/// The file that a directive names; `None` for an empty name.
 fn named(scope: ScopeRef<'_>, setting: &Setting<Word>) -> Result<Option<Word>, Fault> {
     let word = scope.written(setting)?;
     Ok(word.filter(|word| !word.bytes.is_empty()))
 }
 
-/// The certificates of a server, if any of them is named with variables.
+/// The certificates of a server, if the path of any of them contains variables.
 fn with_variables<C: 'static>(
     compiler: &Compiler<'_>,
     scope: ScopeRef<'_>,
@@ -596,7 +598,7 @@ fn with_variables<C: 'static>(
     }))
 }
 
-/// Whether the kernel can take sessions over; a warning where it cannot.
+/// Whether the kernel supports TLS; warns if not.
 fn kernel_can(compiler: &Compiler<'_>) -> bool {
     if let Err(reason) = kernel::support() {
         let text = format!("\"ssl_conf_command Options KTLS\" has no effect: {reason}");
@@ -606,7 +608,7 @@ fn kernel_can(compiler: &Compiler<'_>) -> bool {
     true
 }
 
-/// rustls's configuration of a server.
+/// The rustls configuration of a server.
 fn config(
     scope: ScopeRef<'_>,
     resolver: Resolver,
@@ -639,7 +641,7 @@ fn config(
     Ok(config)
 }
 
-/// How sessions go on: `ssl_session_cache` and its family, `ssl_early_data`.
+/// Session resumption: `ssl_session_cache` and its family, `ssl_early_data`.
 fn remember_sessions(
     compiler: &Compiler<'_>,
     scope: ScopeRef<'_>,
@@ -675,8 +677,9 @@ fn remember_sessions(
     });
     if early_data {
         config.max_early_data_size = EARLY_DATA_MAX;
-        // Responses leave before the client has ended its part of the handshake, as in nginx; they
-        // would have to be kept in memory until then, and be lost with `Connection: close`.
+        // As in nginx, responses are sent before the client has completed its part of the
+        // handshake. Otherwise they would have to be buffered until then, and would be lost with
+        // `Connection: close`.
         config.send_half_rtt_data = true;
     } else if scope.get(&SESSION_TICKETS)? {
         if keys.is_empty() {
@@ -710,7 +713,7 @@ fn ticket_keys(compiler: &Compiler<'_>, scope: ScopeRef<'_>) -> Result<Vec<Ticke
     Ok(keys)
 }
 
-/// How the certificates of clients are looked at, if any is asked for.
+/// How client certificates are verified, if any are requested.
 fn clients(
     compiler: &Compiler<'_>,
     scope: ScopeRef<'_>,
@@ -730,7 +733,8 @@ fn clients(
         }),
         None => Ok(Vec::new()),
     };
-    // As nginx: what clients are told of is read where they are asked, the others in any case.
+    // As in nginx: the certificates whose names are sent to clients are read only if a certificate
+    // is requested, the others always.
     let told = load(of_clients.filter(|_| mode.is_some()))?;
     let others = load(trusted)?;
     let revoked = match named(scope, &CRL)? {
@@ -750,8 +754,8 @@ fn clients(
     Ok(Some(clients))
 }
 
-/// How responses about a certificate are fetched; why nobody can be asked where that is so, in
-/// nginx's words.
+/// How the OCSP responses about a certificate are fetched; otherwise the reason, in nginx's words,
+/// why no responder can be asked.
 fn fetched_staple(
     compiler: &Compiler<'_>,
     scope: ScopeRef<'_>,
@@ -780,7 +784,7 @@ fn fetched_staple(
         return ignored("no OCSP responder URL in the");
     };
     let resolving = compiler.feature::<Resolving>(scope)?;
-    // Without a resolver nothing could look it up later.
+    // Without a resolver, the host could not be resolved later.
     let looked_up_now = (!resolving.is_possible()).then_some(compiler.files);
     let responder = match Responder::new(&url, looked_up_now) {
         Ok(responder) => responder,
@@ -804,7 +808,7 @@ fn fetched_staple(
     }))
 }
 
-/// Most bytes of a record with its header, within what records may have.
+/// Maximum size of a record with its header, in bytes, within the limits of TLS.
 fn fragment_size(buffer_size: u64) -> usize {
     const HEADER: usize = 5;
     usize::try_from(buffer_size)
@@ -823,7 +827,7 @@ fn word(setter: &Setter<'_>) -> Result<Word, Fault> {
     setter.word().cloned()
 }
 
-/// Names of protocols, as handshakes have them.
+/// Protocol names in the encoding of ALPN.
 fn alpn(setter: &Setter<'_>) -> Result<Vec<Vec<u8>>, Fault> {
     let words = setter.lines().iter().flat_map(|line| &line.args);
     let name = |word: &Word| {
@@ -870,15 +874,14 @@ fn session_cache(setter: &Setter<'_>) -> Result<Caches, Fault> {
             }
         }
     }
-    // `off` and `none` hold against what `shared` says, before and behind; a later `builtin` lifts
-    // them.
+    // `off` and `none` override `shared`, before and after; a later `builtin` overrides them.
     Ok(if is_off { Caches::default() } else { caches })
 }
 
-/// The versions of `ssl_protocols` and its kin.
+/// The versions of `ssl_protocols` and its variants.
 ///
 /// # Errors
-/// For a name that is none, and where nothing remains.
+/// For an unknown name, and if no version remains.
 pub fn protocols(setter: &Setter<'_>) -> Result<Vec<&'static SupportedProtocolVersion>, Fault> {
     let mut versions = Vec::new();
     let mut missing: Vec<String> = Vec::new();
@@ -923,10 +926,10 @@ pub fn protocols(setter: &Setter<'_>) -> Result<Vec<&'static SupportedProtocolVe
     Ok(chosen.found)
 }
 
-/// What a list of ciphers such as `ssl_ciphers` comes to.
+/// The result of a cipher list such as `ssl_ciphers`.
 ///
 /// # Errors
-/// Where it cannot be read.
+/// If the list cannot be parsed.
 pub fn ciphers(setter: &Setter<'_>) -> Result<SelectedSuites<SupportedCipherSuite>, Fault> {
     let word = setter.word()?;
     let chosen = suites::ciphers(&word.text());
@@ -944,7 +947,7 @@ fn curves(setter: &Setter<'_>) -> Result<SelectedSuites<&'static dyn SupportedKx
     Ok(chosen)
 }
 
-/// Warns of what a list names and we do not have, where something remains.
+/// Warns about names in a list that Tidegate does not support, if any suites remain.
 pub(crate) fn warn_of_missing<T>(setter: &Setter<'_>, word: &Word, chosen: &SelectedSuites<T>) {
     if !chosen.found.is_empty() && !chosen.missing.is_empty() && chosen.refused.is_none() {
         let (name, missing) = (setter.name(), chosen.missing.join(", "));
@@ -953,14 +956,15 @@ pub(crate) fn warn_of_missing<T>(setter: &Setter<'_>, word: &Word, chosen: &Sele
     }
 }
 
-/// The call of OpenSSL that nginx's errors about lists of ciphers name.
+/// The OpenSSL function that nginx's errors about cipher lists name.
 pub const SET_CIPHERS: &str = "SSL_CTX_set_cipher_list";
 
-/// What remains of a list in a scope that uses it. As in nginx a list of which nothing does, or
-/// that is refused, is no error where it has no use. `call` is OpenSSL's, for the error.
+/// The supported part of a list, for a scope that uses the list. As in nginx, a list without a
+/// supported name, and one that OpenSSL refuses, is an error only if the list is used. `call` is
+/// the OpenSSL function for the error text.
 ///
 /// # Errors
-/// Where nothing remains, and where OpenSSL refuses the list.
+/// If no supported name remains, and if OpenSSL refuses the list.
 pub fn remaining<T>(
     scope: ScopeRef<'_>,
     setting: &Setting<SelectedSuites<T>>,
@@ -989,7 +993,7 @@ pub fn remaining<T>(
     })
 }
 
-/// The error about a list of which nothing is known here.
+/// The error about a list without any supported name.
 pub(crate) fn nothing_of(name: &str, missing: &str) -> String {
     format!("nothing of what \"{name}\" names is supported: {missing}")
 }

@@ -1,4 +1,5 @@
-//! TLS of a server that no configuration describes: the memcached server with memcached's options.
+//! TLS of a server without a configuration file: the memcached server with memcached's command-line
+//! options.
 
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -16,37 +17,37 @@ use crate::tls::server::ServerTls;
 use crate::tls::verify::{ClientVerification, Mode, TakeAny};
 use crate::tls::{hidden_name, provider, suites};
 
-/// Sessions that are kept.
+/// Capacity of the session cache, in sessions.
 const SESSIONS: u64 = 20_480;
 
-/// How long a client can go on with a session.
+/// How long a client can resume a session.
 const SESSION_TIMEOUT: Duration = Duration::from_secs(300);
 
-/// What tells sessions of such a server from others.
+/// The context that keeps these servers' sessions apart from others.
 const CONTEXT: [u8; 16] = *b"standalone\0\0\0\0\0\0";
 
-/// How deep chains of clients' certificates may be.
+/// Maximum depth of client certificate chains.
 const DEPTH: usize = 9;
 
-/// What a server's TLS is made of.
+/// The settings of a server's TLS.
 #[derive(Clone, Debug, Default)]
 pub struct StandaloneTls {
-    /// Cipher suites of TLS 1.2 in OpenSSL's language; all there are where nothing is said.
+    /// Cipher suites of TLS 1.2 in OpenSSL's notation; `None` for all.
     pub ciphers: Option<String>,
-    /// Clients may speak TLS 1.2.
+    /// Whether clients may use TLS 1.2.
     pub with_tls12: bool,
-    /// Whether certificates of clients are asked for.
+    /// Whether client certificates are requested, and how strictly.
     pub verifies: Option<Mode>,
-    /// The content of a file with authorities' certificates, for those of clients.
+    /// The content of a file with the authorities of client certificates.
     pub authorities: Option<Vec<u8>>,
-    /// Whether clients may go on with their sessions.
+    /// Whether clients may resume their sessions.
     pub keeps_sessions: bool,
 }
 
-/// A certificate with its chain and its key, out of PEM files.
+/// A certificate with its chain and its key, from PEM files.
 ///
 /// # Errors
-/// Why they are of no use.
+/// Why the files cannot be used.
 pub fn certificate(chain: &[u8], key: &[u8]) -> Result<Arc<CertifiedKey>, String> {
     let passwords: &[&[u8]] = &[];
     certificates::chain(chain)
@@ -54,10 +55,10 @@ pub fn certificate(chain: &[u8], key: &[u8]) -> Result<Arc<CertifiedKey>, String
         .map_err(|error| error.to_string())
 }
 
-/// TLS with the certificate in this place, which may be replaced while the server runs.
+/// TLS settings with the certificate of this slot, which may be replaced while the server runs.
 ///
 /// # Errors
-/// What is wrong with the settings.
+/// The invalid setting.
 pub fn server(settings: &StandaloneTls, slot: Arc<Slot>) -> Result<ServerTls, String> {
     let mut cipher_suites = suites::all_of_tls13();
     let chosen = suites::ciphers(settings.ciphers.as_deref().unwrap_or("HIGH:!aNULL:!MD5"));

@@ -1,29 +1,29 @@
-//! Cipher suites, groups and versions by OpenSSL's names, and which of them there are here.
+//! Cipher suites, groups and versions by OpenSSL's names, and which of them Tidegate supports.
 //!
 //! <https://docs.openssl.org/master/man1/openssl-ciphers/>. A configuration written for OpenSSL
-//! names much that rustls does not have: CBC, DHE, Camellia. Such names choose nothing; a list is
-//! an error where nothing of it remains, or where it is malformed, as with OpenSSL.
+//! names much that rustls does not support: CBC, DHE, Camellia. Such names select nothing. As with
+//! OpenSSL, a list is an error if nothing of it remains, or if it is malformed.
 
 use rustls::crypto::{SupportedKxGroup, aws_lc_rs};
 use rustls::{CipherSuite, NamedGroup, SupportedCipherSuite};
 
-/// A cipher suite with what OpenSSL's keywords say of it.
+/// A cipher suite with the OpenSSL keywords that select it.
 struct Suite {
     suite: SupportedCipherSuite,
     name: &'static str,
-    /// Keywords that it answers to.
+    /// The keywords that select the suite.
     keywords: &'static [&'static str],
 }
 
 const AES_256: &[&str] = &["AES", "AES256", "AESGCM", "FIPS"];
 const AES_128: &[&str] = &["AES", "AES128", "AESGCM", "FIPS"];
 const CHACHA: &[&str] = &["CHACHA20"];
-/// What every suite here is.
+/// Keywords that select every supported suite.
 const COMMON: &[&str] = &[
     "ALL", "HIGH", "TLSv1.2", "ECDHE", "EECDH", "kECDHE", "kEECDH", "ECDH",
 ];
 
-/// Keywords of OpenSSL that no suite here answers to. `RSA` asks for its key exchange too.
+/// OpenSSL keywords that select no supported suite. `RSA` also means RSA key exchange.
 const OTHER_KEYWORDS: &[&str] = &[
     "3DES",
     "ADH",
@@ -73,7 +73,7 @@ const OTHER_KEYWORDS: &[&str] = &[
     "kSRP",
 ];
 
-/// What OpenSSL's names of suites that are not here are made of, between hyphens.
+/// The hyphen-separated parts of OpenSSL's names of unsupported suites.
 const PARTS: &[&str] = &[
     "3DES",
     "ADH",
@@ -108,8 +108,8 @@ const PARTS: &[&str] = &[
     "SRP",
 ];
 
-/// The modes of Suite B and what each chooses. They stand alone, and what follows them does not
-/// count. The longer name comes before that with which it begins.
+/// The modes of Suite B and what each selects. A mode must stand alone; anything after it is
+/// ignored. A longer name precedes its prefix.
 const SUITE_B: [(&str, &str); 4] = [
     ("SUITEB128ONLY", "ECDHE-ECDSA-AES128-GCM-SHA256"),
     ("SUITEB128C2", "ECDHE-ECDSA-AES256-GCM-SHA384"),
@@ -120,10 +120,10 @@ const SUITE_B: [(&str, &str); 4] = [
     ("SUITEB192", "ECDHE-ECDSA-AES256-GCM-SHA384"),
 ];
 
-/// OpenSSL's reason for a list of ciphers with a part that is no command.
+/// OpenSSL's reason for refusing a cipher list with an invalid command.
 const INVALID_COMMAND: &str = "error:0A000118:SSL routines::invalid command";
 
-/// The suites of TLS 1.2, best first.
+/// The suites of TLS 1.2, in order of preference.
 static SUITES: [(Suite, &[&str]); 6] = {
     use aws_lc_rs::cipher_suite::{
         TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256 as ECDSA_128,
@@ -168,7 +168,7 @@ static SUITES: [(Suite, &[&str]); 6] = {
     ]
 };
 
-/// The suites of TLS 1.3, by the one name that they have.
+/// The suites of TLS 1.3, each with its only name.
 const TLS13: [(SupportedCipherSuite, &str); 3] = [
     (
         aws_lc_rs::cipher_suite::TLS13_AES_256_GCM_SHA384,
@@ -184,14 +184,14 @@ const TLS13: [(SupportedCipherSuite, &str); 3] = [
     ),
 ];
 
-/// What a list of names comes to.
+/// The result of a list of names.
 #[derive(Debug)]
 pub struct SelectedSuites<T> {
-    /// What of it there is, in the list's order.
+    /// The supported entries, in the list's order.
     pub found: Vec<T>,
-    /// Names that choose nothing here.
+    /// Names that select nothing.
     pub missing: Vec<String>,
-    /// Why OpenSSL refuses the whole list, in its words: empty where it gives no reason.
+    /// Why OpenSSL refuses the whole list, in its words: empty if it gives no reason.
     pub refused: Option<String>,
 }
 
@@ -205,7 +205,7 @@ impl<T> Default for SelectedSuites<T> {
     }
 }
 
-/// The suites of TLS 1.2 that a list of OpenSSL's names and keywords chooses: `ssl_ciphers`.
+/// The suites of TLS 1.2 that a list of OpenSSL's names and keywords selects: `ssl_ciphers`.
 pub fn ciphers(list: &str) -> SelectedSuites<SupportedCipherSuite> {
     let suite_b = SUITE_B.iter().find(|(name, _)| list.starts_with(name));
     let list = suite_b.map_or(list, |(_, suites)| suites);
@@ -226,20 +226,20 @@ pub fn ciphers(list: &str) -> SelectedSuites<SupportedCipherSuite> {
     }
 }
 
-/// What a part of a list does with the suites that it names.
+/// The operation on the suites that a part of a list names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Operator {
-    /// Puts those that are not there at the end.
+    /// Appends the suites that are not selected yet.
     Add,
-    /// `-`: takes them away.
+    /// `-`: removes the suites.
     Remove,
-    /// `!`: takes them away for good.
+    /// `!`: removes the suites permanently.
     Kill,
-    /// `+`: moves those that are there to the end.
+    /// `+`: moves the selected suites to the end.
     Move,
 }
 
-/// The suites of a list that is being read, by their places in [`SUITES`].
+/// The selection while a list is parsed, by index into [`SUITES`].
 #[derive(Default)]
 struct Order {
     chosen: Vec<usize>,
@@ -248,8 +248,8 @@ struct Order {
 }
 
 impl Order {
-    /// Takes what stands between two separators: mostly one command, but the next may follow
-    /// without a separator (`HIGH!aNULL`, `HIGH@STRENGTH`). `None` where OpenSSL finds none.
+    /// Processes the text between two separators: usually one command, but another may follow
+    /// without a separator (`HIGH!aNULL`, `HIGH@STRENGTH`). `None` if OpenSSL finds no command.
     fn take(&mut self, part: &str) -> Option<()> {
         let mut rest = part;
         while !rest.is_empty() {
@@ -273,7 +273,7 @@ impl Order {
                     return None;
                 }
                 if !is_known(name) {
-                    // What follows a name that OpenSSL does not know is skipped with it.
+                    // Text after a name that OpenSSL does not know is skipped with the name.
                     if operator == Operator::Add && !is_of_tls13(name) {
                         self.missing.push(names.to_owned());
                     }
@@ -300,7 +300,7 @@ impl Order {
         match operator {
             Operator::Add => {
                 let fresh = fitting.iter().copied();
-                // invariant: below `SUITES.len()`
+                // invariant: each index is below `SUITES.len()`
                 let fresh = fresh.filter(|at| !self.killed[*at] && !self.chosen.contains(at));
                 let fresh: Vec<usize> = fresh.collect();
                 self.chosen.extend(fresh);
@@ -327,7 +327,7 @@ impl Order {
     }
 }
 
-/// A name or keyword at the front, and what follows it.
+/// The leading name or keyword, and the rest.
 fn split_name(text: &str) -> (&str, &str) {
     let is_of_name =
         |character: char| character.is_ascii_alphanumeric() || "-_.=".contains(character);
@@ -335,7 +335,7 @@ fn split_name(text: &str) -> (&str, &str) {
     text.split_at(end.unwrap_or(text.len()))
 }
 
-/// Whether a suite answers to a name or keyword.
+/// Whether a name or keyword selects a suite.
 fn fits(at: usize, name: &str) -> bool {
     SUITES.get(at).is_some_and(|(known, authentication)| {
         known.name == name
@@ -346,23 +346,23 @@ fn fits(at: usize, name: &str) -> bool {
     })
 }
 
-/// Whether OpenSSL knows a name or keyword of TLS 1.2.
+/// Whether OpenSSL knows a TLS 1.2 name or keyword.
 fn is_known(name: &str) -> bool {
     let is_name = || name.contains('-') && name.split('-').all(|part| PARTS.contains(&part));
     (0..SUITES.len()).any(|at| fits(at, name)) || OTHER_KEYWORDS.contains(&name) || is_name()
 }
 
-/// Whether OpenSSL knows all names of TLS 1.2 that stand together with `+` between them.
+/// Whether OpenSSL knows all TLS 1.2 names of a combination with `+`.
 pub fn are_known(names: &str) -> bool {
     names.split('+').all(is_known)
 }
 
-/// Whether it is a suite of TLS 1.3, which these lists do not choose.
+/// Whether a name is a suite of TLS 1.3, which these lists do not select.
 fn is_of_tls13(name: &str) -> bool {
     TLS13.iter().any(|(_, known)| *known == name)
 }
 
-/// The suites of TLS 1.3 that a list names, separated by colons (`Ciphersuites`).
+/// The suites of TLS 1.3 in a colon-separated list (`Ciphersuites`).
 pub fn ciphers_of_tls13(list: &str) -> SelectedSuites<SupportedCipherSuite> {
     let mut chosen = SelectedSuites::default();
     for name in list.split(':').filter(|name| !name.is_empty()) {
@@ -379,12 +379,12 @@ pub fn all_of_tls13() -> Vec<SupportedCipherSuite> {
     TLS13.iter().map(|(suite, _)| *suite).collect()
 }
 
-/// What IANA calls a suite of TLS 1.2, as OpenSSL also takes it.
+/// The IANA name of a TLS 1.2 suite, which OpenSSL also accepts.
 fn iana_name(suite: CipherSuite) -> &'static str {
     suite.as_str().unwrap_or_default()
 }
 
-/// OpenSSL's name of a suite, as `$ssl_cipher` shows it; `None` for one that is not ours.
+/// OpenSSL's name of a suite, as `$ssl_cipher` shows it; `None` for an unsupported suite.
 pub fn cipher_name(suite: CipherSuite) -> Option<&'static str> {
     let of_tls12 = SUITES.iter().map(|(known, _)| (known.suite, known.name));
     let mut all = of_tls12.chain(TLS13);
@@ -392,11 +392,11 @@ pub fn cipher_name(suite: CipherSuite) -> Option<&'static str> {
         .map(|(_, name)| name)
 }
 
-/// The groups for the key exchange that a list names, best first: `ssl_ecdh_curve`.
+/// The key exchange groups of a list, in order of preference: `ssl_ecdh_curve`.
 ///
-/// A group that is named again stays where it was first. As with OpenSSL 3.5 `?` stands before a
-/// name that may be unknown, `*` before one to send a share for, `-` before one to take out, `/`
-/// between tuples, and `DEFAULT` is every group there is.
+/// A repeated group keeps its first position. As with OpenSSL 3.5, `?` precedes a name that may be
+/// unknown, `*` a group to send a key share for, and `-` a group to remove; `/` separates tuples,
+/// and `DEFAULT` stands for all groups.
 pub fn groups(list: &str) -> SelectedSuites<&'static dyn SupportedKxGroup> {
     let mut chosen = SelectedSuites::default();
     for written in list.split([':', '/']).map(str::trim) {
@@ -436,7 +436,7 @@ pub fn groups(list: &str) -> SelectedSuites<&'static dyn SupportedKxGroup> {
     chosen
 }
 
-/// Whether OpenSSL 3.5 knows a group that is not here.
+/// Whether OpenSSL 3.5 knows a group that Tidegate does not support.
 fn is_other_group(name: &str) -> bool {
     const OTHERS: &[&str] = &[
         "b-163",
@@ -565,15 +565,15 @@ mod tests {
         assert_eq!(names("DEFAULT@SECLEVEL=1").len(), 6);
         assert_eq!(names("FIPS").len(), 4);
         assert_eq!(names("SUITEB128ONLY"), ["ECDHE-ECDSA-AES128-GCM-SHA256"]);
-        // `RSA` is the key exchange with it; keywords have one case.
+        // `RSA` means RSA key exchange; keywords are case-sensitive.
         assert_eq!(names("HIGH:!RSA").len(), 6);
         assert!(names("high:RSA:foo:DEFAULT").is_empty());
-        // What is killed does not come back.
+        // A suite removed with `!` is not selected again.
         assert!(names("!AES:!CHACHA20:HIGH").is_empty());
         assert_eq!(ciphers("ALL:@STRENGTH").missing, [""; 0]);
     }
 
-    /// Judged by OpenSSL 3.0.
+    /// The expectations are from OpenSSL 3.0.
     #[test]
     fn lists_of_ciphers_that_are_refused() {
         for list in [

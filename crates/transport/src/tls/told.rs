@@ -1,7 +1,7 @@
-//! What a server behind is told of a client's TLS, by the PROXY protocol in version 2.
+//! The TLS fields of a version 2 PROXY protocol header for an upstream.
 //!
-//! The algorithms of the certificate that the client was shown (`PP2_SUBTYPE_SSL_SIG_ALG` and
-//! `_KEY_ALG`), which nginx tells, are not told.
+//! Unlike nginx, Tidegate does not send the algorithms of the server's certificate
+//! (`PP2_SUBTYPE_SSL_SIG_ALG` and `_KEY_ALG`).
 
 use proto::proxy_protocol::{ClientCertificate, ClientTls, append_client_tls};
 use rustls::HandshakeKind;
@@ -13,12 +13,11 @@ use crate::tls::session::Session;
 use crate::tls::variables::{cipher, protocol};
 use crate::tls::verify::CertificateStatus;
 
-/// OpenSSL's numbers for a certificate of which nothing else is known, and for one that has been
-/// revoked.
+/// OpenSSL's `X509_V_ERR_UNSPECIFIED` and `X509_V_ERR_CERT_REVOKED`.
 const UNSPECIFIED: u32 = 1;
 const REVOKED: u32 = 23;
 
-/// Appends TLVs of a session whose client has asked for this host.
+/// Appends the TLVs of a session whose client has requested this host name.
 pub fn append(session: &Session, asked_name: Option<&[u8]>, out: &mut Vec<u8>) {
     let (mut version, mut suite) = (Vec::new(), Vec::new());
     protocol(session, &mut version);

@@ -1,7 +1,8 @@
-//! `$ssl_*`: what was agreed upon with a client, what it has offered, and who it is.
+//! `$ssl_*`: the negotiated parameters, the ClientHello and the client's certificate.
 //!
-//! <https://nginx.org/en/docs/http/ngx_http_ssl_module.html#variables>. Not found on connections in
-//! the clear. `$ssl_sigalg` and `$ssl_client_sigalg` are always empty: rustls does not tell.
+//! <https://nginx.org/en/docs/http/ngx_http_ssl_module.html#variables>. Not found on unencrypted
+//! connections. `$ssl_sigalg` and `$ssl_client_sigalg` are always empty: rustls does not expose
+//! them.
 
 use std::fmt::Write;
 
@@ -20,10 +21,10 @@ use crate::tls::session::Session;
 use crate::tls::verify::CertificateStatus;
 use crate::tls::{ja4, suites};
 
-/// The variables that show what the client has offered. Only where one is named is that kept.
+/// The variables that need the ClientHello, which is kept only if one of them is used.
 pub const OF_HELLO: [&str; 4] = ["ssl_ciphers", "ssl_curves", "ssl_sigalgs", "ssl_ja4"];
 
-/// The variable of a name.
+/// The variable with this name.
 pub fn find<C: OfClient>(name: &str) -> Option<BuiltinVariable<C>> {
     evaluate(name).map(|evaluate| BuiltinVariable::computed(evaluate).assignable())
 }
@@ -83,7 +84,7 @@ fn evaluate<C: OfClient>(name: &str) -> Option<Evaluate<C>> {
     })
 }
 
-/// A value of the session; not found where it is empty, or there is no session.
+/// A value of the session; not found if it is empty or there is no session.
 fn with<C: OfClient>(context: &C, out: &mut Vec<u8>, append: fn(&Session, &mut Vec<u8>)) -> bool {
     let before = out.len();
     if let Some(session) = context.session() {
@@ -118,7 +119,7 @@ fn of_client<C: OfClient>(context: &C, out: &mut Vec<u8>, append: fn(&[u8], &mut
     out.len() > before
 }
 
-/// A value of what is in the client's certificate.
+/// A value of the parsed client certificate.
 fn of_parsed<C: OfClient>(
     context: &C,
     out: &mut Vec<u8>,
@@ -250,7 +251,7 @@ fn append_list(
     }
 }
 
-/// A signature algorithm as RFC 8446 section 4.2.3 names it, and OpenSSL.
+/// The name of a signature scheme in RFC 8446 section 4.2.3 and in OpenSSL.
 fn signature_name(number: u16) -> Option<&'static str> {
     Some(match number {
         0x0201 => "rsa_pkcs1_sha1",
@@ -296,14 +297,14 @@ fn append_number(number: u16, out: &mut Vec<u8>) {
     out.extend_from_slice(format!("0x{number:04x}").as_bytes());
 }
 
-/// PEM with lines of 64.
+/// PEM with lines of 64 characters.
 fn pem(certificate: &[u8], out: &mut Vec<u8>) {
     append_pem(certificate, b"\n", out);
     out.push(b'\n');
 }
 
-/// PEM as the value of a header field: every line but the first begins with a tab, and there is no
-/// final line break.
+/// PEM as a header field value: every line but the first begins with a tab, without a final line
+/// break.
 fn pem_with_tabs(certificate: &[u8], out: &mut Vec<u8>) {
     append_pem(certificate, b"\n\t", out);
 }
@@ -337,7 +338,7 @@ fn fingerprint(certificate: &[u8], out: &mut Vec<u8>) {
 
 fn serial(certificate: &Certificate, out: &mut Vec<u8>) {
     let number = certificate.tbs_certificate().serial_number().as_bytes();
-    // DER puts a zero before a number whose first bit is set.
+    // DER puts a zero byte before a positive integer whose first bit is set.
     let number = match number {
         [0, rest @ ..] if !rest.is_empty() => rest,
         number => number,
@@ -352,13 +353,13 @@ fn end_of(certificate: &Certificate) -> u64 {
     end.to_unix_duration().as_secs()
 }
 
-/// Whole days until the certificate ends; 0 when it has.
+/// Whole days until the certificate expires; 0 if it has expired.
 fn days_left(certificate: &Certificate, out: &mut Vec<u8>) {
     let left = end_of(certificate).saturating_sub(engine::wall().as_secs());
     out.extend_from_slice((left / (24 * 60 * 60)).to_string().as_bytes());
 }
 
-/// As `ASN1_TIME_print` writes a time: `Nov  2 04:05:06 2026 GMT`.
+/// A time in the format of `ASN1_TIME_print`: `Nov  2 04:05:06 2026 GMT`.
 fn append_time(seconds: u64, out: &mut Vec<u8>) {
     let seconds = i64::try_from(seconds).unwrap_or(i64::MAX);
     let Ok(time) = jiff::Timestamp::from_second(seconds) else {

@@ -1,9 +1,8 @@
-//! Certificates of clients: `ssl_verify_client` and its family.
+//! Verification of client certificates: `ssl_verify_client` and its family.
 //!
-//! As in nginx, a certificate that does not hold does not end the handshake: the request gets an
-//! error page, and `$ssl_client_verify` says why. So rustls is told to take any certificate whose
-//! key the client has, and the verdict is made when hands have been shaken. What makes a chain hold
-//! is `chain`'s business.
+//! As in nginx, an invalid certificate does not fail the handshake: the request gets an error page,
+//! and `$ssl_client_verify` gives the reason. So rustls is told to accept any certificate whose key
+//! the client has, and the certificate is verified after the handshake. `chain` verifies the chain.
 
 use std::fmt;
 use std::sync::Arc;
@@ -19,36 +18,36 @@ use x509_cert::der;
 use crate::tls::chain::{self, Purpose, Reason, Trust};
 use crate::tls::hidden_name;
 
-/// What `ssl_verify_client` asks for.
+/// The mode of `ssl_verify_client`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// `on`: a certificate that holds.
+    /// `on`: a valid certificate is required.
     Required,
-    /// `optional`: none, or one that holds.
+    /// `optional`: the client has none, or a valid one.
     Optional,
-    /// `optional_no_ca`: the same, but whoever has signed it.
+    /// `optional_no_ca`: like `optional`, but the issuer may be unknown.
     OptionalNoCa,
 }
 
-/// What is known of a client's certificate.
+/// The status of a client's certificate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CertificateStatus {
     /// The client has sent no certificate.
     Missing,
-    /// The certificate holds for an authority.
+    /// The chain is valid.
     Good,
-    /// The certificate holds for no authority.
+    /// The chain is not valid.
     Bad(Reason),
-    /// It would, but it has been revoked, or nobody says that it has not: nginx's text.
+    /// The chain is valid, but a certificate is revoked, or its status is unknown: nginx's text.
     Revoked(&'static str),
 }
 
-/// Why a client is not let in: nginx's line of the log.
+/// Why a client is not admitted, in the words of nginx's log message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClientCertificateError {
-    /// Its certificate does not hold.
+    /// Its certificate is not valid.
     Bad(Reason),
-    /// Its certificate has been revoked, or nobody says that it has not.
+    /// Its certificate is revoked, or its revocation status is unknown.
     Revoked(&'static str),
     /// The client has sent no certificate.
     Missing,
@@ -67,13 +66,13 @@ impl fmt::Display for ClientCertificateError {
     }
 }
 
-/// What OpenSSL numbers these reasons by.
+/// OpenSSL's numbers of these reasons.
 const NOT_YET_VALID: u8 = 9;
 const EXPIRED: u8 = 10;
 const REVOKED: u8 = 23;
 
 impl CertificateStatus {
-    /// What is wrong with the certificate that a client has sent, as it is counted.
+    /// The kind of fault of the client's certificate, for the counters.
     pub fn fault(self) -> Option<HandshakeFault> {
         match self {
             CertificateStatus::Missing | CertificateStatus::Good => None,
@@ -87,10 +86,10 @@ impl CertificateStatus {
         }
     }
 
-    /// Lets a client in or not, at a server that asks for certificates in this mode.
+    /// Decides whether a client is admitted by a server with this mode.
     ///
     /// # Errors
-    /// Why it is not let in.
+    /// Why the client is not admitted.
     pub fn admit(self, mode: Mode) -> Result<(), ClientCertificateError> {
         match self {
             CertificateStatus::Bad(reason)
@@ -108,21 +107,21 @@ impl CertificateStatus {
     }
 }
 
-/// How a server looks at the certificates of its clients.
+/// A server's verification of client certificates.
 #[derive(Debug)]
 pub struct ClientVerification {
     trust: Trust,
     names: Vec<DistinguishedName>,
-    /// Digest of whom it trusts, and how far.
+    /// Digest of the trusted certificates, and of the limits of trust.
     identity: Box<[u8]>,
 }
 
 impl ClientVerification {
-    /// Trusts the certificates of `ssl_client_certificate`, whose names clients are told, and of
+    /// Trusts the certificates of `ssl_client_certificate`, whose names are sent to clients, and of
     /// `ssl_trusted_certificate`.
     ///
     /// # Errors
-    /// Where one of them, or of the lists, cannot be read.
+    /// If one of the certificates or lists cannot be parsed.
     pub fn new(
         mode: Mode,
         depth: usize,
@@ -145,12 +144,13 @@ impl ClientVerification {
         })
     }
 
-    /// Adds what tells it from others: whom it trusts, and how far.
+    /// Adds the identity of this verification to a digest: the trusted certificates, and the limits
+    /// of trust.
     pub fn identify(&self, digest: &mut Sha256) {
         digest.update(&self.identity);
     }
 
-    /// What is to be said of the chain that a client has sent.
+    /// The status of the chain that a client has sent.
     pub fn verdict(
         &self,
         chain: Option<&[CertificateDer<'_>]>,
@@ -163,7 +163,7 @@ impl ClientVerification {
         checked.map_or_else(CertificateStatus::Bad, |()| CertificateStatus::Good)
     }
 
-    /// The certificates from the client's own to the trusted one, for a chain that holds.
+    /// The certificates from the client's own to the trusted one, for a valid chain.
     pub fn path(
         &self,
         chain: Option<&[CertificateDer<'_>]>,
@@ -176,7 +176,8 @@ impl ClientVerification {
     }
 }
 
-/// Takes every certificate whose key is there, for rustls: the verdict comes later.
+/// rustls's verifier, which accepts every certificate whose key the client has: the chain is
+/// verified after the handshake.
 #[derive(Debug)]
 pub struct TakeAny(pub Arc<ClientVerification>);
 

@@ -1,7 +1,7 @@
-//! One certificate, as the building of chains sees it: RFC 5280 section 4.
+//! A parsed certificate for building chains: RFC 5280 section 4.
 //!
-//! Versions 1 and 2 are read as well; they have no extensions. An extension that is there twice or
-//! cannot be read makes the certificate unreadable.
+//! Versions 1 and 2 are accepted as well; they have no extensions. A duplicate or malformed
+//! extension makes the whole certificate unreadable.
 
 use x509_cert::der::oid::ObjectIdentifier;
 use x509_cert::der::oid::db::rfc5280;
@@ -17,7 +17,7 @@ use x509_cert::{TbsCertificate, Version};
 use super::signature::Signed;
 use super::{Purpose, Reason};
 
-/// Extensions whose meaning is known here, or to webpki, which is asked about limits on names.
+/// Extensions that are understood here, or by webpki, which checks name constraints.
 const KNOWN: [ObjectIdentifier; 10] = [
     rfc5280::ID_CE_KEY_USAGE,
     rfc5280::ID_CE_SUBJECT_ALT_NAME,
@@ -31,10 +31,10 @@ const KNOWN: [ObjectIdentifier; 10] = [
     rfc5280::ID_CE_INHIBIT_ANY_POLICY,
 ];
 
-/// A certificate that has been read.
+/// A parsed certificate.
 #[derive(Clone, Debug)]
 pub(in crate::tls) struct Certificate {
-    /// All of it, in DER.
+    /// The whole certificate, in DER.
     pub(in crate::tls) der: Box<[u8]>,
     signed: Signed,
     is_version_1: bool,
@@ -44,7 +44,7 @@ pub(in crate::tls) struct Certificate {
     /// In seconds since 1970.
     not_before: u64,
     not_after: u64,
-    /// The public key with its algorithm, in DER.
+    /// The public key with its algorithm (`SubjectPublicKeyInfo`), in DER.
     key: Box<[u8]>,
     basic_constraints: Option<BasicConstraints>,
     key_usage: Option<KeyUsage>,
@@ -52,7 +52,7 @@ pub(in crate::tls) struct Certificate {
     key_identifier: Option<SubjectKeyIdentifier>,
     issuer_identifier: Option<AuthorityKeyIdentifier>,
     pub(in crate::tls) limits_names: bool,
-    /// The certificate has a critical extension that we do not understand.
+    /// Whether the certificate has a critical extension that we do not understand.
     pub(in crate::tls) is_beyond_us: bool,
 }
 
@@ -63,10 +63,10 @@ impl PartialEq for Certificate {
 }
 
 impl Certificate {
-    /// Reads a certificate.
+    /// Parses a certificate.
     ///
     /// # Errors
-    /// Where it is none.
+    /// If the bytes are not a certificate.
     pub(in crate::tls) fn read(bytes: &[u8]) -> der::Result<Certificate> {
         let signed = Signed::read(bytes)?;
         let content = TbsCertificate::from_der(&signed.content)?;
@@ -99,36 +99,36 @@ impl Certificate {
     /// The public key of a certificate, in DER.
     ///
     /// # Errors
-    /// Where it is none.
+    /// If the bytes are not a certificate.
     pub(in crate::tls) fn key_of(bytes: &[u8]) -> der::Result<Vec<u8>> {
         let signed = Signed::read(bytes)?;
         let content = TbsCertificate::from_der(&signed.content)?;
         content.subject_public_key_info().to_der()
     }
 
-    /// The public key with its algorithm, in DER.
+    /// The public key with its algorithm (`SubjectPublicKeyInfo`), in DER.
     pub(in crate::tls) fn key(&self) -> &[u8] {
         &self.key
     }
 
-    /// The bits of the public key alone, by whose digest a key is named.
+    /// The bits of the public key alone, over which key digests are computed.
     pub(in crate::tls) fn key_bits(&self) -> Option<&[u8]> {
         let key = SubjectPublicKeyInfoRef::from_der(&self.key).ok()?;
         Some(key.subject_public_key.raw_bytes())
     }
 
-    /// Whether its subject and its issuer have one name.
+    /// Whether subject and issuer are the same name.
     pub(in crate::tls) fn is_self_issued(&self) -> bool {
         self.subject == self.issuer
     }
 
-    /// Whether it vouches for itself.
+    /// Whether the certificate is self-signed.
     pub(in crate::tls) fn is_self_signed(&self) -> bool {
         self.is_self_issued() && self.is_named_as_issuer_of(self)
     }
 
-    /// Whether this is what a certificate says of its issuer: the name, and the numbers of key and
-    /// certificate where it has them (RFC 5280 section 4.2.1.1).
+    /// Whether this certificate matches what `certificate` says of its issuer: the name, and the
+    /// key identifier and serial number if present (RFC 5280 section 4.2.1.1).
     pub(in crate::tls) fn is_named_as_issuer_of(&self, certificate: &Certificate) -> bool {
         if self.subject != certificate.issuer {
             return false;
@@ -137,7 +137,7 @@ impl Certificate {
         named.is_none_or(|named| self.is_identified_by(named))
     }
 
-    /// Whether the numbers are its own, as far as both sides have them.
+    /// Whether key identifier and serial number match, as far as both sides have them.
     pub(in crate::tls) fn is_identified_by(&self, named: &AuthorityKeyIdentifier) -> bool {
         let other_key = match (&named.key_identifier, &self.key_identifier) {
             (Some(named), Some(own)) => *named != own.0,
@@ -148,12 +148,12 @@ impl Certificate {
         !other_key && !other_number
     }
 
-    /// Whether the key of this certificate has signed the other one.
+    /// Whether this certificate's key has signed the other certificate.
     pub(in crate::tls) fn has_signed(&self, certificate: &Certificate) -> bool {
         certificate.signed.is_signed_by(&self.key)
     }
 
-    /// What is wrong with its time, if anything is.
+    /// Why the certificate is not valid at this time; `None` if it is.
     pub(in crate::tls) fn check_time(&self, now: u64) -> Option<Reason> {
         if now < self.not_before {
             return Some(Reason(9, "certificate is not yet valid"));
@@ -161,7 +161,8 @@ impl Certificate {
         (now >= self.not_after).then_some(Reason(10, "certificate has expired"))
     }
 
-    /// Whether it may sign others: it says so, or it is of version 1 and vouches for itself.
+    /// Whether the certificate may issue others: it says so, or it is a self-signed one of version
+    /// 1.
     pub(in crate::tls) fn is_authority(&self) -> bool {
         if self.key_usage.is_some_and(|usage| !usage.key_cert_sign()) {
             return false;
@@ -172,29 +173,29 @@ impl Certificate {
         }
     }
 
-    /// Whether it may sign certificates, as far as the use of its key goes.
+    /// Whether the key usage allows signing certificates.
     pub(in crate::tls) fn may_sign_certificates(&self) -> bool {
         self.key_usage.is_none_or(|usage| usage.key_cert_sign())
     }
 
-    /// Whether it may sign revocation lists.
+    /// Whether the key usage allows signing revocation lists.
     pub(in crate::tls) fn may_sign_lists(&self) -> bool {
         self.key_usage.is_none_or(|usage| usage.crl_sign())
     }
 
-    /// Most authorities between it and the end of a chain, if it says so.
+    /// The path length constraint, if there is one.
     pub(in crate::tls) fn path_length_max(&self) -> Option<usize> {
         let constraints = self.basic_constraints.as_ref()?;
         constraints.path_len_constraint.map(usize::from)
     }
 
-    /// Whether it says that it may be used for this.
+    /// Whether the extended key usage lists this purpose.
     pub(in crate::tls) fn may_be_used_for(&self, purpose: &ObjectIdentifier) -> bool {
         let uses = self.extended_key_usage.as_ref();
         uses.is_some_and(|uses| uses.0.contains(purpose))
     }
 
-    /// Whether it, or as an authority those below it, may be used in this role.
+    /// Whether the certificate, or one that it issues as an authority, may be used in this role.
     pub(in crate::tls) fn is_for(&self, purpose: Purpose, as_authority: bool) -> bool {
         let wanted = match purpose {
             Purpose::Client => rfc5280::ID_KP_CLIENT_AUTH,

@@ -1,16 +1,13 @@
-//! Whether a chain of certificates leads to one that is trusted: for the certificates of clients
-//! and of upstreams.
+//! Validates certificate chains, for the certificates of clients and of upstreams.
 //!
-//! RFC 5280 section 6, in OpenSSL's reading, with its numbers and words for what is wrong
-//! (`X509_V_ERR_…`), because configurations and their authors' certificates were made for it:
-//! <https://docs.openssl.org/master/man3/X509_STORE_CTX_get_error/>. As with nginx, everything is
-//! looked at, and what is found last is what is said. Trust ends at certificates that vouch for
-//! themselves.
+//! RFC 5280 section 6, in OpenSSL's interpretation, with its numbers and texts for errors
+//! (`X509_V_ERR_…`), because configurations and certificates were made for it:
+//! <https://docs.openssl.org/master/man3/X509_STORE_CTX_get_error/>. As with nginx, every check is
+//! made, and the last error is reported. Only self-signed certificates are trust anchors.
 //!
-//! rustls brings webpki, which does the same by today's rules for the public Web: no certificates
-//! of version 1, no authority at the beginning of a chain. It is still asked where an authority
-//! limits the names that it vouches for. Not here: policies, certificates of proxies (RFC 3820),
-//! and whether a certificate is for the right name.
+//! rustls brings webpki, which validates by today's rules for the public Web: no certificates of
+//! version 1, no authority as the first certificate. webpki is still used for name constraints. Not
+//! here: policies, proxy certificates (RFC 3820), and whether a certificate is for the right name.
 
 mod certificate;
 mod revocation;
@@ -28,16 +25,16 @@ use revocation::RevocationList;
 pub(in crate::tls) use signature::Signed;
 pub use signature::{schemes, verify_tls12, verify_tls13};
 
-/// Issuers with one name that are tried for a certificate. A chain with more is odd, or wants to
-/// keep us busy.
+/// Maximum number of issuers with one name that are tried for a certificate. A chain with more is
+/// unusual, or an attack on our CPU time.
 const ISSUERS_MAX: usize = 16;
 
-/// Why a chain does not hold: OpenSSL's number and text.
+/// Why a chain is not valid: OpenSSL's number and text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reason(pub u8, pub &'static str);
 
 impl Reason {
-    /// Whether it only says that nobody we know has signed the certificate.
+    /// Whether the reason is only that the issuer is unknown.
     pub fn is_unknown_issuer(self) -> bool {
         matches!(self.0, 18..=21)
     }
@@ -55,7 +52,7 @@ const UNSPECIFIED: Reason = Reason(1, "unspecified certificate verification erro
 const INVALID_AUTHORITY: Reason = Reason(79, "invalid CA certificate");
 const WRONG_PURPOSE: Reason = Reason(26, "unsuitable certificate purpose");
 
-/// What a certificate is shown for.
+/// The role in which a certificate is presented.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purpose {
     /// Its owner is a client.
@@ -69,19 +66,19 @@ pub enum Purpose {
 pub struct Trust {
     certificates: Vec<Certificate>,
     revocations: Vec<RevocationList>,
-    /// Most certificates between the first and the trusted one.
+    /// Maximum number of certificates between the first and the trusted one.
     depth: usize,
 }
 
-/// The certificates from the one that was shown on, as far as they lead.
+/// The certificates from the presented one on, as far as the chain leads.
 type Path<'a> = Vec<&'a Certificate>;
 
 impl Trust {
-    /// Trusts these certificates. With revocation lists, each certificate of a chain needs the list
-    /// of its issuer.
+    /// Trusts these certificates. If there are revocation lists, each certificate of a chain needs
+    /// the list of its issuer.
     ///
     /// # Errors
-    /// Where one of them is no certificate or list.
+    /// If an entry is not a certificate or not a revocation list.
     pub fn new(
         certificates: &[CertificateDer<'_>],
         revocations: &[CertificateRevocationListDer<'_>],
@@ -96,10 +93,10 @@ impl Trust {
         })
     }
 
-    /// Looks at a certificate and those that were sent after it.
+    /// Validates a certificate, given those that were sent after it.
     ///
     /// # Errors
-    /// What is wrong with them.
+    /// The reason why the chain is not valid.
     pub fn verify(
         &self,
         first: &CertificateDer<'_>,
@@ -108,7 +105,7 @@ impl Trust {
         now: UnixTime,
     ) -> Result<(), Reason> {
         let first = Certificate::read(first).map_err(|_| UNSPECIFIED)?;
-        // What cannot be read is nobody's issuer.
+        // A certificate that cannot be parsed issues nothing.
         let others: Vec<_> = others
             .iter()
             .filter_map(|one| Certificate::read(one).ok())
@@ -127,7 +124,7 @@ impl Trust {
         }
     }
 
-    /// The certificates of a chain that holds, the first one and the trusted one included.
+    /// The certificates of a valid chain, including the first and the trusted one.
     pub fn path(
         &self,
         first: &CertificateDer<'_>,
@@ -145,8 +142,8 @@ impl Trust {
             .collect()
     }
 
-    /// From the first certificate to one that is trusted and vouches for itself; those that are
-    /// trusted go before those that were sent.
+    /// Builds the path from the first certificate to a self-signed trusted one; trusted issuers are
+    /// preferred to sent ones.
     fn build<'a>(
         &'a self,
         first: &'a Certificate,
@@ -156,12 +153,12 @@ impl Trust {
     ) -> Path<'a> {
         let mut path = vec![first];
         let mut top = first;
-        // Whether those that are trusted have begun.
+        // Whether the path has reached trusted certificates.
         let mut trusted = false;
         loop {
             let is_long = path.len() > self.depth.saturating_add(1);
             if top.is_self_signed() {
-                // Whoever has the name of one that is trusted must be the same.
+                // A certificate with the name of a trusted one must be the trusted one.
                 let is_known = self.certificates.contains(top);
                 trusted |= is_known && !is_long;
                 break;
@@ -195,7 +192,7 @@ impl Trust {
     }
 }
 
-/// The names of these certificates, each once.
+/// The subject names of these certificates, each once.
 pub fn names(certificates: &[CertificateDer<'_>]) -> Vec<DistinguishedName> {
     let mut names: Vec<Vec<u8>> = Vec::new();
     for certificate in certificates {
@@ -208,8 +205,8 @@ pub fn names(certificates: &[CertificateDer<'_>]) -> Vec<DistinguishedName> {
     names.into_iter().map(DistinguishedName::from).collect()
 }
 
-/// The best issuer of a certificate: one that has really signed it and whose time it is. Those that
-/// are on the path already lead nowhere: authorities may have signed each other.
+/// The best issuer of a certificate: one that has really signed it, and is valid now. Certificates
+/// on the path are excluded: authorities may have signed each other.
 fn issuer_of<'a>(
     certificate: &Certificate,
     among: &'a [Certificate],
@@ -228,7 +225,7 @@ fn issuer_of<'a>(
     }
 }
 
-/// Whether those above the first certificate may sign others, and all are for this purpose.
+/// Checks whether the certificates above the first may issue others, and all are for this purpose.
 fn check_authorities(path: &[&Certificate], purpose: Purpose, note: &mut dyn FnMut(Reason)) {
     let mut below = 0_usize;
     for (at, certificate) in path.iter().enumerate() {
@@ -250,7 +247,7 @@ fn check_authorities(path: &[&Certificate], purpose: Purpose, note: &mut dyn FnM
     }
 }
 
-/// Whether each certificate is signed by the next one, and it is the time of all.
+/// Checks whether each certificate is signed by the next one, and all are valid now.
 fn check_signatures(path: &[&Certificate], now: u64, note: &mut dyn FnMut(Reason)) {
     let Some((top, rest)) = path.split_last() else {
         return;
@@ -274,8 +271,7 @@ fn check_signatures(path: &[&Certificate], now: u64, note: &mut dyn FnMut(Reason
     }
 }
 
-/// Whether the names are within the limits that authorities have: webpki knows. It takes less than
-/// we do otherwise.
+/// Checks name constraints, with webpki. webpki accepts fewer chains than this module does.
 fn check_names(path: &[&Certificate], purpose: Purpose, now: UnixTime) -> Result<(), Reason> {
     let Some((first, authorities)) = path.split_first() else {
         return Err(UNSPECIFIED);

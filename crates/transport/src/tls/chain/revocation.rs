@@ -1,8 +1,8 @@
-//! Lists of revoked certificates: RFC 5280 section 5, versions 1 and 2.
+//! Certificate revocation lists: RFC 5280 section 5, versions 1 and 2.
 //!
-//! A list that covers only a part of an authority's certificates, or only what has changed since
-//! another one, has a critical extension that says so. Those are not understood here, and a list
-//! with one never lets a chain hold.
+//! A list that covers only a part of an authority's certificates, or only changes to another list,
+//! has a critical extension that says so. Such extensions are not supported, and a list with one
+//! never makes a chain valid.
 
 use std::sync::OnceLock;
 
@@ -21,11 +21,11 @@ use super::Reason;
 use super::certificate::Certificate;
 use super::signature::Signed;
 
-/// A list that has been read.
+/// A parsed list.
 #[derive(Debug)]
 pub(super) struct RevocationList {
     signed: Signed,
-    /// The key that has signed it, once that is known: every handshake asks.
+    /// The key that has signed the list, cached because every handshake needs it.
     signer: OnceLock<Box<[u8]>>,
     issuer: Name,
     issuer_identifier: Option<AuthorityKeyIdentifier>,
@@ -34,15 +34,15 @@ pub(super) struct RevocationList {
     /// When a newer list is due.
     until: Option<u64>,
     revoked: Set<Box<[u8]>>,
-    /// The list has a critical extension, which we do not understand.
+    /// Whether the list has a critical extension, none of which is supported.
     is_beyond_us: bool,
 }
 
 impl RevocationList {
-    /// Reads a list.
+    /// Parses a list.
     ///
     /// # Errors
-    /// Where it is none.
+    /// If the bytes are not a list.
     pub(super) fn read(bytes: &[u8]) -> der::Result<RevocationList> {
         let signed = Signed::read(bytes)?;
         let mut reader = SliceReader::new(&signed.content)?;
@@ -51,15 +51,15 @@ impl RevocationList {
         Ok(RevocationList { signed, ..content })
     }
 
-    /// Whether this is a list of that authority.
+    /// Whether this authority has issued the list.
     fn is_of(&self, issuer: &Certificate) -> bool {
         let identifier = self.issuer_identifier.as_ref();
         self.issuer == issuer.subject
             && identifier.is_none_or(|named| issuer.is_identified_by(named))
     }
 
-    /// Whether the holder of this key has signed it. Only who has is remembered: others are
-    /// whomever a client sends.
+    /// Whether this key has signed the list. Only a matching key is cached: other keys come from
+    /// whatever certificates a client sends.
     fn is_signed_by(&self, key: &[u8]) -> bool {
         if self.signer.get().is_some_and(|signer| **signer == *key) {
             return true;
@@ -71,7 +71,7 @@ impl RevocationList {
         is_signed
     }
 
-    /// What is wrong with its time, if anything is.
+    /// Why the list is not valid at this time; `None` if it is.
     fn check_time(&self, now: u64) -> Option<Reason> {
         if now < self.from {
             return Some(Reason(11, "CRL is not yet valid"));
@@ -81,7 +81,7 @@ impl RevocationList {
     }
 }
 
-/// `TBSCertList`; what is signed is filled in later.
+/// Parses `TBSCertList`; the caller fills in the signed bytes.
 fn read_content<'r, R: Reader<'r>>(reader: &mut R) -> der::Result<RevocationList> {
     if Tag::peek(reader)? == Tag::Integer {
         Any::decode(reader)?; // version 2 has a number
@@ -133,7 +133,7 @@ fn read_revoked<'r, R: Reader<'r>>(reader: &mut R, list: &mut RevocationList) ->
     Ok(())
 }
 
-/// Whether each certificate of a chain has a list that holds, and is not on it.
+/// Checks that each certificate of a chain is covered by a valid list, and not revoked.
 pub(super) fn check(
     path: &[&Certificate],
     lists: &[RevocationList],
@@ -145,7 +145,7 @@ pub(super) fn check(
             continue;
         };
         if !issuer.is_named_as_issuer_of(certificate) {
-            // The chain has ended too early.
+            // The chain is incomplete.
             note(Reason(3, "unable to get certificate CRL"));
             continue;
         }

@@ -1,5 +1,5 @@
-//! Chains out of `samples/`. What is expected is what `openssl verify` of OpenSSL 3.0 says; where
-//! that stops at an error, the last one that a callback like nginx's, which goes on, is told of.
+//! Chains from `samples/`. Expected results are those of `openssl verify` of OpenSSL 3.0; where it
+//! stops at an error, the last error that a callback like nginx's, which continues, receives.
 
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ fn certificates(names: &str) -> Vec<CertificateDer<'static>> {
 /// In the middle of 2030.
 const NOW: UnixTime = UnixTime::since_unix_epoch(Duration::from_secs(1_908_748_800));
 
-/// What is wrong with a chain, its first certificate first, by number; 0 where it holds.
+/// Validates a chain, the first certificate first; returns the error number, or 0 if it is valid.
 fn verify(chain: &str, trusted: &str, lists: &str, depth: usize, purpose: Purpose) -> u8 {
     let lists = read(lists, "crl");
     let lists = lists
@@ -59,7 +59,7 @@ fn chains_lead_to_certificates_that_vouch_for_themselves() {
     assert_eq!(of_client("leaf between root", "direct", 5), 19);
 }
 
-/// OpenSSL goes round in circles among them, up to the greatest depth.
+/// OpenSSL follows the cycle up to the maximum depth.
 #[test]
 fn a_chain_has_no_certificate_twice() {
     let path = |trusted: &str| {
@@ -69,7 +69,7 @@ fn a_chain_has_no_certificate_twice() {
     };
     assert_eq!(path("circle_a circle_b"), 3);
     assert_eq!(of_client("in_circle", "circle_a circle_b", 100), 2);
-    // The one that has signed itself has the name and the key of the first.
+    // The self-signed certificate has the name and the key of the first.
     assert_eq!(path("circle_a circle_b circle_root"), 4);
     let trusted = "circle_a circle_b circle_root";
     assert_eq!(of_client("in_circle", trusted, 100), 0);
@@ -80,7 +80,7 @@ fn a_chain_has_no_certificate_twice() {
     assert_eq!(of_client("in_circle circle_a circle_b", "root", 100), 20);
 }
 
-/// Another one has the name of the one that is trusted.
+/// Another certificate has the name of the trusted one.
 #[test]
 fn a_name_is_not_enough() {
     assert_eq!(of_client("mimic", "root", 0), 18);
@@ -106,7 +106,7 @@ fn certificates_of_version_1() {
     assert_eq!(of_client("old_leaf", "old_root", 0), 0);
     assert_eq!(of_client("old_leaf", "root", 0), 21);
     assert_eq!(of_client("old_root", "root", 0), 18);
-    // It says nowhere that it may sign others.
+    // Its extensions do not say that it may issue certificates.
     assert_eq!(of_client("below_old old_between", "root", 3), 26);
     assert_eq!(of_client("below_old", "root old_between", 3), 26);
 }
@@ -131,7 +131,7 @@ fn revocation_lists() {
     assert_eq!(check("direct", "between"), 3);
 }
 
-/// Whatever bit of a certificate changes, the chain does not hold any more, and nothing panics.
+/// Whatever bit of a certificate is flipped, the chain is no longer valid, and nothing panics.
 #[test]
 fn no_bit_may_change() {
     let trust = Trust::new(&certificates("root"), &[], 1).unwrap();

@@ -1,8 +1,8 @@
-//! What OpenSSL takes as the value of a command, as far as a text alone shows it; and the files
-//! that must be there.
+//! The values that OpenSSL accepts for a command, as far as the text alone decides, and the files
+//! that must exist.
 //!
-//! <https://docs.openssl.org/master/man3/SSL_CONF_cmd/>. What only OpenSSL 3.5 takes is taken as
-//! well. What stands in a file is not looked at.
+//! <https://docs.openssl.org/master/man3/SSL_CONF_cmd/>. Values that only OpenSSL 3.5 accepts are
+//! accepted, too. The contents of files are not checked.
 
 use std::io;
 use std::path::Path;
@@ -13,56 +13,55 @@ use framework::compile::Compiler;
 use crate::tls::files::system_reason;
 use crate::tls::suites;
 
-/// What the value of a command is.
+/// The type of a command's value.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Value {
-    /// `Ciphersuites`, which have an effect and are read elsewhere.
+    /// `Ciphersuites`, which have an effect and are parsed elsewhere.
     Suites,
-    /// A list of ciphers of TLS 1.2.
+    /// A list of TLS 1.2 ciphers.
     Ciphers,
-    /// A list of groups; `automatic` stands for all where it may.
+    /// A list of groups; `automatic` if the word for all groups is allowed.
     Groups { automatic: bool },
-    /// A list of algorithms for signatures.
+    /// A list of signature algorithms.
     Signatures,
-    /// One of these words, spelled so.
+    /// One of these words, case-sensitive.
     One(&'static [&'static str]),
-    /// Some of these words in any case, with commas between them, each switched on by `+` or off by
-    /// `-`.
+    /// A comma-separated list of these words in any case, each switched on by `+` or off by `-`.
     Switches(&'static [&'static str]),
-    /// A number from 0 to this.
+    /// A number from 0 to this limit.
     Number(i64),
-    /// A file by a path that may be relative to the configuration, and how OpenSSL opens it.
+    /// A file, by a path that may be relative to the configuration, and how OpenSSL opens it.
     File(FileOpener),
-    /// A folder that is read at once, by a path like that of a file.
+    /// A folder that is read at once, by a path that may be relative to the configuration.
     Folder,
-    /// A folder that is read when it is needed.
+    /// A folder that is read only when needed.
     LateFolder,
     /// A URI, or a path that may be relative to the working directory.
     Store,
 }
 
-/// Which part of OpenSSL opens a file: each gives another reason where it is not there.
+/// The part of OpenSSL that opens a file: each reports a missing file differently.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum FileOpener {
-    /// For a certificate, its key, or what is sent beside it.
+    /// A certificate, its key, or a file that is sent with it.
     OfCertificate,
-    /// For the names of authorities, or parameters.
+    /// Names of authorities, or parameters.
     Plain,
-    /// For certificates to verify others with.
+    /// Certificates that verify others.
     OfAuthorities,
 }
 
-/// Versions of the protocols, as `MinProtocol` and `MaxProtocol` name them.
+/// Protocol versions as `MinProtocol` and `MaxProtocol` name them.
 pub(super) const PROTOCOLS: &[&str] = &[
     "None", "SSLv3", "TLSv1", "TLSv1.1", "TLSv1.2", "TLSv1.3", "DTLSv1", "DTLSv1.2",
 ];
 
-/// Versions of the protocols, as `Protocol` names them.
+/// Protocol versions as `Protocol` names them.
 pub(super) const PROTOCOL_SWITCHES: &[&str] = &[
     "ALL", "SSLv2", "SSLv3", "TLSv1", "TLSv1.1", "TLSv1.2", "TLSv1.3", "DTLSv1", "DTLSv1.2",
 ];
 
-/// What `VerifyMode` may name.
+/// The values of `VerifyMode`.
 pub(super) const VERIFY_MODES: &[&str] = &[
     "Once",
     "Peer",
@@ -72,7 +71,7 @@ pub(super) const VERIFY_MODES: &[&str] = &[
     "RequirePostHandshake",
 ];
 
-/// Algorithms for signatures as RFC 8446, 4.2.3, and OpenSSL name them.
+/// Signature algorithms by the names of RFC 8446, 4.2.3, and OpenSSL.
 const SIGNATURES: &[&str] = &[
     "ecdsa_brainpoolP256r1tls13_sha256",
     "ecdsa_brainpoolP384r1tls13_sha384",
@@ -98,7 +97,7 @@ const SIGNATURES: &[&str] = &[
     "rsa_pss_rsae_sha512",
 ];
 
-/// Kinds of keys, and whether they go with digests of 160 and 224 bits too: the parts of
+/// Key types, and whether they combine with digests of 160 and 224 bits too: the parts of
 /// `RSA+SHA256`.
 const KEYS: &[(&str, bool)] = &[
     ("RSA", true),
@@ -108,7 +107,7 @@ const KEYS: &[(&str, bool)] = &[
     ("ECDSA", true),
 ];
 
-/// Digests, and whether they are of 256 bits or more.
+/// Digests, and whether they have 256 bits or more.
 const DIGESTS: &[(&str, bool)] = &[
     ("SHA1", false),
     ("SHA224", false),
@@ -118,7 +117,8 @@ const DIGESTS: &[(&str, bool)] = &[
 ];
 
 impl Value {
-    /// Why OpenSSL refuses a value, in front of its general reason: empty where it gives no other.
+    /// Why OpenSSL refuses a value, to precede its general reason; empty if it gives no specific
+    /// one.
     pub(super) fn refusal(self, value: &Word) -> Option<String> {
         let text = value.text();
         let when = |refused: bool| refused.then(String::new);
@@ -152,7 +152,7 @@ impl Value {
         }
     }
 
-    /// The path of a file or folder that must be there, as it is shown.
+    /// The path of a file or folder that must exist, as errors show it.
     pub(super) fn shown(self, compiler: &Compiler<'_>, value: &Word) -> String {
         match self {
             Value::File(_) | Value::Folder | Value::LateFolder => {
@@ -163,12 +163,12 @@ impl Value {
         }
     }
 
-    /// Whether it is a file or folder that may not be there.
+    /// Whether the value is a file or folder that OpenSSL opens.
     pub(super) fn is_opened(self) -> bool {
         matches!(self, Value::File(_) | Value::Folder | Value::Store)
     }
 
-    /// Why OpenSSL cannot open it.
+    /// Why OpenSSL cannot open the path; `None` if it can.
     pub(super) fn unopened(self, shown: &str) -> Option<String> {
         let path = Path::new(shown);
         match self {
@@ -196,7 +196,7 @@ impl Value {
                 let system = system_reason(&error, &format!("OPENSSL_dir_read({shown})"));
                 Some(format!("{system} error:0A080002:SSL routines::system lib"))
             }
-            // Another scheme than that of files is another program's affair.
+            // URIs of other schemes than `file` belong to other programs.
             Value::Store if !shown.contains(':') => {
                 let error = std::fs::metadata(path).err()?;
                 let system = system_reason(&error, &format!("stat({shown})"));
@@ -208,7 +208,7 @@ impl Value {
     }
 }
 
-/// The words of a list with commas between them, and whether each is switched on.
+/// The words of a comma-separated list, and whether each is switched on.
 pub(super) fn switches(text: &str) -> impl Iterator<Item = (&str, bool)> {
     let words = text.split(',').map(str::trim);
     words.map(|word| match word.strip_prefix('-') {
@@ -217,7 +217,7 @@ pub(super) fn switches(text: &str) -> impl Iterator<Item = (&str, bool)> {
     })
 }
 
-/// Whether OpenSSL has an algorithm for signatures. Behind `?` stands one that it need not have.
+/// Whether OpenSSL knows a signature algorithm. A leading `?` marks one that it need not know.
 fn is_signature(name: &str) -> bool {
     if name.len() > 1 && name.starts_with('?') || SIGNATURES.contains(&name) {
         return true;
@@ -236,8 +236,8 @@ fn is_signature(name: &str) -> bool {
     fits(one, other) || fits(other, one)
 }
 
-/// A number as atoi(3) reads it: what does not begin with digits is 0, and what stands behind them
-/// does not count.
+/// A number as atoi(3) parses it: text without leading digits is 0, and text after the digits is
+/// ignored.
 fn number(text: &str) -> i64 {
     let text = text.trim_start();
     let (digits, sign) = match text.strip_prefix('-') {
@@ -254,7 +254,7 @@ fn number(text: &str) -> i64 {
     sign * number
 }
 
-/// The fault that a path is not there, where it is not.
+/// Checks that a path exists.
 pub(super) fn check(
     compiler: &Compiler<'_>,
     name: &Word,

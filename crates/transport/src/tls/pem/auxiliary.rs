@@ -1,9 +1,9 @@
-//! What OpenSSL keeps behind a certificate: what it is trusted for, and what not.
+//! The trust settings that OpenSSL stores after a certificate: permitted and rejected uses.
 //!
 //! `X509_CERT_AUX ::= SEQUENCE { trust SEQUENCE OF OID OPTIONAL, reject [0] SEQUENCE OF OID
 //! OPTIONAL, ... }`, as `openssl x509 -trustout` writes it with `-addtrust` and `-addreject`; see
-//! openssl-verification-options(1), "Trust Anchors". Not here: names and numbers that stand there
-//! too.
+//! openssl-verification-options(1), "Trust Anchors". Not here: the alias and the key identifier,
+//! which may follow.
 
 const SEQUENCE: u8 = 0x30;
 const OBJECT_IDENTIFIER: u8 = 0x06;
@@ -12,13 +12,12 @@ const REJECTED: u8 = 0xa0;
 /// `anyExtendedKeyUsage` (RFC 5280 section 4.2.1.12).
 const ANY: &[u8] = &[0x55, 0x1d, 0x25, 0];
 
-/// What an authority may be trusted for: to have signed whose certificates (RFC 5280 section
-/// 4.2.1.12).
+/// The certificates for which an authority may be trusted (RFC 5280 section 4.2.1.12).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TrustedFor {
-    /// Trusted to vouch for servers.
+    /// Trusted to issue server certificates.
     Servers,
-    /// Trusted to vouch for clients.
+    /// Trusted to issue client certificates.
     Clients,
 }
 
@@ -32,15 +31,15 @@ impl TrustedFor {
     }
 }
 
-/// A certificate, and what stands behind it: nothing most of the time.
+/// Splits a certificate from its trust settings, which are usually empty.
 pub(super) fn split(content: &[u8]) -> (&[u8], &[u8]) {
     let behind = element(content).map_or(&[][..], |element| element.behind);
     let length = content.len() - behind.len();
     content.split_at_checked(length).unwrap_or((content, &[]))
 }
 
-/// Whether what stands behind a certificate lets it be trusted for a purpose: it is not named among
-/// what it is not trusted for, and is among the others if any are.
+/// Whether the trust settings allow a purpose: it is not among the rejected ones, and is among the
+/// permitted ones if any are listed.
 pub(super) fn is_trusted(auxiliary: &[u8], purpose: TrustedFor) -> bool {
     let Some(whole) = element(auxiliary).filter(|whole| whole.tag == SEQUENCE) else {
         return auxiliary.is_empty();
@@ -56,7 +55,7 @@ pub(super) fn is_trusted(auxiliary: &[u8], purpose: TrustedFor) -> bool {
     })
 }
 
-/// An element in DER.
+/// A DER element.
 struct Element<'a> {
     tag: u8,
     content: &'a [u8],
@@ -71,7 +70,7 @@ fn elements(mut bytes: &[u8]) -> impl Iterator<Item = Element<'_>> {
     })
 }
 
-/// The element at the front, if it is whole.
+/// The first element, if it is complete.
 fn element(bytes: &[u8]) -> Option<Element<'_>> {
     let (&[tag, length], rest) = bytes.split_first_chunk()?;
     let (length, rest) = match length {
@@ -96,9 +95,9 @@ fn element(bytes: &[u8]) -> Option<Element<'_>> {
 mod tests {
     use super::*;
 
-    /// `openssl x509 -trustout` with these options writes this behind a certificate.
+    /// Trust settings that `openssl x509 -trustout` writes with these options.
     const CASES: [(&[u8], [bool; 2]); 6] = [
-        // Nothing, and -setalias x: trusted for servers, for clients.
+        // Without trust settings, and with -setalias x: trusted for servers, for clients.
         (b"", [true, true]),
         (b"\x30\x03\x0c\x01x", [true, true]),
         // -addtrust clientAuth
@@ -113,7 +112,7 @@ mod tests {
         ),
         // -addtrust anyExtendedKeyUsage
         (b"\x30\x08\x30\x06\x06\x04\x55\x1d\x25\x00", [true, true]),
-        // What cannot be read is not trusted.
+        // Settings that cannot be parsed allow nothing.
         (b"\x04\x01x", [false, false]),
     ];
 

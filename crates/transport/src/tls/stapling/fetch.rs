@@ -1,8 +1,8 @@
-//! The way of a question to its responder and of the answer back: one request of HTTP/1.0, as nginx
-//! sends it.
+//! Sends an OCSP request to its responder and receives the response: one HTTP/1.0 exchange, as
+//! nginx does it.
 //!
-//! RFC 6960 appendix A.1: GET, with the question in the path, so that caches on the way can answer.
-//! Not here: https, redirects, proxies.
+//! RFC 6960 appendix A.1: GET, with the OCSP request in the path, so that caches on the way can
+//! respond. Not here: https, redirects, proxies.
 
 use std::fmt;
 use std::io;
@@ -20,19 +20,19 @@ use proto::h1::response::{self, BodyFraming, ResponseHead};
 
 use crate::resolver::{Resolving, Unresolved};
 
-/// How long one address may take, from connecting to the end of its answer.
+/// Time limit per address, from connecting to the end of the response.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Longest response with its head, in bytes. One is about 2,000.
+/// Maximum length of a response with its head, in bytes. A typical one has about 2,000.
 const RESPONSE_MAX: usize = 64 * 1024;
 
-/// The responder that questions about certificates go to.
+/// An OCSP responder.
 pub struct Responder {
-    /// The host as it stands in the URL, with its port.
+    /// The host and port as written in the URL.
     host: String,
-    /// Without a slash at its end.
+    /// Without a trailing slash.
     path: String,
-    /// What the system has resolved, where no `resolver` does.
+    /// The addresses that the system resolved; empty if `resolver` resolves the name.
     addresses: Vec<Address>,
 }
 
@@ -41,16 +41,16 @@ pub struct Responder {
 pub enum BadUrl {
     /// The scheme is not `http`.
     Prefix,
-    /// The host is refused, in nginx's words.
+    /// The host is not valid; the reason is in nginx's words.
     Host(&'static str),
 }
 
 impl Responder {
-    /// The responder of a URL. Its host is looked up in `files`; without them, only when it is
-    /// asked.
+    /// The responder of a URL. Its host is resolved in `files`; without `files`, only when a
+    /// request is sent.
     ///
     /// # Errors
-    /// Where it does not begin with `http://`, or names no host.
+    /// If the URL does not begin with `http://`, or has no host.
     pub fn new(url: &str, files: Option<&dyn Files>) -> Result<Responder, BadUrl> {
         let prefix = url.get(..7).unwrap_or_default();
         if !prefix.eq_ignore_ascii_case("http://") {
@@ -77,17 +77,17 @@ impl Responder {
         })
     }
 
-    /// Whether it has only a name yet.
+    /// Whether the host is a name without addresses yet.
     pub fn is_name(&self) -> bool {
         self.addresses.is_empty()
     }
 
-    /// Its host, for the log.
+    /// The host, for the log.
     pub fn host(&self) -> &str {
         &self.host
     }
 
-    /// The answer to a question, as it came: that of the first address that gives one.
+    /// Sends a request and returns the body of the response of the first address that responds.
     pub async fn ask(
         &self,
         request: &[u8],
@@ -135,8 +135,8 @@ impl Responder {
     }
 }
 
-/// Asks at one address after the other until one answers. If none does, what the last has failed
-/// with.
+/// Tries one address after the other until one responds. If none does, returns the error of the
+/// last.
 async fn ask_in_turn(addresses: &[Address], message: &Bytes) -> Result<Vec<u8>, FetchError> {
     let mut last = FetchError::NoAddress;
     for address in addresses {
@@ -166,17 +166,18 @@ async fn ask_at(address: &Address, message: Bytes) -> Result<Vec<u8>, FetchError
     }
 }
 
-/// A response as far as it has come.
+/// A partially received response.
 #[derive(Default)]
 struct PartialResponse {
     bytes: Vec<u8>,
     head: ResponseHead,
-    /// Where its body begins.
+    /// Offset of the body.
     body: Option<usize>,
 }
 
 impl PartialResponse {
-    /// Takes in what has come, nothing at the end of the connection; the body when it is whole.
+    /// Adds received bytes, empty at the end of the connection; returns the body when it is
+    /// complete.
     fn take(&mut self, received: &[u8]) -> Result<Option<Vec<u8>>, FetchError> {
         self.bytes.extend_from_slice(received);
         if self.bytes.len() > RESPONSE_MAX {
@@ -203,7 +204,7 @@ impl PartialResponse {
                 Ok(body.get(..length).map(<[u8]>::to_vec))
             }
             BodyFraming::UntilClose if received.is_empty() => Ok(Some(body.to_vec())),
-            // Nobody sends chunks to HTTP/1.0.
+            // Servers do not send chunks to HTTP/1.0 clients.
             BodyFraming::None | BodyFraming::Chunked => Err(FetchError::Invalid),
             _ if received.is_empty() => Err(FetchError::Closed),
             _ => Ok(None),
@@ -211,24 +212,24 @@ impl PartialResponse {
     }
 }
 
-/// Why there is no answer.
+/// Why there is no response.
 #[derive(Debug)]
 pub enum FetchError {
     /// The host's name could not be resolved.
     Unresolved(Unresolved),
     /// The host has no address.
     NoAddress,
-    /// The thread has no room for the connection.
+    /// The thread has no resources for the connection.
     NotEnough(NotEnough),
-    /// What failed of the connection.
+    /// A failed call on the connection.
     Call(&'static str, io::Error),
-    /// The responder was silent for too long.
+    /// The responder did not respond in time.
     TimedOut,
-    /// It closed the connection too early.
+    /// The responder closed the connection too early.
     Closed,
-    /// It answered with this status.
+    /// The responder sent this HTTP status.
     Status(u16),
-    /// It answered with something else than HTTP, or too much.
+    /// The response is not HTTP, or is too long.
     Invalid,
 }
 
@@ -263,9 +264,9 @@ mod tests {
 
     use super::*;
 
-    /// Asks these addresses of a simulated network for an answer. `10.0.0.1` is silent, `10.0.0.2`
-    /// closes, `10.0.0.3` refuses and `10.0.0.4` answers; others are not there. What came of it,
-    /// and after how many seconds.
+    /// Sends a request to these addresses of a simulated network. `10.0.0.1` is silent, `10.0.0.2`
+    /// closes, `10.0.0.3` refuses and `10.0.0.4` responds; others do not exist. Returns the result,
+    /// and the seconds it took.
     fn asked(lasts: &[u8]) -> (Result<Vec<u8>, String>, u64) {
         let address = |last: u8| Address::Inet(([10, 0, 0, last], 80).into());
         let mut runtime = sim::runtime(1, Faults::default(), engine::Settings::default()).unwrap();
@@ -297,7 +298,7 @@ mod tests {
         let yes = || Ok(b"yes".to_vec());
         assert_eq!(asked(&[4, 1]), (yes(), 0));
         assert_eq!(asked(&[9, 2, 3, 4]), (yes(), 0));
-        // Each has a time of its own.
+        // Each address has a time limit of its own.
         assert_eq!(asked(&[1, 4]), (yes(), TIMEOUT.as_secs()));
         let refused = "OCSP responder sent status 503".to_owned();
         assert_eq!(asked(&[2, 3]), (Err(refused), 0));

@@ -1,9 +1,9 @@
-//! Questions about certificates and the answers to them: OCSP, RFC 6960.
+//! OCSP requests and responses: RFC 6960.
 //!
-//! A question names a certificate by its number and by digests of its issuer's name and key. An
-//! answer counts where a signer that may speak for the issuer has signed it, where it is about that
-//! certificate, and where now lies within its time. Not here: how the two travel (`fetch.rs`), and
-//! nonces, which would keep responders from answering in advance.
+//! A request names a certificate by its serial number and by digests of its issuer's name and key.
+//! A response is accepted if a signer authorized for the issuer has signed it, if it is about that
+//! certificate, and if the current time lies within its validity. Not here: transfer (`fetch.rs`),
+//! and nonces, which would keep responders from signing responses in advance.
 
 use std::fmt;
 
@@ -19,7 +19,7 @@ use x509_cert::spki::AlgorithmIdentifierOwned;
 
 use crate::tls::chain::{Certificate, Signed};
 
-/// id-sha1; digests here only name an issuer.
+/// id-sha1; the digests only identify an issuer.
 const SHA1: ObjectIdentifier = ObjectIdentifier::new_unwrap("1.3.14.3.2.26");
 /// id-ad-ocsp (RFC 5280 section 4.2.2.1).
 const OCSP: ObjectIdentifier = ObjectIdentifier::new_unwrap("1.3.6.1.5.5.7.48.1");
@@ -28,10 +28,10 @@ const BASIC: ObjectIdentifier = ObjectIdentifier::new_unwrap("1.3.6.1.5.5.7.48.1
 /// id-kp-OCSPSigning (RFC 6960 section 4.2.2.2).
 const OCSP_SIGNING: ObjectIdentifier = ObjectIdentifier::new_unwrap("1.3.6.1.5.5.7.3.9");
 
-/// How far clocks may be apart, in seconds, as nginx allows.
+/// Tolerated difference between clocks, in seconds, as in nginx.
 const SKEW: u64 = 300;
 
-/// Most steps from an issuer to a certificate that is trusted.
+/// Maximum number of steps from an issuer to a trusted certificate.
 const PATH_MAX: usize = 8;
 
 #[derive(Clone, PartialEq, Eq, Sequence)]
@@ -84,16 +84,16 @@ struct OcspResponse {
 /// Why bytes do not begin with a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NoResponse {
-    /// They end before it does.
+    /// The bytes end before the response does.
     TooShort,
-    /// They are something else.
+    /// The bytes are something else.
     Other,
 }
 
-/// How long the response is that bytes begin with.
+/// The length of the response at the beginning of the bytes.
 ///
 /// # Errors
-/// Where they do not begin with one, whatever it says.
+/// If the bytes do not begin with a response. The response's content is not checked.
 pub fn length_of_response(bytes: &[u8]) -> Result<usize, NoResponse> {
     let mut reader = SliceReader::new(bytes).map_err(|_| NoResponse::Other)?;
     let whole = |error: &der::Error| !matches!(error.kind(), der::ErrorKind::Incomplete { .. });
@@ -104,8 +104,8 @@ pub fn length_of_response(bytes: &[u8]) -> Result<usize, NoResponse> {
     }
 }
 
-/// Whether the first value of some bytes, of whatever kind, ends within them by the length that it
-/// announces.
+/// Whether the first DER value of the bytes, of any type, ends within them according to its length
+/// field.
 fn announces_no_more(bytes: &[u8]) -> bool {
     match bytes {
         [_, length @ 0..0x80, rest @ ..] => rest.len() >= usize::from(*length),
@@ -122,7 +122,7 @@ fn announces_no_more(bytes: &[u8]) -> bool {
     }
 }
 
-/// What is signed is a [`ResponseData`].
+/// `BasicOCSPResponse`, whose signed content is a [`ResponseData`].
 struct BasicResponse {
     signed: Signed,
     /// The certificates of the response that can be parsed.
@@ -151,7 +151,7 @@ struct ResponseData {
 #[derive(Sequence)]
 struct SingleResponse {
     certificate: CertId,
-    /// A choice by its tag: good, revoked with a time, unknown.
+    /// A choice by tag: good, revoked with a time, unknown.
     status: Any,
     this_update: GeneralizedTime,
     #[asn1(context_specific = "0", tag_mode = "EXPLICIT", optional = "true")]
@@ -171,11 +171,11 @@ pub enum Rejected {
     OtherCertificate,
     /// No permitted signer has signed it, or the signature is wrong.
     BadSignature,
-    /// The signer is none that `ssl_trusted_certificate` leads to.
+    /// No certificate of `ssl_trusted_certificate` leads to the signer.
     Untrusted,
-    /// Its time is over, or has not begun.
+    /// The response has expired, or is not valid yet.
     OutOfTime,
-    /// It says that the certificate does not hold.
+    /// The response says that the certificate is revoked or unknown.
     Status(&'static str),
 }
 
@@ -205,18 +205,18 @@ impl fmt::Display for Rejected {
     }
 }
 
-/// A certificate that answers are fetched about.
+/// The certificate that an OCSP request is about.
 pub struct Subject {
     id: CertId,
     issuer: Certificate,
-    /// The server's own chain, in which the issuer may stand.
+    /// The server's own chain, which may contain the issuer.
     chain: Vec<Certificate>,
     trusted: Vec<Certificate>,
     verifies: bool,
 }
 
-/// The chain's first certificate as it is asked about; `None` where its issuer is found neither in
-/// the chain nor among the trusted, or what is no X.509 stands there.
+/// The chain's first certificate, to be asked about; `None` if its issuer is neither in the chain
+/// nor trusted, or if a certificate cannot be parsed.
 pub fn subject(
     chain: &[CertificateDer<'_>],
     trusted: &[CertificateDer<'_>],
@@ -251,7 +251,7 @@ pub fn subject(
     })
 }
 
-/// Where the certificate itself says that it is answered about.
+/// The URL of the OCSP responder that the certificate itself names.
 pub fn responder(certificate: &CertificateDer<'_>) -> Option<String> {
     let certificate = x509_cert::Certificate::from_der(certificate).ok()?;
     let access = certificate
@@ -267,7 +267,7 @@ pub fn responder(certificate: &CertificateDer<'_>) -> Option<String> {
 }
 
 impl BasicResponse {
-    /// Reads one (RFC 6960 section 4.2.1).
+    /// Parses one (RFC 6960 section 4.2.1).
     fn read(bytes: &[u8]) -> der::Result<BasicResponse> {
         let mut reader = SliceReader::new(bytes)?;
         let response = reader.sequence(|reader| {
@@ -287,7 +287,7 @@ impl BasicResponse {
 }
 
 impl Subject {
-    /// The question, in DER.
+    /// The request, in DER.
     pub fn request(&self) -> Option<Vec<u8>> {
         let certificate = self.id.clone();
         let requests = vec![SingleRequest { certificate }];
@@ -295,10 +295,11 @@ impl Subject {
         OcspRequest { tbs }.to_der().ok()
     }
 
-    /// Until when an answer counts, in seconds since 1970; without an end where it has none.
+    /// Checks a response; returns the end of its validity in seconds since 1970, or `None` if it
+    /// has no end.
     ///
     /// # Errors
-    /// Why it does not count.
+    /// Why the response is rejected.
     pub fn check(&self, answer: &[u8], now: u64) -> Result<Option<u64>, Rejected> {
         let response = OcspResponse::from_der(answer).map_err(|_| Rejected::Malformed)?;
         if response.status != ResponseStatus::Successful {
@@ -331,7 +332,8 @@ impl Subject {
         }
     }
 
-    /// Whether a permitted signer has signed: the issuer, or a responder that it has let.
+    /// Checks that an authorized signer has signed: the issuer, or a responder that the issuer has
+    /// authorized.
     fn check_signer(
         &self,
         basic: &BasicResponse,
@@ -348,7 +350,8 @@ impl Subject {
             return Ok(());
         }
         let is_itself = *signer == self.issuer;
-        // As OpenSSL has it for nginx: a signer out of the server's own chain is taken as it is.
+        // Like OpenSSL in nginx: a signer from the server's own chain is trusted without a further
+        // check.
         if is_itself && self.chain.contains(signer) {
             return Ok(());
         }
@@ -360,7 +363,7 @@ impl Subject {
         }
     }
 
-    /// Whether a certificate is trusted, or leads to one that is.
+    /// Whether a certificate is trusted, or is issued by a trusted one, directly or not.
     fn is_trusted(&self, certificate: &Certificate) -> bool {
         let mut at = certificate;
         for _ in 0..PATH_MAX {
@@ -378,7 +381,7 @@ impl Subject {
 }
 
 impl CertId {
-    /// Whether it names the same certificate; the parameters of the digest may be left out.
+    /// Whether both identify the same certificate; the parameters of the digest may be absent.
     fn is(&self, other: &CertId) -> bool {
         self.hash_algorithm.oid == other.hash_algorithm.oid
             && self.issuer_name_hash == other.issuer_name_hash
@@ -416,12 +419,13 @@ fn digest(bytes: &[u8]) -> Option<OctetString> {
     OctetString::new(Sha1::digest(bytes).to_vec()).ok()
 }
 
-/// Whether a certificate names the issuer, who has signed it.
+/// Whether `issuer` has issued the certificate: by name and by signature.
 fn is_issuer(issuer: &Certificate, certificate: &Certificate) -> bool {
     issuer.is_named_as_issuer_of(certificate) && issuer.has_signed(certificate)
 }
 
-/// Whether the issuer has made the signer a responder, for now (RFC 6960 section 4.2.2.2).
+/// Whether the issuer has authorized the signer as a responder, at this time (RFC 6960 section
+/// 4.2.2.2).
 fn is_responder(certificate: &Certificate, now: u64) -> bool {
     certificate.may_be_used_for(&OCSP_SIGNING) && certificate.check_time(now).is_none()
 }

@@ -1,10 +1,10 @@
-//! Answers about the server's certificates that it fetches by itself: `ssl_stapling` without
+//! OCSP responses that a server fetches for its own certificates: `ssl_stapling` without
 //! `ssl_stapling_file`.
 //!
-//! <https://nginx.org/en/docs/http/ngx_http_ssl_module.html#ssl_stapling>; RFC 6961. As in nginx a
-//! handshake begins the first inquiry, and goes on without an answer; those after it get what has
-//! come. An answer that counts ([`message`]) is put beside the certificate; it is asked for again
-//! within an hour, and leaves when its time is over. The threads share what has come. Nothing of it
+//! <https://nginx.org/en/docs/http/ngx_http_ssl_module.html#ssl_stapling>; RFC 6961. As in nginx, a
+//! handshake starts the first request, and continues without a response; later handshakes get the
+//! response. An accepted response ([`message`]) is stored with the certificate. It is fetched again
+//! within an hour, and removed when it expires. The threads share the responses. None of them
 //! outlives a reload.
 
 pub mod fetch;
@@ -23,10 +23,11 @@ use self::message::Subject;
 use crate::resolver::Resolving;
 use crate::tls::certificates::Slot;
 
-/// Soonest time to ask again, after a failure too, in seconds. The same before an answer's end.
+/// Minimum time until the next request, also after a failure, in seconds. Also how long before a
+/// response's expiry it is fetched again.
 const INTERVAL_MIN: u64 = 300;
 
-/// Latest time to ask again, in seconds.
+/// Maximum time until the next request, in seconds.
 const INTERVAL_MAX: u64 = 3600;
 
 /// A certificate of a server whose OCSP response is fetched.
@@ -37,7 +38,7 @@ pub struct Stapling {
     pub request: Vec<u8>,
     /// The responder that answers for the certificate.
     pub responder: Responder,
-    /// How the responder's host is looked up.
+    /// How the responder's host is resolved.
     pub resolving: Arc<Resolving>,
     /// The certificate's file, for the log.
     pub name: String,
@@ -45,24 +46,23 @@ pub struct Stapling {
     pub slot: Arc<Slot>,
     /// The certificate without an OCSP response.
     pub certified: Arc<CertifiedKey>,
-    /// When what is known changes next.
+    /// When to request again, and when the response expires.
     pub times: Times,
 }
 
-/// Moments in seconds since 1970.
+/// Times in seconds since 1970.
 #[derive(Default)]
 pub struct Times {
-    /// When to ask again; 0 is at once.
+    /// Time of the next request; 0 for at once.
     due: AtomicU64,
-    /// When the answer that is shown ends; 0 where none is shown.
+    /// Expiry of the stapled response; 0 if there is none.
     ends: AtomicU64,
-    /// A thread is asking.
+    /// Whether a thread is fetching.
     busy: AtomicBool,
 }
 
 impl Stapling {
-    /// Begins an inquiry where it is time for one. Called with each handshake, which does not wait
-    /// for it.
+    /// Starts a request if one is due. Called by each handshake, which does not wait for it.
     pub fn refresh(self: &Arc<Stapling>, local: &Rc<GenerationView>) {
         let now = engine::wall().as_secs();
         let Times { due, ends, busy } = &self.times;
@@ -95,7 +95,7 @@ impl Stapling {
         with_answer.ocsp = Some(answer);
         self.slot.set(Some(Arc::new(with_answer)));
         self.times.due.store(next(now, end), Ordering::Relaxed);
-        // What has no end is asked for again, and shown until something else comes.
+        // A response without an expiry is fetched again, and stapled until another one arrives.
         self.times.ends.store(end.unwrap_or(0), Ordering::Relaxed);
     }
 
@@ -110,14 +110,14 @@ impl Stapling {
     }
 }
 
-/// When to ask again for an answer that ends then.
+/// The time of the next request for a response that expires at `end`.
 fn next(now: u64, end: Option<u64>) -> u64 {
     let latest = now + INTERVAL_MAX;
     let before_end = end.map_or(latest, |end| end.saturating_sub(INTERVAL_MIN));
     before_end.min(latest).max(now + INTERVAL_MIN)
 }
 
-/// An inquiry at work; the next one may begin when it ends, however it does.
+/// A request in progress; the next one may start when it is dropped.
 struct PendingInquiry(Arc<Stapling>);
 
 impl Drop for PendingInquiry {

@@ -1,7 +1,7 @@
-//! TLS towards upstreams: we are the client.
+//! TLS to upstreams, with Tidegate as the client.
 //!
-//! RFC 8446, 5246. [`shake_hands`] is the beginning of a connection, `session` its bytes,
-//! [`verify`] who the other end is. [`settings`] are the directives of every module that connects.
+//! RFC 8446, 5246. [`shake_hands`] performs the handshake, `session` handles the records,
+//! [`verify`] verifies the peer. [`settings`] has the directives of every module that connects.
 
 mod session;
 pub mod settings;
@@ -22,19 +22,19 @@ use crate::transport::Transport;
 
 pub use session::ClientSession;
 
-/// Why hands could not be shaken.
+/// Why the handshake failed.
 #[derive(Debug)]
 pub enum HandshakeError {
-    /// The other end closed the connection, or it broke; without an error, in good order.
+    /// The peer closed the connection, or it failed with this error.
     Closed(Option<io::Error>),
-    /// The handshake took longer than it may.
+    /// The handshake timed out.
     TimedOut,
-    /// What came is no TLS, or none that both ends can agree on.
+    /// The received bytes are not TLS, or the two ends cannot agree.
     Tls(rustls::Error),
 }
 
 impl HandshakeError {
-    /// What is wrong with the other end's certificate, if that is the cause.
+    /// Why the peer's certificate was rejected, if that is the cause.
     pub fn unverified(&self) -> Option<&Reason> {
         match self {
             HandshakeError::Tls(error) => verify::unverified(error),
@@ -59,10 +59,10 @@ impl fmt::Display for HandshakeError {
     }
 }
 
-/// Shakes hands on a connection that has just been made; from then on it is secure.
+/// Performs the handshake on a new connection, which is secure from then on.
 ///
 /// # Errors
-/// See [`HandshakeError`]; the connection is of no more use then.
+/// See [`HandshakeError`]; the connection cannot be used any more.
 pub async fn shake_hands(
     transport: &Transport,
     config: &Arc<ClientConfig>,
@@ -92,7 +92,7 @@ pub async fn shake_hands(
     Ok(())
 }
 
-/// The one certificate that we show to servers who ask.
+/// The only certificate that we present to servers that request one.
 #[derive(Debug)]
 pub struct OwnCertificate(pub Arc<CertifiedKey>);
 

@@ -1,7 +1,7 @@
 //! The TLS session of one connection to an upstream: records in and out.
 //!
-//! What is pushed is sealed at once. As with nginx, the end of the connection counts as the end of
-//! what was sent, whether or not a closing alert came before it: HTTP frames its own messages.
+//! Pushed data is encrypted at once. As with nginx, the end of the connection counts as the end of
+//! the data, with or without `close_notify`: HTTP frames its own messages.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -17,26 +17,26 @@ use rustls::{ClientConfig, ClientConnection};
 /// A session; see the module.
 pub struct ClientSession {
     inner: RefCell<Inner>,
-    /// Kept for its place in memory, by which those who share connections tell settings apart: no
-    /// others come to lie there.
+    /// Kept so that its address is not reused: those who share connections distinguish settings by
+    /// this address.
     _config: Arc<ClientConfig>,
 }
 
 struct Inner {
     tls: ClientConnection,
-    /// Opened and not yet taken.
+    /// Decrypted data that has not been taken yet.
     received: VecDeque<Buffer>,
-    /// The upstream has ended its side.
+    /// The upstream has sent `close_notify` or closed.
     ended: bool,
-    /// Why the session cannot go on.
+    /// Why the session cannot continue.
     failure: Option<rustls::Error>,
 }
 
 impl ClientSession {
-    /// A session that begins under these settings.
+    /// A new session with these settings.
     ///
     /// # Errors
-    /// rustls's, for a configuration that cannot work.
+    /// rustls's, for an invalid configuration.
     pub fn new(
         config: &Arc<ClientConfig>,
         name: ServerName<'static>,
@@ -54,13 +54,13 @@ impl ClientSession {
         })
     }
 
-    /// Sends the first message of the handshake.
+    /// Sends the ClientHello.
     pub fn begin(&self, stream: &Stream) {
         self.inner.borrow_mut().flush(stream);
         stream.start_send();
     }
 
-    /// Whether the handshake is still going on.
+    /// Whether the handshake is in progress.
     pub fn is_handshaking(&self) -> bool {
         self.inner.borrow().tls.is_handshaking()
     }
@@ -72,13 +72,13 @@ impl ClientSession {
         Some(chain.first()?.clone().into_owned())
     }
 
-    /// Why the session cannot go on.
+    /// Why the session cannot continue.
     pub fn failure(&self) -> Option<rustls::Error> {
         self.inner.borrow().failure.clone()
     }
 
-    /// What has been received, an empty buffer at the end, an error where the session failed;
-    /// `None`: more must come.
+    /// The next received data: an empty buffer at the end, an error if the session failed; `None`
+    /// if more must be received first.
     pub fn take_received(&self) -> Option<io::Result<Buffer>> {
         let inner = &mut *self.inner.borrow_mut();
         if let Some(buffer) = inner.received.pop_front() {
@@ -90,8 +90,7 @@ impl ClientSession {
         inner.ended.then(|| Ok(Buffer::empty()))
     }
 
-    /// Takes in what the socket has received; an empty buffer is its end. What that leads to is
-    /// sent.
+    /// Processes data from the socket; an empty buffer is its end. Replies are sent.
     pub fn feed(&self, stream: &Stream, bytes: &[u8]) {
         let inner = &mut *self.inner.borrow_mut();
         if bytes.is_empty() {
@@ -103,15 +102,15 @@ impl ClientSession {
         stream.start_send();
     }
 
-    /// Seals bytes and gives them to the stream, which does not start to send yet.
+    /// Encrypts bytes and pushes them to the stream, which does not start to send yet.
     pub fn push(&self, stream: &Stream, bytes: &Bytes) {
         let inner = &mut *self.inner.borrow_mut();
-        // Without a limit the writer takes everything.
+        // The writer has no limit, so it accepts all bytes.
         let _ = inner.tls.writer().write_all(bytes);
         inner.flush(stream);
     }
 
-    /// Says that nothing more follows.
+    /// Sends `close_notify`.
     pub fn close(&self, stream: &Stream) {
         let inner = &mut *self.inner.borrow_mut();
         inner.tls.send_close_notify();
@@ -133,7 +132,7 @@ impl Inner {
         }
     }
 
-    /// Takes what has been opened out of rustls's hands.
+    /// Takes decrypted data from rustls.
     fn open(&mut self) {
         let mut reader = self.tls.reader();
         while let Ok(opened) = reader.fill_buf()
@@ -145,7 +144,7 @@ impl Inner {
         }
     }
 
-    /// Gives the stream what rustls wants sent.
+    /// Pushes rustls's pending data to the stream.
     fn flush(&mut self, stream: &Stream) {
         let mut records = Vec::new();
         while self.tls.wants_write() {

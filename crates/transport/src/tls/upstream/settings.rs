@@ -1,9 +1,8 @@
-//! TLS towards upstreams as a scope wants it: a family of directives, and what they come to for a
-//! context.
+//! The TLS settings of a scope for its upstreams: a family of directives, and their compiled form.
 //!
 //! <https://nginx.org/en/docs/http/ngx_http_proxy_module.html#proxy_ssl_certificate>. As with
-//! nginx, whom an upstream claims to be is only looked at with `*_ssl_verify on`. Sessions are kept
-//! by name.
+//! nginx, the upstream's identity is verified only with `*_ssl_verify on`. Sessions are stored by
+//! name.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::PathBuf;
@@ -35,11 +34,10 @@ use crate::tls::upstream::{HandshakeError, OwnCertificate, shake_hands};
 use crate::tls::{files, pem, provider, settings, suites};
 use crate::transport::Transport;
 
-/// Sessions that are kept for resumption, per scope.
+/// Maximum number of stored sessions per scope, for resumption.
 const SESSIONS_MAX: usize = 256;
 
-/// Most intermediate certificates between a peer's own and a trusted one, where no directive says
-/// it: as many as OpenSSL takes.
+/// Default limit of intermediate certificates between a peer's own and a trusted one: OpenSSL's.
 const DEPTH_MAX: usize = 100;
 
 /// The directives of one module.
@@ -62,7 +60,7 @@ pub struct Family {
 }
 
 impl Family {
-    /// The directives that begin with this prefix and `ssl_`, in these contexts.
+    /// The directives with this prefix and `ssl_`, in these contexts.
     #[must_use]
     pub const fn of(prefix: &'static str, contexts: Contexts) -> Family {
         Family {
@@ -174,30 +172,31 @@ fn word(setter: &Setter<'_>) -> Result<Word, Fault> {
     setter.word().cloned()
 }
 
-/// A path that may have variables.
+/// A path that may contain variables.
 fn varying(setter: &Setter<'_>) -> Result<Word, Fault> {
     let word = setter.word()?;
     Template::parse(word).map(|_| word.clone())
 }
 
-/// TLS towards upstreams as a scope wants it.
+/// The TLS settings of a scope for its upstreams.
 pub struct UpstreamTls<C> {
     base: Base,
-    /// With the certificate whose path has no variables, or without any.
+    /// The configuration with a certificate whose path has no variables, or without a certificate.
     config: Arc<ClientConfig>,
-    /// What that consists of: two generations that agree in it may use one connection.
+    /// Digest of that configuration: requests of two generations with equal digests may share a
+    /// connection.
     content: Content,
-    /// A certificate whose path is known per request.
+    /// A certificate whose path each request determines.
     varying: Option<Varying<C>>,
     name: Option<Text<C>>,
     server_name: bool,
     verify: bool,
 }
 
-/// A digest of all that a configuration says and that the files say that it names.
+/// A digest of a configuration and of the contents of its files.
 type Content = [u8; 32];
 
-/// Such a digest while it is made.
+/// The digest while it is computed.
 #[derive(Default)]
 struct Digest(Sha256);
 
@@ -217,7 +216,7 @@ impl Digest {
     }
 }
 
-/// What all configurations of a scope share.
+/// The common part of all configurations of a scope.
 struct Base {
     provider: Arc<CryptoProvider>,
     versions: Vec<&'static SupportedProtocolVersion>,
@@ -225,7 +224,7 @@ struct Base {
     resumption: Resumption,
     server_name: bool,
     key_log: Option<Arc<KeyLog>>,
-    /// What may be spoken, which peers are told (ALPN, RFC 7301); nothing if empty.
+    /// The protocols offered by ALPN (RFC 7301); no extension if empty.
     protocols: Vec<Vec<u8>>,
 }
 
@@ -253,9 +252,9 @@ impl Base {
 }
 
 impl Family {
-    /// Looks at what nothing may use and nginx looks at where it meets it: reads the files of
-    /// `*_ssl_password_file`, and refers to the variables of `*_ssl_certificate` and its kin, which
-    /// must be there.
+    /// Makes the checks that nginx makes when it parses a directive, even if the directive is
+    /// unused: reads the files of `*_ssl_password_file`, and refers to the variables of
+    /// `*_ssl_certificate` and its variants, which must exist.
     pub fn check_unused<C: Context>(&self, compiler: &Compiler<'_>, root: ScopeRef<'_>) {
         check_passwords(compiler, root, &self.password_file);
         let varying: [&dyn Declared; 3] = [&self.certificate, &self.certificate_key, &self.name];
@@ -268,8 +267,8 @@ impl Family {
         }
     }
 
-    /// TLS as a scope wants it for this module's upstreams, which are told by these names what may
-    /// be spoken.
+    /// Compiles the settings of a scope for this module's upstreams, which are offered these
+    /// protocols.
     ///
     /// # Errors
     /// nginx's.
@@ -280,7 +279,7 @@ impl Family {
         protocols: Vec<Vec<u8>>,
     ) -> Result<UpstreamTls<C>, Fault> {
         let mut cipher_suites = suites::all_of_tls13();
-        // What may be refused stands in nginx's order: it stops at the first.
+        // Values that may be refused are checked in nginx's order, which stops at the first.
         cipher_suites.extend(settings::remaining(scope, &self.ciphers, SET_CIPHERS)?);
         let (own, varying) = self.own_certificate(compiler, scope)?;
         let verify = scope.get(&self.verify)?;
@@ -372,7 +371,8 @@ impl Family {
         })
     }
 
-    /// The certificate that is shown to upstreams: read now, or when a request tells its path.
+    /// The certificate that is presented to upstreams: loaded now, or when a request determines its
+    /// path.
     fn own_certificate<C: Context>(
         &self,
         compiler: &Compiler<'_>,
@@ -422,41 +422,41 @@ struct Varying<C> {
     certificate: Text<C>,
     key: Text<C>,
     passwords: Arc<[Bytes]>,
-    /// Relative paths start here.
+    /// Base of relative paths.
     folder: PathBuf,
-    /// Configurations with certificates that have been read.
+    /// Configurations with loaded certificates.
     cache: Option<Cache<ClientConfig>>,
 }
 
-/// TLS as one request or session wants it.
+/// The TLS settings of one request or session.
 pub struct Secured {
     config: Arc<ClientConfig>,
-    /// What is sent, and what sessions are kept by.
+    /// The name for SNI and for session resumption.
     server_name: ServerName<'static>,
-    /// What the certificate must be for, if anybody asks.
+    /// The name that the certificate must match, if it is verified.
     verified_name: Option<Vec<u8>>,
-    /// An address that the certificate may be for in the place of that name.
+    /// An address that the certificate may match in the place of that name.
     verified_address: Option<IpAddr>,
-    /// What else must agree where two requests use one connection.
+    /// The rest that must agree if two requests share a connection.
     agreed: Agreed,
 }
 
-/// What two requests must agree on beside names.
+/// The settings, apart from names, on which requests that share a connection must agree.
 enum Agreed {
-    /// On what the configuration consists of, whichever generation's it is.
+    /// The digest of the configuration, whichever generation it belongs to.
     Content(Content),
-    /// On the generation and the place in memory, where it stays for as long as that: its
-    /// certificate was read for requests.
+    /// The generation and the address of the configuration in memory, which is stable within the
+    /// generation: its certificate was loaded for requests.
     Place(u64),
 }
 
 impl Secured {
-    /// TLS towards a host that no directives of a family speak of: its certificate must be for the
-    /// host and come from one of these authorities; the host is sent, unless it is an address, and
-    /// so are the names of what may be spoken.
+    /// Settings for a host without a family of directives: its certificate must match the host and
+    /// be issued by one of these authorities. The host is sent as SNI unless it is an address; the
+    /// protocols are offered by ALPN.
     ///
     /// # Errors
-    /// One of the authorities is no certificate, or TLS is not available.
+    /// If one of the authorities is not a certificate, or TLS is not available.
     pub fn verified(
         host: &[u8],
         authorities: &[CertificateDer<'static>],
@@ -485,7 +485,7 @@ impl Secured {
         })
     }
 
-    /// A copy of these settings that offers these protocols to the peer (ALPN), in this generation.
+    /// A copy of these settings that offers these protocols by ALPN, in this generation.
     #[must_use]
     pub fn offering(self, protocols: Vec<Vec<u8>>, generation: u64) -> Secured {
         let mut config = ClientConfig::clone(&self.config);
@@ -497,12 +497,12 @@ impl Secured {
         }
     }
 
-    /// Whether the certificate was read for this request.
+    /// Whether the certificate was loaded for this request.
     pub fn is_of_request(&self) -> bool {
         matches!(self.agreed, Agreed::Place(_))
     }
 
-    /// Appends what must agree where two requests use one connection.
+    /// Appends what must agree if two requests share a connection.
     pub fn append_terms(&self, terms: &mut Vec<u8>) {
         match &self.agreed {
             Agreed::Content(content) => terms.extend_from_slice(content),
@@ -520,10 +520,10 @@ impl Secured {
 }
 
 impl<C: Context> UpstreamTls<C> {
-    /// Finds name and certificate for a connection to this host, in this generation.
+    /// Determines name and certificate for a connection to this host, in this generation.
     ///
     /// # Errors
-    /// Where a certificate cannot be loaded.
+    /// If a certificate cannot be loaded.
     pub async fn prepare(
         &self,
         context: &mut C,
@@ -571,20 +571,20 @@ impl<C: Context> UpstreamTls<C> {
     }
 }
 
-/// Why a connection has not become secure, which has been logged but where time was up.
+/// Why a connection has not become secure. Already logged, except for a timeout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NotSecured {
-    /// The handshake took longer than it may.
+    /// The handshake timed out.
     TimedOut,
-    /// Both could not agree, or the peer is not whom it should be.
+    /// The two ends could not agree, or the peer failed verification.
     Failed,
 }
 
-/// Makes a connection to a peer secure. Lines of the log end with `doing`, where the subject does
-/// not say itself what is being done.
+/// Makes a connection to a peer secure. Log messages end with `doing`, unless the subject itself
+/// says what is being done.
 ///
 /// # Errors
-/// The connection is of no more use.
+/// The connection cannot be used any more.
 pub async fn secure(
     transport: &Transport,
     secured: &Secured,
@@ -613,7 +613,7 @@ pub async fn secure(
     Err(NotSecured::Failed)
 }
 
-/// Whether the peer's certificate is for the name, if that is asked.
+/// Whether the peer's certificate matches the name, if that is verified.
 fn is_expected(transport: &Transport, secured: &Secured) -> bool {
     let Some(name) = &secured.verified_name else {
         return true;
@@ -627,7 +627,7 @@ fn is_expected(transport: &Transport, secured: &Secured) -> bool {
     })
 }
 
-/// The address that a host is, if it is one.
+/// The host as an address, if it is one.
 fn address_of(host: &[u8]) -> Option<IpAddr> {
     let text = std::str::from_utf8(host).ok()?;
     let inner = text
@@ -636,7 +636,7 @@ fn address_of(host: &[u8]) -> Option<IpAddr> {
     inner.unwrap_or(text).parse().ok()
 }
 
-/// How long a name is without the port that may stand behind it.
+/// Length of a name without a trailing port.
 fn without_port(name: &[u8]) -> usize {
     let begin = match name.first() {
         Some(b'[') => memchr::memchr(b']', name).unwrap_or(0),
@@ -646,8 +646,8 @@ fn without_port(name: &[u8]) -> usize {
     memchr::memchr(b':', rest).map_or(name.len(), |colon| begin + colon)
 }
 
-/// A name as rustls wants it. It sends no address, so that what is none of its names is given as
-/// one.
+/// A name in rustls's form. rustls sends no addresses as SNI, so an invalid name is replaced by an
+/// address.
 fn server_name(name: &[u8], is_sent: bool) -> ServerName<'static> {
     let nobody = ServerName::from(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
     let text = std::str::from_utf8(name).unwrap_or_default();
@@ -661,7 +661,7 @@ fn server_name(name: &[u8], is_sent: bool) -> ServerName<'static> {
 mod tests {
     use super::*;
 
-    /// As `ngx_http_upstream_ssl_name` cuts them.
+    /// As in `ngx_http_upstream_ssl_name`.
     #[test]
     fn ports_are_left_out_of_names() {
         for (name, without) in [

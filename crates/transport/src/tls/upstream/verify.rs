@@ -1,7 +1,7 @@
-//! Whether the other end is who it should be: its chain of certificates, and its name.
+//! Verifies the peer: its certificate chain and its name.
 //!
-//! RFC 9525, whose wildcards are whole labels. What makes a chain hold is `chain`'s business; here
-//! is what rustls asks, and the name.
+//! RFC 9525, with wildcards only as whole labels. `chain` validates the chain; this file has
+//! rustls's verifiers and the match of the name.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use x509_cert::ext::pkix::name::GeneralName;
 
 use crate::tls::chain::{self, Purpose, Reason, Trust};
 
-/// What is wrong with a chain, if that is what a handshake has failed with.
+/// The reason why the chain was rejected, if that is why the handshake failed.
 pub fn unverified(error: &rustls::Error) -> Option<&Reason> {
     match error {
         rustls::Error::InvalidCertificate(CertificateError::Other(OtherError(error))) => {
@@ -28,9 +28,9 @@ pub fn unverified(error: &rustls::Error) -> Option<&Reason> {
     }
 }
 
-/// Takes whatever certificate comes: for upstreams that nobody asks about.
+/// Accepts any certificate: for upstreams without verification.
 ///
-/// Signatures are not looked at either. They would show that the other end has the key of a
+/// Signatures are not verified either. They would only prove that the peer has the key of a
 /// certificate that anybody may have made.
 #[derive(Debug)]
 pub struct Unverified;
@@ -70,7 +70,7 @@ impl ServerCertVerifier for Unverified {
     }
 }
 
-/// Takes certificates with a chain to one that is trusted. The name is asked for afterwards:
+/// Accepts certificates with a chain to a trusted one. The name is checked afterwards:
 /// [`matches_name`].
 #[derive(Debug)]
 pub struct Trusted(pub Trust);
@@ -116,10 +116,10 @@ fn parsed(certificate: &CertificateDer<'_>) -> Option<Certificate> {
     Certificate::from_der(certificate).ok()
 }
 
-/// Whether a certificate is for this name, as OpenSSL's `X509_check_host` says: by the DNS names
-/// among its alternative names, or by its common name where it has none. Addresses are looked for
-/// among the names as well. A wildcard that is only a part of a label (`w*.example.com`), which
-/// OpenSSL takes, fits nothing: RFC 9525 section 6.3.
+/// Whether a certificate is for this name, as in OpenSSL's `X509_check_host`: by the DNS names in
+/// its subject alternative names, or by its common name if there are none. Addresses are looked for
+/// among the DNS names as well. A wildcard within a label (`w*.example.com`), which OpenSSL
+/// accepts, matches nothing: RFC 9525 section 6.3.
 pub fn matches_name(certificate: &CertificateDer<'_>, name: &[u8]) -> bool {
     let Some(certificate) = parsed(certificate) else {
         return false;
@@ -145,8 +145,8 @@ pub fn matches_name(certificate: &CertificateDer<'_>, name: &[u8]) -> bool {
         .any(|attribute| text(&attribute.value).is_some_and(|text| fits(text, name)))
 }
 
-/// Whether a certificate is for this address, which is one of its alternative names (RFC 9525,
-/// section 6.5).
+/// Whether a certificate has this address among its subject alternative names (RFC 9525, section
+/// 6.5).
 pub fn matches_address(certificate: &CertificateDer<'_>, address: IpAddr) -> bool {
     let Some(certificate) = parsed(certificate) else {
         return false;
@@ -165,7 +165,7 @@ pub fn matches_address(certificate: &CertificateDer<'_>, address: IpAddr) -> boo
     names.any(|name| matches!(name, GeneralName::IpAddress(known) if known.as_bytes() == octets))
 }
 
-/// The bytes of a common name in one of its usual encodings.
+/// The bytes of a common name in one of the usual encodings.
 fn text(value: &x509_cert::der::Any) -> Option<&[u8]> {
     use x509_cert::der::Tag;
     let text = match value.tag() {
@@ -177,8 +177,8 @@ fn text(value: &x509_cert::der::Any) -> Option<&[u8]> {
     Some(text.as_bytes())
 }
 
-/// Whether a name fits a pattern: equal but for case, or `*.` and a domain of two or more labels in
-/// the place of one label.
+/// Whether a name matches a pattern: equal except for case, or `*.` and a domain of two or more
+/// labels, with one label in the place of `*`.
 fn fits(pattern: &[u8], name: &[u8]) -> bool {
     if pattern.eq_ignore_ascii_case(name) {
         return !name.is_empty();
@@ -202,7 +202,7 @@ fn fits(pattern: &[u8], name: &[u8]) -> bool {
 mod tests {
     use super::*;
 
-    /// As OpenSSL's `X509_check_host(3)` takes them, but for wildcards within a label.
+    /// The same results as OpenSSL's `X509_check_host(3)`, except for wildcards within a label.
     #[test]
     fn names_and_patterns() {
         for (pattern, name) in [
