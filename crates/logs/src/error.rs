@@ -1,9 +1,9 @@
-//! `error_log`: where the server's own lines go, from which level on, and how they look.
+//! `error_log`: the destinations of error log lines, their levels and their format.
 //!
-//! <https://nginx.org/en/docs/ngx_core_module.html#error_log>. A line is
-//! `2026/11/21 10:00:00 [error] PID#TID: *CONNECTION text, client: …, server: …, request: "…"`
-//! and so on, as nginx writes it. The log of the plan in force gets it, so level and file may
-//! differ per location; what belongs to no request goes to the main log ([`set_main`]).
+//! <https://nginx.org/en/docs/ngx_core_module.html#error_log>. A line is `2026/11/21 10:00:00
+//! [error] PID#TID: *CONNECTION text, client: …, server: …, request: "…"` and so on, as in nginx.
+//! The log of the configuration scope in force gets it, so level and file may differ per location.
+//! Lines without a request go to the main log ([`set_main`]).
 
 use std::cell::Cell;
 use std::fmt::{self, Arguments, Write};
@@ -21,7 +21,7 @@ use super::syslog::{self, Syslog};
 use super::{Level, LogFile, Subsystem, time, unwritten};
 use crate::file::{Compiling as _, LogTable};
 
-/// Longest line, its end included, in bytes (nginx's `NGX_MAX_ERROR_STR`).
+/// Maximum length of a line, including its end, in bytes (nginx's `NGX_MAX_ERROR_STR`).
 pub(super) const LINE_MAX: usize = 2048;
 
 /// Declares the directive `error_log`.
@@ -66,17 +66,17 @@ macro_rules! event {
     };
 }
 
-/// Where a log goes.
+/// The destination of a log.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Destination {
     /// Lines go to standard error.
     #[default]
     Stderr,
-    /// A file; a relative path starts at the prefix.
+    /// A file; a relative path is relative to the prefix.
     File(PathBuf),
     /// Lines go to a syslog server.
     Syslog(syslog::SyslogTarget),
-    /// Memory of the process, as many bytes and under the title that stands at its beginning.
+    /// A ring of this many bytes in the memory of the process, which begins with this title.
     Memory(usize, String),
 }
 
@@ -93,19 +93,19 @@ impl Destination {
     }
 }
 
-/// Where lines of an error log are put.
+/// An open destination of an error log.
 #[derive(Clone, Debug)]
 pub enum Sink {
     /// A file, or standard error.
     File(Arc<LogFile>),
     /// Lines go to a syslog server.
     Syslog(Arc<Syslog>),
-    /// Memory of the process.
+    /// A ring in the memory of the process.
     Memory(Arc<MemoryLog>),
 }
 
 impl Sink {
-    /// Puts a whole line, its end included.
+    /// Writes a whole line, including its end.
     fn put(&self, level: Level, line: &[u8]) {
         match self {
             Sink::File(file) => unwritten::append(file, line, None),
@@ -118,14 +118,14 @@ impl Sink {
 /// One line of `error_log`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Directive {
-    /// The file of the directive.
+    /// The destination of the log.
     pub destination: Destination,
-    /// The lowest level that the log gets.
+    /// The lowest level that is logged.
     pub threshold: Threshold,
 }
 
-/// Which lines a log takes: those of a level and all graver ones, and the debug lines of some
-/// subsystems.
+/// The lines that a log accepts: those of a level and all more severe ones, and the debug lines of
+/// some subsystems.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Threshold {
     level: Level,
@@ -136,7 +136,7 @@ pub struct Threshold {
 impl Threshold {
     const ALL_SUBSYSTEMS: u8 = 0x7f;
 
-    /// Lines of this level and all graver ones.
+    /// Accepts lines of this level and all more severe ones.
     pub fn new(level: Level) -> Threshold {
         let debug = if level == Level::Debug {
             Threshold::ALL_SUBSYSTEMS
@@ -158,8 +158,8 @@ impl Threshold {
         }
     }
 
-    /// Levels as nginx takes them: one level, or any number of `debug_…`; the latter let all
-    /// graver lines through as well.
+    /// Parses levels as nginx does: one level, or any number of `debug_…`; the latter accept all
+    /// more severe lines as well.
     fn parse(words: &[Word]) -> Result<Threshold, Fault> {
         let mut level = None;
         let mut debug = 0_u8;
@@ -224,7 +224,7 @@ fn directive(words: &[Word]) -> Result<Directive, Fault> {
 #[derive(Debug)]
 pub struct ErrorLog {
     targets: Box<[(Sink, Threshold)]>,
-    /// What any of them takes.
+    /// The union of the thresholds of all targets.
     threshold: Threshold,
 }
 
@@ -249,7 +249,7 @@ impl Feature for ErrorLog {
 }
 
 impl ErrorLog {
-    /// A log of these places.
+    /// A log with these targets.
     pub fn new(targets: impl IntoIterator<Item = (Sink, Threshold)>) -> ErrorLog {
         let targets: Box<[_]> = targets.into_iter().collect();
         let none = Threshold {
@@ -260,7 +260,7 @@ impl ErrorLog {
         ErrorLog { targets, threshold }
     }
 
-    /// Every place with the least grave level that it takes whole.
+    /// Every target with the least severe level that it accepts entirely.
     pub fn targets(&self) -> impl Iterator<Item = (&Sink, Level)> {
         self.targets.iter().map(|(sink, threshold)| {
             let level = if threshold.debug > 0 {
@@ -272,13 +272,13 @@ impl ErrorLog {
         })
     }
 
-    /// Whether a line of this level would be written anywhere.
+    /// Whether any target accepts a line of this level.
     #[inline]
     pub fn admits(&self, level: Level, subsystem: Subsystem) -> bool {
         self.threshold.admits(level, subsystem)
     }
 
-    /// Writes a line to every place that takes its level. The macros ask [`ErrorLog::admits`]
+    /// Writes a line to every target that accepts its level. The macros call [`ErrorLog::admits`]
     /// first, so that a disabled level formats nothing.
     pub fn write(&self, level: Level, subject: &dyn Subject, message: Arguments<'_>) {
         let subsystem = subject.subsystem();
@@ -293,30 +293,30 @@ impl ErrorLog {
     }
 }
 
-/// The main level's `error_log` of a generation.
+/// The main-level `error_log` of a generation.
 pub struct MainLog(pub Arc<ErrorLog>);
 
 static MAIN: Mutex<Option<Arc<ErrorLog>>> = Mutex::new(None);
 
-/// Makes a generation's main log that of lines that belong to no request, for all threads.
+/// Sets the main log to a generation's, for all threads.
 pub fn set_main_of(generation: &Generation) {
     if let Some(main) = generation.part::<MainLog>() {
         set_main(Arc::clone(&main.0));
     }
 }
 
-/// Makes this the log of lines that belong to no request, for all threads.
+/// Sets the log of lines without a request, for all threads.
 pub fn set_main(log: Arc<ErrorLog>) {
     *MAIN.lock().unwrap_or_else(PoisonError::into_inner) = Some(log);
 }
 
-/// The main log, once there is one.
+/// The main log, once it is set.
 pub fn main_log() -> Option<Arc<ErrorLog>> {
     MAIN.lock().unwrap_or_else(PoisonError::into_inner).clone()
 }
 
-/// Writes a line about the server itself to the main log; to standard error as long as there
-/// is none.
+/// Writes a line about the server itself to the main log, or to standard error before the main log
+/// is set.
 pub fn process_error(level: Level, message: Arguments<'_>) {
     let main = MAIN.lock().unwrap_or_else(PoisonError::into_inner).clone();
     match main {
@@ -325,7 +325,7 @@ pub fn process_error(level: Level, message: Arguments<'_>) {
         }
         Some(_) => {}
         None if level <= Level::Notice => {
-            // Nothing can be done about a standard error that takes nothing.
+            // If standard error fails, there is nowhere to report it.
             let _ = std::io::Write::write_fmt(
                 &mut std::io::stderr(),
                 format_args!("tidegate: [{}] {message}\n", level.name()),
@@ -335,8 +335,8 @@ pub fn process_error(level: Level, message: Arguments<'_>) {
     }
 }
 
-/// Lends a line to write into. Reused, so that logging does not allocate; a line logged while
-/// another is being made gets bytes of its own.
+/// Passes a line buffer to `use_it`. The buffer is reused, so that logging does not allocate; a
+/// line logged while another is being formatted gets a new buffer.
 pub fn with_line(use_it: impl FnOnce(&mut Vec<u8>)) {
     thread_local! {
         static LINE: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
@@ -348,7 +348,7 @@ pub fn with_line(use_it: impl FnOnce(&mut Vec<u8>)) {
 }
 
 thread_local! {
-    /// Process and thread, asked once a thread. A process that forked has a thread of its own.
+    /// Process and thread IDs, read once per thread. A forked process has a new thread.
     static IDS: String = {
         let thread = rustix::thread::gettid().as_raw_nonzero();
         format!("] {}#{thread}: ", std::process::id())
@@ -358,7 +358,7 @@ thread_local! {
 fn format_line(line: &mut Vec<u8>, level: Level, subject: &dyn Subject, message: Arguments<'_>) {
     time::with_now(|now| line.extend_from_slice(&now.error_log));
     let mut out = Bounded::new(line, LINE_MAX - 1);
-    // Bounded never fails.
+    // A bounded buffer never fails.
     let _ = out.write_str(" [");
     let _ = out.write_str(level.name());
     let _ = IDS.with(|ids| out.write_str(ids));
@@ -370,7 +370,7 @@ fn format_line(line: &mut Vec<u8>, level: Level, subject: &dyn Subject, message:
     if out.written().len() > TEXT_MAX {
         keep_system_error(&mut out, begin, message);
     }
-    // Debug lines are many, and say only what is new.
+    // Debug lines are numerous, so they omit the fields of the subject.
     if level != Level::Debug {
         let doing = subject.doing();
         if !doing.is_empty() && !says_what_is_done(out.written()) {
@@ -381,14 +381,15 @@ fn format_line(line: &mut Vec<u8>, level: Level, subject: &dyn Subject, message:
     line.push(b'\n');
 }
 
-/// How long a line with a system error may be before that error, so that it fits in as in nginx.
+/// Maximum length of a line before a system error at its end, in bytes, so that the error fits, as
+/// in nginx.
 const TEXT_MAX: usize = LINE_MAX - 50;
 
-/// Shortens a message that is too long before the system error at its end, which tells what went
-/// wrong: `open() "/aaa... (36: File name too long)`. The message began after `begin` bytes.
+/// Truncates a long message before the system error at its end, which is the cause: `open()
+/// "/aaa... (36: File name too long)`. The message began after `begin` bytes.
 fn keep_system_error(line: &mut Bounded<'_>, begin: usize, message: Arguments<'_>) {
     let mut end = MessageEnd::default();
-    // Writing into memory never fails.
+    // Writing to memory never fails.
     let _ = end.write_fmt(message);
     if let Some(error) = end.system_error()
         && begin + end.length - error.len() > TEXT_MAX
@@ -398,7 +399,7 @@ fn keep_system_error(line: &mut Bounded<'_>, begin: usize, message: Arguments<'_
     }
 }
 
-/// The last bytes of a message, which may be long, and its length.
+/// The last bytes of a message of any length, and its length.
 #[derive(Default)]
 struct MessageEnd {
     kept: String,
@@ -406,10 +407,10 @@ struct MessageEnd {
 }
 
 impl MessageEnd {
-    /// Longer than the system's longest words for an error, 49 bytes, with their number.
+    /// More than the longest system error text, 49 bytes, with its number.
     const KEPT_MAX: usize = 128;
 
-    /// ` (2: No such file or directory)`, where the message ends with such an error.
+    /// The system error at the end of the message, such as ` (2: No such file or directory)`.
     fn system_error(&self) -> Option<&str> {
         let error = self.kept.get(self.kept.rfind(" (")?..)?;
         let (number, words) = error.get(2..)?.split_once(": ")?;
@@ -429,8 +430,8 @@ impl Write for MessageEnd {
     }
 }
 
-/// Whether a message ends with what is being done, where that is known only to its writer:
-/// `… while reading upstream`. No other text of ours ends with that word and words behind it.
+/// Whether a message ends with the current action, where only its writer knows the action: `… while
+/// reading upstream`. No other text of ours ends with that word and more words.
 fn says_what_is_done(message: &[u8]) -> bool {
     let is_of_words = |byte: &u8| byte.is_ascii_alphabetic() || *byte == b' ';
     let words = message.iter().rev().take_while(|byte| is_of_words(byte));
@@ -469,8 +470,7 @@ mod tests {
         assert!(!both.admits(Level::Debug, Subsystem::Core));
     }
 
-    /// The ends that texts of ours have, and texts that say nothing of it, with words of a peer in
-    /// them.
+    /// Endings of our texts, and texts without an action that contain a peer's words.
     #[test]
     fn a_text_that_says_what_is_done() {
         for done in [
@@ -524,7 +524,7 @@ mod tests {
         assert!(line.ends_with(b"x\n"));
     }
 
-    /// nginx 1.31 wrote the same ends where such a path was asked for.
+    /// nginx 1.31 wrote the same endings for requests with such a path.
     #[test]
     fn a_long_line_keeps_its_system_error() {
         let shown = |length: usize, end: &str| {
@@ -537,7 +537,7 @@ mod tests {
         let line = shown(3000, " (36: File name too long)");
         assert_eq!(line.find("..."), Some(1998));
         assert!(line.ends_with("x... (36: File name too long)\n"));
-        // Where no system error stands at the end, the line is cut off.
+        // Without a system error at its end, the line is truncated.
         for end in ["", " (too slow)", " (36: File name too long), as"] {
             let line = shown(3000, end);
             assert_eq!(line.len(), LINE_MAX);
@@ -545,7 +545,7 @@ mod tests {
         }
         let line = shown(1000, " (36: File name too long)");
         assert!(line.ends_with("x\" failed (36: File name too long)\n"));
-        // The room is left whether or not this error needs all of it.
+        // The room is reserved whether or not this error needs all of it.
         let around = shown(0, "").len() - 1;
         let line = shown(TEXT_MAX - around, " (36: File name too long)");
         assert!(line.ends_with("x\" failed (36: File name too long)\n"));
@@ -565,7 +565,7 @@ mod tests {
         directive(&words).map_err(|fault| fault.message)
     }
 
-    /// Which lines nginx 1.31 takes and with which words it refuses others.
+    /// Lines that nginx 1.31 accepts, and its error texts for others.
     #[test]
     fn lines_of_the_directive() {
         let file = |path: &str, threshold| Directive {

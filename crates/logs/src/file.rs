@@ -1,8 +1,8 @@
 //! Log files: one per path and generation, shared by all threads.
 //!
-//! A file is opened by the process that has the privileges for it and installed here; after
-//! rotation another descriptor is installed in its place by whatever thread learns of it. What
-//! is gathered before it is written lives per thread, in [`super::unwritten`].
+//! The process with the necessary privileges opens a file and installs its descriptor here; after a
+//! rotation, the thread that learns of it installs another descriptor. Unwritten lines are gathered
+//! per thread, in [`super::unwritten`].
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -20,55 +20,56 @@ use rustix::fs::OFlags;
 
 use super::Destination;
 
-/// Access rights of a new log file, before the umask (nginx's default).
+/// Permissions of a new log file, before the umask (nginx's default).
 const FILE_MODE: u32 = 0o644;
 
-/// Access rights of a new log file that contains secrets.
+/// Permissions of a new log file that contains secrets.
 const SECRET_FILE_MODE: u32 = 0o600;
 
-/// Where the process finds standard error as a file of its own.
+/// Path at which standard error can be opened as a separate file description.
 const STDERR_PATH: &str = "/proc/self/fd/2";
 
 static NEXT_NUMBER: AtomicU64 = AtomicU64::new(0);
 
-/// `access_log … buffer=… flush=… gzip=…`: lines are held back in memory.
+/// `access_log … buffer=… flush=… gzip=…`: lines are buffered in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Buffering {
-    /// Bytes that a thread holds back at most.
+    /// Maximum number of bytes that a thread buffers.
     pub size: usize,
-    /// How long the oldest line may wait; without it until the buffer is full.
+    /// How long the oldest line may wait; `None`: until the buffer is full.
     pub flush: Option<Duration>,
-    /// Level from 1 to 9 at which what leaves together is compressed.
+    /// Compression level from 1 to 9, for lines that are written together.
     pub gzip: Option<u32>,
 }
 
 /// A file that lines are appended to.
 #[derive(Debug)]
 pub struct LogFile {
-    /// Where it is; `None` is standard error.
+    /// The path; `None` for standard error.
     path: Option<PathBuf>,
-    /// What tells it from all other log files of the process, past ones included.
+    /// Identifies the file among all log files of the process, including past ones.
     number: u64,
     descriptor: Mutex<Option<Arc<File>>>,
-    /// Counts descriptors: lines that were held back before a rotation belong to the one before.
+    /// Counts the installed descriptors: lines buffered before a rotation belong to the previous
+    /// one.
     opening: AtomicU64,
-    /// The generation that named it has ended: what is held back for it is to be written.
+    /// The generation of the file has ended: its buffered lines are to be written.
     retired: AtomicBool,
-    /// What is written there is for its owner's eyes only.
+    /// Only the owner may read the file.
     is_secret: AtomicBool,
     buffering: OnceLock<Buffering>,
     lines_dropped: AtomicU64,
 }
 
-/// Lines lost by every file of the process.
+/// Lines lost by all files of the process.
 static LINES_DROPPED: AtomicU64 = AtomicU64::new(0);
 
-/// Lines lost since the start, by whatever log, because it could not be written.
+/// Lines lost by all logs since the start, because they could not be written.
 pub fn lines_dropped() -> u64 {
     LINES_DROPPED.load(Ordering::Relaxed)
 }
 
-/// Counts lines that are lost before it is known to which file they belong.
+/// Counts lines that are lost before their file is known.
 pub(super) fn count_lost(lines: u64) {
     LINES_DROPPED.fetch_add(lines, Ordering::Relaxed);
 }
@@ -87,21 +88,21 @@ impl LogFile {
         }
     }
 
-    /// A file that no table knows, opened at once: for paths that requests make. A pipe that nobody
-    /// reads is an error: the thread must not wait for a reader.
+    /// Opens a file outside of any table, for paths that requests determine. A pipe without a
+    /// reader is an error: the thread must not wait for a reader.
     pub(super) fn opened(path: &Path) -> io::Result<LogFile> {
         let descriptor = open(path, OFlags::NONBLOCK, FILE_MODE)?.into();
         Ok(LogFile::with_descriptor(path, descriptor))
     }
 
-    /// A file that no table knows, opened already.
+    /// A file outside of any table, with an open descriptor.
     pub(super) fn with_descriptor(path: &Path, descriptor: OwnedFd) -> LogFile {
         let file = LogFile::new(Some(path.to_owned()));
         file.install(descriptor);
         file
     }
 
-    /// Whether it is the file that this descriptor is open on.
+    /// Whether this descriptor is open on the file.
     pub(super) fn is_open_on(&self, descriptor: &impl AsFd) -> bool {
         let identity = |fd: BorrowedFd<'_>| {
             let stat = rustix::fs::fstat(fd).ok()?;
@@ -112,7 +113,7 @@ impl LogFile {
         own.is_some() && own == identity(descriptor.as_fd())
     }
 
-    /// What names the descriptor over reloads: `log /path`, or `log stderr`.
+    /// The descriptor's key across reloads: `log /path`, or `log stderr`.
     pub fn key(&self) -> String {
         format!("log {}", self.name())
     }
@@ -127,19 +128,18 @@ impl LogFile {
         self.path.as_deref().unwrap_or(Path::new("stderr"))
     }
 
-    /// Whether it is a file that can be rotated: to be opened again when the signal comes.
+    /// Whether the file can be rotated, and is reopened on the signal.
     pub fn can_be_reopened(&self) -> bool {
         self.path.is_some()
     }
 
-    /// Only its owner may read the file where it is created from now on, whatever else is written
-    /// there.
+    /// Creates the file readable by its owner only, from now on.
     pub fn keep_secret(&self) {
         self.is_secret.store(true, Ordering::Relaxed);
     }
 
-    /// Opens the file for appending, creating it where it is missing. A pipe or terminal gets a
-    /// descriptor that never blocks. Errors are those of `open`.
+    /// Opens the file for appending, creating it if it is missing. A pipe or terminal gets a
+    /// nonblocking descriptor. Errors are those of `open`.
     pub fn open(&self) -> io::Result<OwnedFd> {
         let mode = if self.is_secret.load(Ordering::Relaxed) {
             SECRET_FILE_MODE
@@ -148,51 +148,51 @@ impl LogFile {
         };
         match &self.path {
             Some(path) => open(path, OFlags::empty(), mode).map(OwnedFd::from),
-            // By its path standard error becomes a description of its own, which may be
-            // non-blocking without disturbing others that write there. A socket has no path.
+            // Opened by path, standard error gets a file description of its own, so nonblocking
+            // mode does not affect other writers. A socket cannot be opened by path.
             None => open(Path::new(STDERR_PATH), OFlags::empty(), mode)
                 .map(OwnedFd::from)
                 .or_else(|_| io::stderr().as_fd().try_clone_to_owned()),
         }
     }
 
-    /// Writes through this descriptor from now on. Any thread may call it.
+    /// Writes to this descriptor from now on. Any thread may call this.
     pub fn install(&self, descriptor: OwnedFd) {
         *self.slot() = Some(Arc::new(File::from(descriptor)));
         self.opening.fetch_add(1, Ordering::Release);
     }
 
-    /// Which descriptor is in force: another number after each [`LogFile::install`].
+    /// The number of the current descriptor, which each [`LogFile::install`] changes.
     pub(super) fn opening(&self) -> u64 {
         self.opening.load(Ordering::Acquire)
     }
 
-    /// Says that the generation that named it has ended.
+    /// Marks that the file's generation has ended.
     pub fn retire(&self) {
         self.retired.store(true, Ordering::Relaxed);
     }
 
-    /// Whether no request will be logged here any more.
+    /// Whether the file's generation has ended, so that no request logs to the file any more.
     pub(super) fn is_retired(&self) -> bool {
         self.retired.load(Ordering::Relaxed)
     }
 
-    /// The descriptor in force; `None` until one is installed.
+    /// The current descriptor; `None` until one is installed.
     pub fn descriptor(&self) -> Option<Arc<File>> {
         self.slot().clone()
     }
 
-    /// Lines lost since the file was named, because it could not be written.
+    /// Lines of this file that were lost because they could not be written.
     pub fn lines_dropped(&self) -> u64 {
         self.lines_dropped.load(Ordering::Relaxed)
     }
 
-    /// How lines are held back, if they are.
+    /// The buffering settings, if lines are buffered.
     pub fn buffering(&self) -> Option<Buffering> {
         self.buffering.get().copied()
     }
 
-    /// Holds lines back from now on; false when another directive said otherwise already.
+    /// Sets buffering; false if another directive has set it differently.
     pub fn set_buffering(&self, buffering: Buffering) -> bool {
         *self.buffering.get_or_init(|| buffering) == buffering
     }
@@ -206,7 +206,7 @@ impl LogFile {
         count_lost(lines);
     }
 
-    /// The lock is held for a pointer's copy only, never over a system call.
+    /// The lock is held only while a pointer is copied, never over a system call.
     fn slot(&self) -> std::sync::MutexGuard<'_, Option<Arc<File>>> {
         self.descriptor
             .lock()
@@ -229,12 +229,12 @@ fn open(path: &Path, flags: OFlags, mode: u32) -> io::Result<File> {
     Ok(file)
 }
 
-/// The log files that one configuration names, each once.
+/// The log files of one configuration, each once.
 #[derive(Debug, Default)]
 pub struct LogTable {
     files: Map<PathBuf, Arc<LogFile>>,
     stderr: Option<Arc<LogFile>>,
-    /// Where errors go when no line writes `error_log`: what `-e` says.
+    /// The error log of a configuration without `error_log`: that of `-e`.
     pub default_error_log: Destination,
 }
 
@@ -244,7 +244,7 @@ impl Registry for LogTable {}
 pub struct OpenLogs(pub Vec<Arc<LogFile>>);
 
 impl Drop for OpenLogs {
-    /// What is held back for them is to be written.
+    /// The buffered lines of the files are to be written.
     fn drop(&mut self) {
         for file in &self.0 {
             file.retire();
@@ -252,10 +252,10 @@ impl Drop for OpenLogs {
     }
 }
 
-/// Log files of the configuration that is being compiled.
+/// Access to the log files of the configuration that is being compiled.
 pub trait Compiling {
-    /// The log file of a path, shared by all lines that name the same path. A relative one starts
-    /// at the prefix.
+    /// The log file of a path, shared by all lines that name the path. A relative path is relative
+    /// to the prefix.
     fn log_file(&self, path: &Path) -> Arc<LogFile>;
 
     /// Standard error as a log file.
@@ -345,7 +345,7 @@ mod tests {
         let path = std::env::temp_dir().join(format!("tidegate-secrets-{}", std::process::id()));
         let file = LogTable::default().file(&path);
         file.keep_secret();
-        // The second time as after a rotation.
+        // The second iteration is as after a rotation.
         for _ in 0..2 {
             let opened = File::from(file.open().unwrap());
             assert_eq!(opened.metadata().unwrap().mode() & 0o777, 0o600);

@@ -1,12 +1,12 @@
-//! What the server says of itself, and the places that lines of any log go to.
+//! The error log, and the destinations of the lines of any log.
 //!
-//! A line names its [`Subject`]; the log of the subject takes it, or the main log where there is
-//! none. Lines are gathered per thread and file (`unwritten`) and leave in one append at the end of
-//! a turn of the loop, so a request waits for no log device. Formats and texts are nginx's:
-//! <https://nginx.org/en/docs/ngx_core_module.html#error_log>.
+//! A line names its [`Subject`]; the log of the subject gets the line, or the main log if the
+//! subject has none. Lines are gathered per thread and file (`unwritten`) and written in one append
+//! at the end of the event loop's turn, so that requests do not wait for log devices. Formats and
+//! texts are nginx's: <https://nginx.org/en/docs/ngx_core_module.html#error_log>.
 //!
-//! Deliberately not here: lines about requests (`access_log`), which need variables, and the
-//! master's own lines, which are few and written at once by the process crate.
+//! Not here: lines about requests (`access_log`), which need variables, and the master's own lines,
+//! which are few and which the process crate writes at once.
 
 pub mod by_path;
 mod error;
@@ -35,7 +35,8 @@ pub use unwritten::{
     append_line, end_thread, flush_all, flush_thread, has_unwritten, start_thread,
 };
 
-/// What a debug line is about. `error_log FILE debug_http` lets only the lines of one through.
+/// The subsystem of a debug line. `error_log FILE debug_http` accepts only debug lines of that
+/// subsystem.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Subsystem {
     /// The subsystem that `debug_core` turns on.

@@ -1,10 +1,10 @@
-//! `error_log memory:SIZE`: the last lines, kept in memory and written to no disk.
+//! `error_log memory:SIZE`: the last lines, kept in memory only.
 //!
-//! <https://nginx.org/en/docs/debugging_log.html#memory>. As in nginx the memory begins with a
-//! title, and the lines after it go round: the newest overwrites the oldest, wherever that is cut.
-//! It lies in a nameless file in memory, which the first line makes, so that it can be read from
-//! outside without a debugger (docs/running.md): the link of its descriptor in `/proc/PID/fd` says
-//! `memory-log`.
+//! <https://nginx.org/en/docs/debugging_log.html#memory>. As in nginx, the memory begins with a
+//! title, followed by a ring of lines: the newest overwrite the oldest, regardless of line
+//! boundaries. The first line creates a memory file (`memfd_create`), so that the ring can be read
+//! from outside without a debugger (docs/running.md): the link of its descriptor in `/proc/PID/fd`
+//! has the name `memory-log`.
 
 use std::os::fd::OwnedFd;
 use std::sync::OnceLock;
@@ -13,11 +13,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use conf::{Fault, Word, parse};
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 
-/// Bytes that must be there beside the name of the configuration file: nginx's title and its
-/// longest line.
+/// Minimum size in bytes, without the name of the configuration file: nginx's title and its longest
+/// line.
 const SIZE_MIN: usize = 11 + 20 + 20 + 2048;
 
-/// Reads `memory:SIZE`: the size in bytes, and the title.
+/// Parses `memory:SIZE`: the size in bytes, and the title.
 pub(super) fn parse(word: &Word) -> Result<(usize, String), Fault> {
     let text = word.bytes.strip_prefix(b"memory:").unwrap_or(&word.bytes);
     let place = word.position.to_string();
@@ -31,14 +31,14 @@ pub(super) fn parse(word: &Word) -> Result<(usize, String), Fault> {
     Ok((size, format!("MEMLOG {size} {place}\n")))
 }
 
-/// Memory that lines go round in. Any thread may write.
+/// A ring of lines in memory. Any thread may write.
 #[derive(Debug)]
 pub struct MemoryLog {
     size: usize,
     title: String,
-    /// `None` inside where the kernel gave no memory: lines are lost then.
+    /// Contains `None` if the kernel had no memory: lines are then lost.
     file: OnceLock<Option<OwnedFd>>,
-    /// Bytes written since the beginning.
+    /// Bytes written since the start.
     written: AtomicU64,
 }
 
@@ -52,7 +52,7 @@ impl MemoryLog {
         }
     }
 
-    /// Puts a line over the oldest ones.
+    /// Writes a line over the oldest ones.
     pub(super) fn append(&self, line: &[u8]) {
         let Some(file) = self.file.get_or_init(|| self.create()) else {
             return;
@@ -63,7 +63,7 @@ impl MemoryLog {
         let at = written.checked_rem(room as u64).unwrap_or_default() as usize;
         let (front, rest) = line.split_at(line.len().min(room.saturating_sub(at)));
         let begin = self.title.len() as u64;
-        // Memory that cannot be written leaves nobody to tell.
+        // If the memory cannot be written, there is nowhere to report it.
         let _ = rustix::io::pwrite(file, front, begin + at as u64);
         if !rest.is_empty() {
             let _ = rustix::io::pwrite(file, rest, begin);

@@ -1,13 +1,13 @@
-//! How lines tell that a network failed.
+//! Log levels and texts of network errors.
 
 use std::io;
 
 use super::Level;
 
-/// nginx's number and text for a time limit that passed.
+/// nginx's number and text for a timeout.
 pub const TIMED_OUT: &str = "(110: Connection timed out)";
 
-/// nginx's `ngx_connection_error` for clients: what networks do is no alarm.
+/// nginx's `ngx_connection_error` for clients: network errors have a low level.
 pub fn failure_level(cause: &io::Error) -> Level {
     match cause.kind() {
         io::ErrorKind::ConnectionReset
@@ -26,7 +26,7 @@ pub fn failure_level(cause: &io::Error) -> Level {
 mod tests {
     use super::*;
 
-    /// Numbers from Linux's `errno(3)`: ECONNRESET, EPIPE, ETIMEDOUT; EBADF.
+    /// Errnos of Linux: ECONNRESET, EPIPE, ETIMEDOUT; EBADF.
     #[test]
     fn networks_are_no_alarm() {
         let level = |number| failure_level(&io::Error::from_raw_os_error(number));

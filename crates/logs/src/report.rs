@@ -1,5 +1,5 @@
-//! What threads say of themselves goes to the main error log, and what they gather leaves with
-//! their turns.
+//! Sends the threads' own reports to the main error log, and writes gathered lines at the end of
+//! each turn.
 
 use std::fmt::Arguments;
 
@@ -9,7 +9,7 @@ use framework::report::ThreadReport;
 
 use crate::{end_thread, process_error, set_main_of, start_thread};
 
-/// The error log of the generation that a thread serves by.
+/// Reports to the error log of the thread's current generation.
 #[derive(Clone, Copy, Debug)]
 pub struct ToErrorLog;
 

@@ -1,7 +1,7 @@
-//! What a line of an error log is about, and how such a line is written.
+//! The subject of an error log line, and how such a line is written.
 //!
-//! Whatever lines are about says itself which log takes them and what stands behind their text; the
-//! log knows neither requests nor connections.
+//! The subject itself determines its log and the fields after the text; the log knows neither
+//! requests nor connections.
 
 use std::fmt;
 use std::fmt::Arguments;
@@ -12,46 +12,44 @@ use framework::display::Bounded;
 use super::error::{ErrorLog, LINE_MAX};
 use super::{Level, Subsystem};
 
-/// What a line is about.
+/// The subject of a log line.
 pub trait Subject {
-    /// Whether a line of this level would be written anywhere. It is asked before anything is
-    /// formatted, so it must cost no more than a few branches.
+    /// Whether a line of this level would be written anywhere. Called before anything is formatted,
+    /// so it must cost no more than a few branches.
     fn admits(&self, level: Level) -> bool;
 
-    /// Lends the log that takes the lines, if there is one.
+    /// Passes the log for these lines to `write`, if there is one.
     fn with_log(&self, write: &mut dyn FnMut(&Arc<ErrorLog>));
 
-    /// Whether `debug_connection` names the client: then every place of the log takes the line.
+    /// Whether `debug_connection` lists the client: then every target of the log accepts the line.
     fn is_debugged(&self) -> bool {
         false
     }
 
-    /// The part of the server whose debug lines these are.
+    /// The subsystem of the debug lines.
     fn subsystem(&self) -> Subsystem {
         Subsystem::Core
     }
 
-    /// The number behind `*`: the connection's.
+    /// The connection's number, shown after `*`.
     fn serial(&self) -> Option<u64> {
         None
     }
 
-    /// What is being done, for the end of a text that does not say so itself:
-    /// ` while sending to client`, or nothing.
+    /// The current action, for the end of a text without one: ` while sending to client`, or empty.
     fn doing(&self) -> &str {
         ""
     }
 
-    /// Appends the fields behind the text: `, client: …, server: …`.
+    /// Appends the fields after the text: `, client: …, server: …`.
     fn describe(&self, out: &mut dyn fmt::Write) -> fmt::Result {
         let _ = out;
         Ok(())
     }
 }
 
-/// Logs a line: `error!(request, Error, "format", …)`. Costs two branches when the level is off
-/// (the second is for `debug_connection`). Bytes that a peer chose are given as
-/// [`super::Printable`].
+/// Logs a line: `error!(request, Error, "format", …)`. Costs two branches if the level is off (the
+/// second is for `debug_connection`). Bytes that a peer chose are passed as [`super::Printable`].
 #[macro_export]
 macro_rules! error {
     ($subject:expr, $level:ident, $($message:tt)+) => {{
@@ -66,20 +64,20 @@ macro_rules! error {
     }};
 }
 
-/// Logs a line at a level that only the run tells.
+/// Logs a line at a level that is known only at run time.
 pub fn write(subject: &dyn Subject, level: Level, message: Arguments<'_>) {
     if subject.admits(level) {
         write_line(subject, level, message);
     }
 }
 
-/// Writes a line that the log takes: [`Subject::admits`] has been asked.
+/// Writes a line whose level has been checked with [`Subject::admits`].
 #[cold]
 pub fn write_line(subject: &dyn Subject, level: Level, message: Arguments<'_>) {
     subject.with_log(&mut |log| log.write(level, subject, message));
 }
 
-/// The server itself: nothing that has a client, or a log of its own.
+/// The server itself, for lines without a client or a log of their own.
 pub struct Process;
 
 impl Subject for Process {
@@ -90,24 +88,23 @@ impl Subject for Process {
     fn with_log(&self, _: &mut dyn FnMut(&Arc<ErrorLog>)) {}
 }
 
-/// What lines say of a subject, kept for a line that may have to be written when the subject is
-/// gone.
+/// A copy of a subject's fields, for a line that may be written after the subject is gone.
 pub struct Noted {
     log: Option<Arc<ErrorLog>>,
     subsystem: Subsystem,
     serial: Option<u64>,
     debugged: bool,
-    /// The fields behind the text.
+    /// The fields after the text.
     fields: String,
 }
 
 impl Noted {
-    /// What is to be said of this subject.
+    /// Copies the fields of this subject.
     pub fn of(subject: &dyn Subject) -> Noted {
         let mut log = None;
         subject.with_log(&mut |its| log = Some(Arc::clone(its)));
         let mut fields = Vec::new();
-        // Bounded never fails.
+        // A bounded buffer never fails.
         let _ = subject.describe(&mut Bounded::new(&mut fields, LINE_MAX));
         Noted {
             log,
@@ -118,7 +115,7 @@ impl Noted {
         }
     }
 
-    /// What is to be said of a request that there never was.
+    /// Made-up fields of a request, for tests.
     #[cfg(test)]
     pub(super) fn imagined(log: &Arc<ErrorLog>, fields: &str) -> Noted {
         Noted {

@@ -1,8 +1,8 @@
 //! `syslog:server=…`: logs that go to a syslog server.
 //!
-//! <https://nginx.org/en/docs/syslog.html>. Each line is one message and is sent at once; what the
-//! socket has no room for is lost, as is what the server does not take. How a message looks and how
-//! it is sent: `base::syslog`.
+//! <https://nginx.org/en/docs/syslog.html>. Each line is one message and is sent at once; a message
+//! that does not fit the socket, or that the server does not accept, is lost. `base::syslog`
+//! formats and sends messages.
 
 use std::cell::Cell;
 use std::net::SocketAddr;
@@ -18,16 +18,16 @@ use framework::host::hostname;
 
 use super::{Level, process_error, time};
 
-/// The port of a server unless another is written.
+/// The default port of a server.
 const DEFAULT_PORT: u16 = 514;
 
-/// The longest tag (RFC 3164, section 4.1.3).
+/// Maximum length of a tag (RFC 3164, section 4.1.3).
 const TAG_MAX: usize = 32;
 
-/// How often the failure of one server is reported, as for files.
+/// Interval between reports about failures of one server, as for files.
 const REPORT_INTERVAL: Duration = Duration::from_secs(60);
 
-/// nginx's names; a facility's number is its place.
+/// nginx's names; a facility's number is its index.
 const FACILITIES: [&str; 24] = [
     "kern", "user", "mail", "daemon", "auth", "intern", "lpr", "news", "uucp", "clock", "authpriv",
     "ftp", "ntp", "audit", "alert", "cron", "local0", "local1", "local2", "local3", "local4",
@@ -35,7 +35,7 @@ const FACILITIES: [&str; 24] = [
 ];
 const LOCAL7: u8 = 23;
 
-/// What stands behind `syslog:`.
+/// The parameters after `syslog:`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SyslogTarget {
     server: Word,
@@ -46,7 +46,7 @@ pub struct SyslogTarget {
 }
 
 impl SyslogTarget {
-    /// Reads the parameters. Errors are nginx's.
+    /// Parses the parameters. Errors are nginx's.
     pub fn parse(word: &Word) -> Result<SyslogTarget, Fault> {
         let fault = |text: String| Fault::at(word, text);
         let text = word.text();
@@ -95,7 +95,7 @@ impl SyslogTarget {
         })
     }
 
-    /// The server itself; a name is resolved now. The socket is opened by the first message.
+    /// Resolves the server's name. The first message opens the socket.
     pub fn open(&self, files: &dyn Files) -> Result<Syslog, Fault> {
         let fault = |text: &str| {
             let text = format!("{text} in syslog server \"{}\"", self.server.text());
@@ -129,7 +129,7 @@ fn check_tag(word: &Word, tag: &str) -> Result<String, Fault> {
     if tag.len() > TAG_MAX {
         return Err(Fault::at(word, "syslog tag length exceeds 32"));
     }
-    // nginx lets everything through that lies between the letters and the digits.
+    // nginx accepts every byte between the digits and the letters, too.
     let allowed = |byte: u8| matches!(byte.to_ascii_lowercase(), b'0'..=b'9' | b'_' | b'a'..=b'z');
     if !tag.bytes().all(allowed) {
         let text = "syslog \"tag\" only allows alphanumeric characters and underscore";
@@ -138,11 +138,11 @@ fn check_tag(word: &Word, tag: &str) -> Result<String, Fault> {
     Ok(tag.to_owned())
 }
 
-/// A syslog server as one directive names it.
+/// A syslog server of one directive.
 #[derive(Debug)]
 pub struct Syslog {
     channel: Channel,
-    /// Of access lines; error lines have their own.
+    /// The severity of access log lines; error log lines have their own.
     severity: Level,
     reported: Mutex<Option<Instant>>,
 }
@@ -163,7 +163,7 @@ impl Syslog {
         self.send(self.severity, line);
     }
 
-    /// Sends a line of an error log; its end is cut off.
+    /// Sends a line of an error log, without its end.
     pub fn send_error(&self, level: Level, line: &[u8]) {
         self.send(level, line.strip_suffix(b"\n").unwrap_or(line));
     }
@@ -231,7 +231,7 @@ mod tests {
         assert_eq!(syslog.destination().hostname, None);
     }
 
-    /// Texts of nginx 1.31.
+    /// Texts from nginx 1.31.
     #[test]
     fn faults_in_nginx_words() {
         for (text, fault) in [

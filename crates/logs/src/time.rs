@@ -1,7 +1,7 @@
-//! The time as logs write it, in the local zone, formatted once a second per thread.
+//! The time in the formats of logs, in the local time zone, formatted once a second per thread.
 //!
-//! The zone is read once per process ([`load_zone`]); its rules, daylight saving time among
-//! them, are applied every second. The clock is the engine's coarse one, as for nginx.
+//! The time zone is loaded once per process ([`load_zone`]); its rules, including daylight saving
+//! time, are applied every second. The clock is the engine's coarse one, as in nginx.
 
 use std::cell::RefCell;
 use std::sync::OnceLock;
@@ -13,7 +13,7 @@ const MONTHS: [&[u8; 3]; 12] = [
     b"Jan", b"Feb", b"Mar", b"Apr", b"May", b"Jun", b"Jul", b"Aug", b"Sep", b"Oct", b"Nov", b"Dec",
 ];
 
-/// One second in every form that logs use.
+/// One second in all formats that logs use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Formatted {
     second: i64,
@@ -96,7 +96,7 @@ impl Formatted {
     }
 }
 
-/// Fills a fixed array from left to right.
+/// Fills a fixed-size array from left to right.
 struct Digits<'a> {
     rest: std::slice::IterMut<'a, u8>,
 }
@@ -134,14 +134,14 @@ impl<'a> Digits<'a> {
     }
 }
 
-/// Reads the system's time zone, if nobody has yet: to be done before the process gives up its
-/// view of the file system.
+/// Loads the system's time zone, unless it is loaded already. Must be called before the process
+/// gives up its view of the file system.
 pub fn load_zone() -> &'static TimeZone {
     static ZONE: OnceLock<TimeZone> = OnceLock::new();
     ZONE.get_or_init(TimeZone::system)
 }
 
-/// Gives the current second, formatted, to `use_it`.
+/// Passes the current second, formatted, to `use_it`.
 pub fn with_now<T>(use_it: impl FnOnce(&Formatted) -> T) -> T {
     thread_local! {
         static CACHED: RefCell<Formatted> = const { RefCell::new(Formatted::NEVER) };
@@ -166,7 +166,7 @@ mod tests {
             .map(|text| String::from_utf8(text.to_vec()).unwrap())
     }
 
-    /// Expected texts by `date -d @… '+%Y/%m/%d %H:%M:%S'` and so on under each zone.
+    /// The expected texts are from `date -d @… '+%Y/%m/%d %H:%M:%S'` and so on in each zone.
     #[test]
     fn three_forms_in_several_zones() {
         assert_eq!(

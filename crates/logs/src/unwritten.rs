@@ -1,4 +1,4 @@
-//! Lines that this thread has logged and not yet written, per file.
+//! Lines that this thread has logged and not written yet, per file.
 //!
 //! ```text
 //!           append                    turn ends: one write           all of it taken
@@ -10,10 +10,9 @@
 //!                                                              Away: written by the thread pool
 //! ```
 //!
-//! A device that takes nothing delays log lines, not requests: up to `UNWRITTEN_MAX` bytes
-//! wait, further lines are dropped whole, counted, and reported when writing works again.
-//! A thread without an event loop (and one that never called [`start_thread`]) writes each line
-//! at once.
+//! A blocked device delays log lines, not requests: up to `UNWRITTEN_MAX` bytes wait, further lines
+//! are dropped whole, counted, and reported when writing works again. A thread without an event
+//! loop (and one that never called [`start_thread`]) writes each line at once.
 
 use std::cell::{Cell, RefCell};
 use std::fs::File;
@@ -28,84 +27,83 @@ use framework::display::Errno;
 
 use super::{Buffering, Level, LogFile, process_error};
 
-/// Bytes that wait for a file that cannot be written, per thread and file, beside what
-/// `buffer=` allows.
+/// Maximum number of bytes that wait for a file that cannot be written, per thread and file, in
+/// addition to `buffer=`.
 const UNWRITTEN_MAX: usize = 1024 * 1024;
 
-/// Bytes that one turn of the loop gathers for a file before they are written in the middle of
-/// the turn.
+/// Number of bytes for a file at which they are written before the end of the turn.
 const WRITE_SIZE: usize = 128 * 1024;
 
-/// Emptied buffers that a thread keeps for its next lines.
+/// Number of empty buffers that a thread keeps for reuse.
 const SPARE_MAX: usize = 16;
 
-/// How soon a pipe that was full is tried again if the loop has nothing else to do.
+/// Interval between attempts to write to a full pipe, if the loop has nothing else to do.
 const BLOCKED_RETRY: Duration = Duration::from_millis(10);
 
-/// How soon a file is tried again whose writing failed (nginx skips a full disk for a second).
+/// Interval between attempts to write to a failing file (nginx skips a full disk for a second).
 const FAILED_RETRY: Duration = Duration::from_secs(1);
 
-/// How often the failure of one file is reported (nginx: once a minute).
+/// Interval between reports about failures of one file (nginx: once a minute).
 const REPORT_INTERVAL: Duration = Duration::from_secs(60);
 
-/// Lines that are held back are looked at this often: files that no generation uses any more are
-/// then written, and a shorter `flush=` than the one waited for is late by no more than this.
+/// Interval at which buffered lines are checked: files of ended generations are written, and a
+/// `flush=` shorter than the current wait is late by no more than this.
 const TICK: Duration = Duration::from_secs(1);
 
-/// A write that takes longer makes the thread give further writes of the file to the pool.
+/// Duration of a write above which the thread leaves further writes of the file to the pool.
 const SLOW_WRITE: Duration = Duration::from_millis(50);
 
-/// How long that lasts.
+/// How long the thread does so.
 const SLOW_FOR: Duration = Duration::from_secs(10);
 
 thread_local! {
     static THREAD: RefCell<ThreadLines> = RefCell::new(ThreadLines::default());
-    /// Whether the end of the turn has anything to write: asked in every turn.
+    /// Whether there is anything to write at the end of the turn: read in every turn.
     static DUE: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Makes this thread gather its lines until the end of each turn. Its runtime must exist.
+/// Makes this thread gather its lines until the end of each turn. The thread's runtime must exist.
 pub fn start_thread() {
     THREAD.with(|thread| thread.borrow_mut().deferred = true);
     engine::on_turn_end(flush_thread);
 }
 
-/// Whether this thread gathers its lines: it has a loop, which must not wait for files.
+/// Whether this thread gathers its lines: it has an event loop, which must not wait for files.
 pub(super) fn is_deferred() -> bool {
     THREAD.with(|thread| thread.borrow().deferred)
 }
 
-/// Writes everything that this thread has when its runtime is gone, and opens the files for which
-/// lines wait.
+/// Writes all lines of this thread after its runtime has ended, and opens the files for queued
+/// lines.
 pub fn end_thread() {
     super::by_path::finish();
     flush_all();
 }
 
-/// Whether the end of this turn of the loop has lines to write.
+/// Whether the end of this turn has lines to write.
 pub fn has_unwritten() -> bool {
     DUE.get()
 }
 
-/// Writes what is due at the end of a turn of the loop.
+/// Writes the lines that are due at the end of a turn.
 pub fn flush_thread() {
     if DUE.get() {
         with_thread(|thread| thread.flush_due(engine::now()));
     }
 }
 
-/// Writes everything that this thread has, held back or not: before files are reopened, when a
-/// generation is replaced, before exit.
+/// Writes all lines of this thread, buffered or not: before files are reopened, when a generation
+/// is replaced, before exit.
 pub fn flush_all() {
     with_thread(|thread| thread.flush_all(engine::now()));
 }
 
-/// Appends a whole line, its end included, to a file that is no log of requests.
+/// Appends a whole line, including its end, to a file that is not an access log.
 pub fn append_line(file: &Arc<LogFile>, line: &[u8]) {
     append(file, line, None);
 }
 
-/// Appends a whole line, its end included. With `buffering` it may wait for more.
+/// Appends a whole line, including its end. With `buffering` the line may wait for more.
 pub fn append(file: &Arc<LogFile>, line: &[u8], buffering: Option<Buffering>) {
     with_thread(|thread| {
         let now = engine::now();
@@ -116,7 +114,7 @@ pub fn append(file: &Arc<LogFile>, line: &[u8], buffering: Option<Buffering>) {
     });
 }
 
-/// Runs `f`, then logs what it had to report: a report is itself a line.
+/// Runs `f`, then logs the reports that it produced: a report is itself a line.
 fn with_thread(f: impl FnOnce(&mut ThreadLines)) {
     let reports = THREAD.with(|thread| {
         let mut thread = thread.borrow_mut();
@@ -132,7 +130,7 @@ fn with_thread(f: impl FnOnce(&mut ThreadLines)) {
     }
 }
 
-/// Looks after held, blocked and failing files until there is none.
+/// Handles buffered, blocked and failing files until there are none.
 async fn run_timer() {
     loop {
         let next = THREAD.with(|thread| thread.borrow_mut().next_look(engine::now()));
@@ -148,25 +146,25 @@ enum State {
     Empty,
     /// To be written at the end of the turn.
     Due,
-    /// Held back by `buffer=`, at most until then.
+    /// Buffered because of `buffer=`, at most until this time.
     Held(Option<Instant>),
-    /// The device takes no more for now.
+    /// The device accepts no writes at the moment.
     Blocked,
-    /// Writing failed; not before then again.
+    /// Writing failed; the next attempt is at this time.
     Failing(Instant),
-    /// Older lines are with the thread pool; what is here follows them.
+    /// The thread pool is writing older lines; the lines here follow them.
     Away,
 }
 
 struct Tail {
     file: Arc<LogFile>,
-    /// The descriptor that was in force when the first of the lines was logged: they belong to the
-    /// file as it was then, though a rotation may have come since.
+    /// The descriptor that was current when the first of the lines was logged: the lines belong to
+    /// the file before a rotation.
     opened: Option<Arc<File>>,
     opening: u64,
     /// Lines as they were logged.
     bytes: Vec<u8>,
-    /// What is left of older lines, compressed; empty unless the file is.
+    /// The remaining compressed form of older lines; empty without `gzip=`.
     packed: Vec<u8>,
     state: State,
     lines_dropped: u64,
@@ -176,16 +174,16 @@ struct Tail {
 
 #[derive(Default)]
 struct ThreadLines {
-    /// By number of the file. Only files with something unwritten are here, so that no thread
-    /// keeps a rotated or retired file open.
+    /// By the number of the file. Only files with unwritten lines are here, so that no thread keeps
+    /// a rotated or retired file open.
     tails: Map<u64, Tail>,
     due: Vec<u64>,
     spare: Vec<Vec<u8>>,
     reports: Vec<String>,
     deferred: bool,
-    /// Whether some file waits for a moment.
+    /// Whether any file waits for a time.
     waiting: bool,
-    /// Whether the task that looks after them runs.
+    /// Whether the task of the timer runs.
     timer: bool,
 }
 
@@ -199,8 +197,8 @@ impl ThreadLines {
     ) {
         let number = file.number();
         let opening = file.opening();
-        // What could not be written then keeps its pace: it is tried again in its time, not with
-        // every line.
+        // After a rotation, lines that are buffered or due go to the old file first. A blocked or
+        // failing file is not retried with every new line, but at its own interval.
         if let Some(tail) = self.tails.get(&number)
             && tail.opening != opening
             && matches!(tail.state, State::Held(_) | State::Due)
@@ -250,8 +248,7 @@ impl ThreadLines {
         }
     }
 
-    /// One file's turn to be written; forgotten when nothing is left, unless its device was slow of
-    /// late.
+    /// Writes one file, and removes it if nothing is left, unless its device was slow recently.
     fn flush(&mut self, number: u64, now: Instant) {
         let Some(tail) = self.tails.get_mut(&number) else {
             return;
@@ -292,7 +289,7 @@ impl ThreadLines {
                 self.flush(number, now);
             }
         }
-        // Blocked files have queued themselves again; otherwise keep the old vector.
+        // Blocked files have queued themselves again; otherwise the old vector is reused.
         if self.due.is_empty() {
             self.due = numbers;
         }
@@ -322,7 +319,7 @@ impl ThreadLines {
         }
     }
 
-    /// When to look after the files again; `None` ends the timer.
+    /// The time of the next check of the files; `None` ends the timer.
     fn next_look(&mut self, now: Instant) -> Option<Instant> {
         let next = self
             .tails
@@ -334,7 +331,7 @@ impl ThreadLines {
         next
     }
 
-    /// The thread pool has written this much of `bytes`.
+    /// Handles the end of a write by the thread pool, with the result for `bytes`.
     fn came_back(&mut self, number: u64, mut bytes: Vec<u8>, outcome: WriteResult) {
         let now = engine::now();
         let Some(tail) = self.tails.get_mut(&number) else {
@@ -365,7 +362,7 @@ impl Drop for ThreadLines {
     }
 }
 
-/// How far a write came, and what ended it early.
+/// How much a write has written, and what ended it early.
 struct WriteResult {
     written: usize,
     result: io::Result<()>,
@@ -400,7 +397,7 @@ impl Tail {
 
     fn is_overdue(&self, now: Instant) -> bool {
         match self.state {
-            // Nobody but us knows the file any more: its generation has ended.
+            // This thread is the only owner of the file: its generation has ended.
             State::Held(until) => {
                 until.is_some_and(|until| until <= now)
                     || Arc::strong_count(&self.file) == 1
@@ -414,17 +411,17 @@ impl Tail {
         }
     }
 
-    /// Whether its device was slow of late: it may be so still.
+    /// Whether the device was slow recently, and may still be.
     fn is_slow(&self, now: Instant) -> bool {
         self.slow_until.is_some_and(|until| now < until)
     }
 
-    /// Whether another descriptor has come since its first line was logged.
+    /// Whether another descriptor has been installed since the first line was logged.
     fn is_rotated(&self) -> bool {
         self.file.opening() != self.opening
     }
 
-    /// The descriptor that its lines go to. What could not be written before a rotation goes to the
+    /// The descriptor for the lines. Lines that could not be written before a rotation go to the
     /// new file.
     fn descriptor(&mut self) -> Option<Arc<File>> {
         let failed = matches!(self.state, State::Failing(_)) && self.is_rotated();
@@ -445,7 +442,7 @@ impl Tail {
         }
     }
 
-    /// Writes what there is; returns what the operator must know.
+    /// Writes the lines; returns the report for the operator, if there is one.
     fn write(&mut self, now: Instant) -> Option<String> {
         if self.is_empty() {
             self.state = State::Empty;
@@ -464,20 +461,21 @@ impl Tail {
         self.bytes.is_empty() && self.packed.is_empty()
     }
 
-    /// `gzip=`: makes the lines a gzip member of their own, unless an older one is still there.
+    /// `gzip=`: compresses the lines to a gzip member, unless the previous member is not completely
+    /// written.
     fn pack(&mut self) {
         if let Some(level) = self.gzip_level()
             && self.packed.is_empty()
         {
             let mut encoder = GzEncoder::new(Vec::new(), Compression::new(level));
-            // Writing to a vector does not fail.
+            // Writing to a vector never fails.
             let _ = encoder.write_all(&self.bytes);
             self.packed = encoder.finish().unwrap_or_default();
             self.bytes.clear();
         }
     }
 
-    /// The bytes for the file.
+    /// The bytes to write to the file.
     fn outgoing(&mut self) -> &mut Vec<u8> {
         match self.gzip_level() {
             Some(_) => &mut self.packed,
@@ -489,7 +487,7 @@ impl Tail {
         self.file.buffering().and_then(|buffering| buffering.gzip)
     }
 
-    /// Gives the lines to the thread pool, because the device was slow a moment ago.
+    /// Passes the lines to the thread pool, because the device was slow recently.
     fn send_away(&mut self, number: u64) {
         let Some(file) = self.descriptor() else {
             return;
@@ -497,7 +495,7 @@ impl Tail {
         self.state = State::Away;
         self.pack();
         let bytes = std::mem::take(self.outgoing());
-        // The thread may end before the pool has written them; the process may not.
+        // The thread may end before the pool has written the lines; the process must not.
         let unfinished = engine::Unfinished::new();
         engine::spawn(async move {
             let work = move || {
@@ -518,7 +516,7 @@ impl Tail {
         outgoing.drain(..outcome.written.min(outgoing.len()));
         let error = match outcome.result {
             Ok(()) => {
-                // Lines may have come behind what was written just now.
+                // Lines may have arrived after those that were just written.
                 self.state = if self.is_empty() {
                     State::Empty
                 } else {
@@ -570,7 +568,7 @@ mod tests {
     use super::super::LogTable;
     use super::*;
 
-    /// A log that is a pipe: what was written is read back.
+    /// A log that is a pipe, so that the test can read it.
     fn piped() -> (Arc<LogFile>, io::PipeReader) {
         let (reader, writer) = io::pipe().unwrap();
         rustix::fs::fcntl_setfl(&reader, OFlags::NONBLOCK).unwrap();
@@ -601,7 +599,7 @@ mod tests {
         reader
     }
 
-    /// nginx writes its buffers before it opens its files again.
+    /// nginx writes its buffers before it reopens its files.
     #[test]
     fn held_lines_go_to_the_file_from_before_a_rotation() {
         let (file, mut before) = piped();
@@ -614,14 +612,14 @@ mod tests {
         });
         thread.append(&file, b"one\n", buffering, now);
         let mut between = pipe_for(&file);
-        // At the next look, which comes within a second.
+        // The next check comes within a second.
         thread.flush_overdue(now);
         let mut first = Vec::new();
         before.read_to_end(&mut first).unwrap();
         assert_eq!(first, b"one\n");
         thread.append(&file, b"two\n", buffering, now);
         let mut after = pipe_for(&file);
-        // With the next line.
+        // The next line writes the older ones.
         thread.append(&file, b"three\n", buffering, now);
         let mut rest = Vec::new();
         between.read_to_end(&mut rest).unwrap();
@@ -630,7 +628,7 @@ mod tests {
         assert_eq!(content(&mut after), b"three\n");
     }
 
-    /// Several threads may hold lines for the file of a generation that has ended.
+    /// Several threads may buffer lines for a file whose generation has ended.
     #[test]
     fn held_lines_leave_when_their_generation_has_ended() {
         let (file, mut reader) = piped();
@@ -664,7 +662,7 @@ mod tests {
         assert_eq!(Arc::strong_count(&file), 1);
     }
 
-    /// nginx writes the buffer when the next line does not fit, then holds that line.
+    /// nginx writes the buffer if the next line does not fit, then buffers that line.
     #[test]
     fn a_buffer_leaves_when_the_next_line_does_not_fit() {
         let (file, mut reader) = piped();
@@ -888,7 +886,7 @@ mod tests {
         });
     }
 
-    /// Waits until this was written, for a second at most.
+    /// Waits until these bytes are written, for a second at most.
     async fn expect(reader: &mut io::PipeReader, expected: &[u8]) {
         let mut all = Vec::new();
         for _ in 0..200 {
@@ -947,7 +945,7 @@ mod tests {
         });
     }
 
-    /// A device does not become quick by having taken what there was.
+    /// A slow device is not assumed to be fast once it has accepted a write.
     #[test]
     fn a_file_that_was_slow_is_slow_for_a_while() {
         let (file, mut reader) = piped();
@@ -981,7 +979,7 @@ mod tests {
         let (reader, writer) = io::pipe().unwrap();
         let file = LogTable::default().stderr();
         file.install(OwnedFd::from(writer));
-        // More than a pipe takes: the pool waits for a reader.
+        // More than a pipe holds: the pool waits for a reader.
         let lines = b"0123456789abcdef\n".repeat(10_000);
         let shared = Arc::clone(&file);
         let given = lines.clone();

@@ -1,10 +1,10 @@
-//! Access logs whose path holds variables: a file per value, opened when a line comes.
+//! Access logs whose path contains variables: one file per value, opened when a line is logged.
 //!
 //! <https://nginx.org/en/docs/http/ngx_http_log_module.html#open_log_file_cache>. Without the
-//! cache a file is opened and closed for every line; with it, each thread keeps the files open
-//! that are used often. nginx opens the file where the request ends; here that is done at once
-//! only where the kernel has the path in memory. What needs the disk, a new file among it, is
-//! left to the thread pool (`openings`), and the lines of that path wait in order.
+//! cache, a file is opened and closed for every line; with it, each thread keeps frequently used
+//! files open. nginx opens the file at the end of the request. Tidegate does so only if the kernel
+//! has the path in memory. An open that needs the disk, including the creation of a file, is left
+//! to the thread pool (`openings`), and the lines of that path wait in order.
 
 mod openings;
 
@@ -24,7 +24,7 @@ use super::{Errno, Level, LogFile, Printable, unwritten};
 use openings::WaitingLine;
 pub(super) use openings::finish;
 
-/// Caches are looked at this often, for files that are no longer used.
+/// Interval at which caches are searched for files that are no longer used.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Declares the directive `open_log_file_cache`.
@@ -110,15 +110,15 @@ fn invalid(word: &Word) -> Fault {
 /// Why a line was not logged.
 #[derive(Debug)]
 pub enum LogError {
-    /// Clients choose what is in the path: so, as in nginx, nothing is created unless the request's
-    /// root exists.
+    /// The request's root does not exist. Clients choose parts of the path, so, as in nginx,
+    /// nothing is created unless the root exists.
     Root(io::Error),
     /// The file could not be opened.
     Open(io::Error),
 }
 
 impl LogError {
-    /// nginx's line about it.
+    /// nginx's log message about the error.
     pub fn shown(&self, root: Option<&Path>, path: &Path) -> (Level, String) {
         let printable = |path: &Path| Printable(path.as_os_str().as_bytes()).to_string();
         match self {
@@ -137,9 +137,9 @@ impl LogError {
     }
 }
 
-/// Appends a whole line to the file at `path`, or has it wait until the file is open; `note` says
-/// what is then told of a failure. Lines of one path keep their order. `root` is the folder that
-/// must exist, unless that is known.
+/// Appends a whole line to the file at `path`, or queues it until the file is open; `note` returns
+/// the subject for a report of a later failure. Lines of one path keep their order. `root` is the
+/// folder that must exist; `None` if it is known to exist.
 pub fn append(
     root: Option<&Path>,
     path: &Path,
@@ -148,7 +148,7 @@ pub fn append(
     note: impl FnOnce() -> Noted,
 ) -> Result<(), LogError> {
     if !unwritten::is_deferred() {
-        // Without a loop there is nobody to keep waiting.
+        // Without an event loop, the thread may block.
         root.map_or(Ok(()), openings::test)
             .map_err(LogError::Root)?;
         let file = LogFile::opened(path).map_err(LogError::Open)?;
@@ -196,8 +196,8 @@ pub fn append(
     Ok(())
 }
 
-/// Whether the pool may open what could not be opened at once: it is not in memory, or does not
-/// exist.
+/// Whether the thread pool may succeed where an immediate open failed: the path is not in memory,
+/// or does not exist.
 fn may_succeed_later(error: &io::Error) -> bool {
     matches!(
         error.kind(),
@@ -205,30 +205,31 @@ fn may_succeed_later(error: &io::Error) -> bool {
     )
 }
 
-/// What a thread's cache knows of a path.
+/// The cache's entry for a path.
 enum CachedFile {
     /// The file is open.
     Open(Arc<LogFile>),
-    /// The file is open, but the path was last checked longer ago than `valid`.
+    /// The file is open, but its path was last checked longer than `valid` ago.
     Unchecked(Arc<LogFile>),
     Closed,
 }
 
-/// Looks a path up, and counts that as a use.
+/// Looks up a path, and counts the lookup as a use.
 fn look_up(path: &Path, limits: Option<&Arc<Limits>>) -> CachedFile {
     limits.map_or(CachedFile::Closed, |limits| {
         with_cache(limits, |cache| cache.look_up(path, engine::now()))
     })
 }
 
-/// The path was found to lead to this file: keeps it open if it is used often enough.
+/// Records that the path leads to this file; the cache keeps the file open if it is used often
+/// enough.
 fn keep(path: &Path, limits: Option<&Arc<Limits>>, file: &Arc<LogFile>) {
     if let Some(limits) = limits {
         with_cache(limits, |cache| cache.opened(path, file, engine::now()));
     }
 }
 
-/// Lends the thread's cache for a directive.
+/// Passes the thread's cache for a directive to `use_it`.
 fn with_cache<R>(limits: &Arc<Limits>, use_it: impl FnOnce(&mut Cache) -> R) -> R {
     CACHES.with(|caches| {
         let mut caches = caches.borrow_mut();
@@ -250,11 +251,11 @@ fn with_cache<R>(limits: &Arc<Limits>, use_it: impl FnOnce(&mut Cache) -> R) -> 
 }
 
 thread_local! {
-    /// A cache per directive, as long as its generation lives.
+    /// One cache per directive, which lives as long as its generation.
     static CACHES: RefCell<Vec<Cache>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Closes what is no longer used, until no cache is left.
+/// Closes unused files, until no cache is left.
 async fn sweep() {
     loop {
         engine::sleep(SWEEP_INTERVAL).await;
@@ -274,16 +275,16 @@ async fn sweep() {
 }
 
 struct Cache {
-    /// The directive in its generation.
+    /// The settings of the directive, owned by its generation.
     owner: Weak<Limits>,
     limits: Limits,
     files: Map<Box<Path>, Entry>,
-    /// Counts lookups, to tell which file was used least recently.
+    /// Counts lookups, to find the least recently used file.
     clock: u64,
 }
 
 struct Entry {
-    /// Open once it has been used often enough.
+    /// Set once the path has been used often enough.
     file: Option<Arc<LogFile>>,
     uses: u64,
     used: Instant,
@@ -323,7 +324,7 @@ impl Cache {
         }
     }
 
-    /// The path leads to this file now. A path that cannot be opened takes no place.
+    /// Records that the path now leads to this file. A path that cannot be opened gets no entry.
     fn opened(&mut self, path: &Path, file: &Arc<LogFile>, now: Instant) {
         let uses_min = self.limits.uses_min;
         let clock = self.clock;
@@ -341,7 +342,7 @@ impl Cache {
         entry.checked = now;
     }
 
-    /// Forgets the least recently used file if all places are taken.
+    /// Evicts the least recently used file if the cache is full.
     fn make_room(&mut self) {
         if self.files.len() < self.limits.max {
             return;

@@ -1,9 +1,9 @@
-//! Files of access logs that are being opened by the thread pool, and the lines that wait for them.
+//! Access log files that the thread pool is opening, and the lines that wait for them.
 //!
-//! A path is opened by one job at a time. Lines that come meanwhile wait behind the first, so their
-//! order is kept, and none is lost when the thread ends: [`finish`] then opens what is left itself.
-//! At most [`WAITING_MAX`] bytes wait; further lines are dropped whole, counted and reported, as
-//! where a device takes nothing.
+//! One job at a time opens a path. Lines that arrive meanwhile are queued behind the first, so
+//! their order is kept. No line is lost when the thread ends: [`finish`] then opens the remaining
+//! files itself. At most [`WAITING_MAX`] bytes are queued; further lines are dropped whole, counted
+//! and reported, as with a device that accepts no writes.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -19,7 +19,7 @@ use super::{Limits, LogError, keep, look_up};
 use crate::Noted;
 use crate::{LogFile, event, file, unwritten};
 
-/// Bytes of lines that wait in a thread at most.
+/// Maximum size of a thread's queued lines, in bytes.
 const WAITING_MAX: usize = 1024 * 1024;
 
 thread_local! {
@@ -29,32 +29,32 @@ thread_local! {
 #[derive(Default)]
 struct Openings {
     by_path: Map<Box<Path>, PendingPath>,
-    /// Bytes of all lines that wait.
+    /// Size of all queued lines, in bytes.
     waiting: usize,
     lines_dropped: u64,
 }
 
 /// A path that is being opened.
 struct PendingPath {
-    /// What the thread's cache has for the path.
+    /// The file that the thread's cache has for the path.
     kept: Option<Arc<LogFile>>,
     lines: VecDeque<WaitingLine>,
 }
 
-/// A line that waits for its file.
+/// A line queued for its file.
 pub(super) struct WaitingLine {
-    /// The folder that must exist; `None` where it is known to.
+    /// The folder that must exist; `None` if it is known to exist.
     pub(super) root: Option<PathBuf>,
     pub(super) limits: Option<Arc<Limits>>,
     pub(super) line: Box<[u8]>,
     pub(super) note: Noted,
 }
 
-/// What the pool is asked: whether these folders exist, and if any of them does, the file at the
+/// A job of the pool: tests whether these folders exist, and if any does, opens the file at the
 /// path.
 struct Job {
     roots: Vec<PathBuf>,
-    /// Whether a line waits whose folder is known to exist.
+    /// Whether a line is queued whose folder is known to exist.
     wanted: bool,
     path: PathBuf,
     kept: Option<Arc<LogFile>>,
@@ -107,7 +107,8 @@ pub(super) fn test(root: &Path) -> io::Result<()> {
     }
 }
 
-/// Whether the folder exists, where that takes no disk because it was looked at a moment ago.
+/// Whether the folder exists, if the answer needs no disk access because it was tested a moment
+/// ago.
 pub(super) fn test_now(root: &Path) -> Option<io::Result<()>> {
     warm::may_look(root).then(|| test(root))
 }
@@ -117,7 +118,7 @@ pub(super) fn are_under_way(path: &Path) -> bool {
     OPENINGS.with_borrow(|openings| openings.by_path.contains_key(path))
 }
 
-/// Has a line wait behind those that wait already.
+/// Queues a line behind those that are queued already.
 pub(super) fn join(path: &Path, line: WaitingLine) {
     OPENINGS.with_borrow_mut(|openings| {
         if openings.waiting.saturating_add(line.line.len()) > WAITING_MAX {
@@ -131,7 +132,7 @@ pub(super) fn join(path: &Path, line: WaitingLine) {
     });
 }
 
-/// Has the pool open the file at this path; the line is the first that waits for it.
+/// Has the pool open the file at this path; the line is the first in its queue.
 pub(super) fn begin(path: &Path, kept: Option<Arc<LogFile>>, line: WaitingLine) {
     OPENINGS.with_borrow_mut(|openings| {
         let lines = VecDeque::new();
@@ -143,7 +144,7 @@ pub(super) fn begin(path: &Path, kept: Option<Arc<LogFile>>, line: WaitingLine) 
     engine::spawn(open(path.to_owned()));
 }
 
-/// Opens a file and writes what has come for it, until nothing has come meanwhile.
+/// Opens a file and writes its queued lines, until none have arrived meanwhile.
 async fn open(path: PathBuf) {
     while let Some(job) = next_job(&path) {
         let looked = engine::blocking(move || job.run()).await;
@@ -160,7 +161,7 @@ async fn open(path: PathBuf) {
     report(dropped);
 }
 
-/// Opens, on this thread, whatever is still being opened: the thread ends.
+/// Opens, on this thread, every file that is still being opened, because the thread ends.
 pub(crate) fn finish() {
     let first = || OPENINGS.with_borrow(|openings| openings.by_path.keys().next().cloned());
     while let Some(path) = first() {
@@ -181,8 +182,7 @@ fn report(lines_dropped: u64) {
     }
 }
 
-/// What is to be done for the lines that wait; `None` when there are none, and then the path is
-/// forgotten.
+/// The next job for the queued lines; `None` if there are none, in which case the path is removed.
 fn next_job(path: &Path) -> Option<Job> {
     OPENINGS.with_borrow_mut(|openings| {
         let opening = openings.by_path.get(path)?;
@@ -205,8 +205,8 @@ fn next_job(path: &Path) -> Option<Job> {
     })
 }
 
-/// Writes the lines that the answer is for, in order, up to one that came later with a root of its
-/// own.
+/// Writes the lines that the result covers, in order, up to the first that arrived later with a
+/// root of its own.
 fn settle(path: &Path, looked: Looked) {
     let Looked { roots, file } = looked;
     roots.keys().for_each(|root| warm::looked_at(root));
@@ -223,7 +223,7 @@ fn settle(path: &Path, looked: Looked) {
         match outcome {
             Ok(file) => {
                 if std::mem::replace(&mut used, true) {
-                    // The first was counted when it came.
+                    // The first line's lookup was counted when the line arrived.
                     look_up(path, line.limits.as_ref());
                 }
                 keep(path, line.limits.as_ref(), file);
@@ -237,7 +237,7 @@ fn settle(path: &Path, looked: Looked) {
     }
 }
 
-/// The next line that the answer is for: its root was tested, or the file `opened`.
+/// The next line that the result covers: its root was tested, or the file was `opened`.
 fn next_line(
     path: &Path,
     roots: &Map<PathBuf, io::Result<()>>,
@@ -258,7 +258,7 @@ fn next_line(
     })
 }
 
-/// A copy of an error, which `io::Error` itself cannot make.
+/// Copies an error; `io::Error` has no `Clone`.
 fn copy(error: &io::Error) -> io::Error {
     match error.raw_os_error() {
         Some(number) => io::Error::from_raw_os_error(number),

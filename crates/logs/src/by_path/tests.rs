@@ -1,4 +1,4 @@
-//! The cache of open logs, and lines that wait for a file that is opened elsewhere.
+//! Tests of the cache of open logs, and of lines queued for a file that the thread pool opens.
 
 use std::path::PathBuf;
 
@@ -21,7 +21,7 @@ fn cache(max: usize, uses_min: u64) -> Cache {
     }))
 }
 
-/// As [`append`] does it where everything is in memory.
+/// Opens a file as [`append`] does if everything is in memory.
 fn open(cache: &mut Cache, path: &Path, now: Instant) -> io::Result<Arc<LogFile>> {
     let kept = match cache.look_up(path, now) {
         CachedFile::Open(file) => return Ok(file),
@@ -119,7 +119,7 @@ fn a_file_that_stays_is_kept_when_it_is_checked() {
     std::fs::remove_dir_all(&folder).unwrap();
 }
 
-/// A thread with a loop, and an error log for what goes wrong.
+/// Runs a test on a thread with an event loop and an error log, and returns the log.
 fn run(folder: &Path, test: impl AsyncFnOnce(&dyn Fn() -> Noted)) -> String {
     let errors = Arc::new(LogFile::opened(&folder.join("error.log")).unwrap());
     let threshold = Threshold::new(Level::Error);
@@ -139,8 +139,8 @@ async fn opened(path: &Path) {
     }
 }
 
-/// A file that is not there yet is made by the pool: the line waits, and so do those behind it,
-/// whatever root they have.
+/// The pool creates a missing file: the line is queued, and so are later ones, whatever root they
+/// have.
 #[test]
 fn lines_wait_in_order_for_a_file_that_is_opened_elsewhere() {
     let folder = folder("log-openings");
@@ -152,7 +152,7 @@ fn lines_wait_in_order_for_a_file_that_is_opened_elsewhere() {
         append(Some(&other), &path, None, b"2\n", note).unwrap();
         append(Some(&folder), &path, None, b"3\n", note).unwrap();
         opened(&path).await;
-        // Now all of it is in memory.
+        // Now everything is in memory.
         append(Some(&other), &path, None, b"4\n", note).unwrap();
         assert!(!openings::are_under_way(&path));
     });
@@ -161,15 +161,15 @@ fn lines_wait_in_order_for_a_file_that_is_opened_elsewhere() {
     std::fs::remove_dir_all(&folder).unwrap();
 }
 
-/// A line of a request that was answered with a file below its root asks for nothing more than the
-/// log.
+/// A line of a request that was answered with a file below its root needs no test of the root.
 #[test]
 fn a_root_that_is_known_to_exist_is_not_asked_for() {
     let folder = folder("log-openings-known");
     let (missing, path) = (folder.join("missing"), folder.join("a.log"));
     let errors = run(&folder, async |note| {
         append(Some(&missing), &path, None, b"lost\n", note).unwrap();
-        // The answer to the line before is not for these: by then no file was wanted.
+        // The result of the previous line's job does not cover these lines: that job opened no
+        // file.
         engine::yield_now().await;
         append(None, &path, None, b"1\n", note).unwrap();
         append(Some(&missing), &path, None, b"lost\n", note).unwrap();
@@ -199,7 +199,7 @@ fn lines_that_wait_when_the_thread_ends_are_written() {
     std::fs::remove_dir_all(&folder).unwrap();
 }
 
-/// nginx's texts; the requests are told though they are over.
+/// nginx's texts; the reports describe the requests, which have ended.
 #[test]
 fn what_cannot_be_opened_elsewhere_is_told() {
     let folder = folder("log-openings-errors");
@@ -231,8 +231,8 @@ fn what_cannot_be_opened_elsewhere_is_told() {
     std::fs::remove_dir_all(&folder).unwrap();
 }
 
-/// A file in the cache takes no job, and one whose root was not looked at for long takes one
-/// without being opened again.
+/// A file in the cache needs no job. If its root was not tested for long, a job tests the root, and
+/// the file is not opened again.
 #[test]
 fn a_file_in_the_cache_is_appended_to_at_once() {
     let folder = folder("log-openings-cache");
@@ -249,7 +249,7 @@ fn a_file_in_the_cache_is_appended_to_at_once() {
         append("1\n").unwrap();
         append("2\n").unwrap();
         opened(&path).await;
-        // Two uses: it stays open.
+        // Two uses: the file stays open.
         let CachedFile::Open(kept) = look_up(&path, Some(&limits)) else {
             panic!("it is closed");
         };
