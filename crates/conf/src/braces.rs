@@ -1,18 +1,19 @@
-//! Which brace is probably meant where a file's braces do not match.
+//! Finds the brace that is probably missing or surplus, if a file's braces do not match.
 //!
-//! The end of the file, or the first directive that may not stand where it does, is where a missing
-//! or surplus brace shows, not where it is. Its place is guessed as a person would: a `}` that is
-//! indented unlike the line of its `{` is suspicious. Only asked when there is an error already.
+//! The error shows at the end of the file, or at the first directive in a wrong context, and not
+//! where the brace is missing or surplus. Indentation gives the probable place, as it would to a
+//! person: a `}` that is indented unlike the line of its `{` is suspicious. Used only after an
+//! error.
 
 use crate::lexer::{Lexer, Token};
 use crate::position::Position;
 
-/// What a look at the indentation has found.
+/// The suspicious places that the indentation shows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Suspects {
-    /// The directive whose block probably lacks its `}`: the one that closes it is indented less.
+    /// The directive whose block probably lacks its `}`: the `}` that closes it is indented less.
     pub(crate) unclosed: Option<Position>,
-    /// The `}` that is probably one too many: it is indented more than the block that it closes.
+    /// The probably surplus `}`: it is indented more than the block that it closes.
     pub(crate) surplus: Option<Position>,
     /// The directive of the innermost block that is open at the end.
     pub(crate) open_at_end: Option<Position>,
@@ -24,7 +25,7 @@ struct OpenBlock {
 }
 
 impl Suspects {
-    /// Looks at a file. The first suspect of each kind is kept.
+    /// Examines a file, and keeps the first suspect of each kind.
     pub(crate) fn of(text: &[u8], file: u32) -> Suspects {
         let mut lexer = Lexer::file(text, file);
         let mut open: Vec<OpenBlock> = Vec::new();
@@ -72,10 +73,10 @@ impl Suspects {
     }
 }
 
-/// How far a place is indented, if it is the first of its line. A tab counts as eight columns.
+/// The indentation of a position, if it is the first on its line. A tab counts as eight columns.
 fn indentation(text: &[u8], position: Position) -> Option<usize> {
     let before = text.get(..position.offset as usize)?;
-    // From the end, because a line may be very long.
+    // Searches backwards, because a line may be very long.
     let blanks = before.iter().rev().take_while(|byte| b" \t".contains(byte));
     let start = before.len() - blanks.count();
     let begins_line = start

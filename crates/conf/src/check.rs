@@ -1,5 +1,5 @@
-//! The pass over a tree that has been read: parses every value once, and finds duplicates, lines
-//! without effect, and modules that are not built in. The same for the defaults of a table.
+//! The check of a parsed tree: parses every value once, and finds duplicates, lines without effect,
+//! and modules that are not built in. Also the check of a table's defaults.
 
 use std::cell::RefCell;
 
@@ -14,7 +14,8 @@ use crate::setting::{Declared, Setter};
 use crate::spec::{BlockKind, Effect, Opens};
 use crate::tree::Tree;
 
-/// Checks every line that the table knows. Diagnostics come with the number of their line.
+/// Checks every line of a known directive. Each diagnostic comes with the sequence number of its
+/// line.
 pub(crate) fn values(tree: &Tree, registry: &Registry, found: &mut Vec<(u32, Diagnostic)>) {
     for scope in tree.scopes() {
         for group in scope
@@ -53,8 +54,8 @@ impl<'a> Check<'a, '_> {
         let are_blocks =
             spec.arity.block_kind() == BlockKind::Scope && spec.inherit.allows_several();
         if are_blocks || spec.repeatable {
-            // Blocks of the same name are no common value, and of values that are repeated one
-            // counts.
+            // Blocks of one name do not form a common value, and among repeated values only the
+            // last counts.
             self.lines.chunks(1).for_each(|line| self.parse(line));
         } else if spec.inherit.allows_several() {
             self.list();
@@ -71,7 +72,7 @@ impl<'a> Check<'a, '_> {
         }
     }
 
-    /// Several lines are one value, but each that is wrong is reported.
+    /// The lines form one value, but each wrong line is reported.
     fn list(&mut self) {
         let Some(fault) = self.parse_quietly(self.lines) else {
             return self.parse(self.lines);
@@ -111,7 +112,7 @@ impl<'a> Check<'a, '_> {
         }
     }
 
-    /// Parses lines, and reports warnings and the fault if there is one.
+    /// Parses lines, and reports warnings and the fault, if any.
     fn parse(&mut self, lines: &[&'a Line]) {
         let warnings = RefCell::new(Vec::new());
         let fault = self.attempt(lines, Some(&warnings));
@@ -148,7 +149,7 @@ impl<'a> Check<'a, '_> {
             .map(|fault| fault.or_at(first.position))
     }
 
-    /// Adds a diagnostic to those of the line that it is about.
+    /// Adds a diagnostic at the line that it is about.
     fn report(&mut self, diagnostic: Diagnostic) {
         let position = diagnostic.position;
         let about = |line: &&'a Line| {
@@ -156,7 +157,7 @@ impl<'a> Check<'a, '_> {
                 |one: Position| (one.file, one.line) == (line.position.file, line.position.line);
             position.is_some_and(same)
         };
-        // What is wrong with a row comes behind what is wrong with the text before it.
+        // Errors in a row follow those in the text before it.
         let with_rows = |line: &&'a Line| {
             let rows = match &line.block {
                 Some(Block::Free(rows)) => rows.as_slice(),
@@ -170,7 +171,8 @@ impl<'a> Check<'a, '_> {
             position.is_some_and(before)
         };
         let before = self.lines.iter().flat_map(with_rows).filter(is_before);
-        // Of a file that is read several times the first; the last of equal ones would be taken.
+        // For a file that is read several times, the first reading; `max_by_key` would take the
+        // last of equal keys.
         let line = before.rev().max_by_key(|line| line.position.offset);
         let line = line.or(self.lines.iter().copied().find(about));
         let line = line.or(self.lines.first().copied());
@@ -195,8 +197,8 @@ fn modules(root: ScopeRef<'_>, registry: &Registry, found: &mut Vec<(u32, Diagno
 }
 
 impl Registry {
-    /// What is wrong with the declarations themselves, for a test of the program: names declared
-    /// twice for one context, defaults that their own directive refuses, missing contexts or prose.
+    /// Errors in the declarations themselves, for a test of the program: names declared twice for
+    /// one context, defaults that their own directive refuses, missing contexts or prose.
     #[must_use]
     pub fn faults(&self) -> Vec<String> {
         let mut faults: Vec<String> = self
@@ -219,7 +221,7 @@ impl Registry {
     }
 }
 
-/// What is wrong with one declaration.
+/// The errors in one declaration.
 fn declaration(declared: &'static dyn Declared) -> Vec<String> {
     let spec = declared.spec();
     let mut faults = Vec::new();

@@ -1,5 +1,5 @@
-//! Contexts: the kinds of blocks in which a directive may stand. Which directive opens which, its
-//! declaration says ([`crate::Setting::opens`]).
+//! Contexts: the kinds of blocks in which a directive may appear. A directive's declaration says
+//! which context its block has ([`crate::Setting::opens`]).
 
 use std::fmt;
 use std::ops::BitOr;

@@ -1,8 +1,8 @@
-//! What is said about a configuration: errors, warnings, notices.
+//! Messages about a configuration: errors, warnings, notices.
 //!
-//! The text of a [`Diagnostic`] is nginx's, so that people and scripts which know nginx's messages
-//! know ours. What nginx does not tell (the nearest known name, the exact place) stands in lines of
-//! its own after it: see [`Diagnostic::render`].
+//! The text of a [`Diagnostic`] is nginx's, so that people and scripts that know nginx's messages
+//! know Tidegate's. Details that nginx does not give (the nearest known name, the exact place)
+//! follow on lines of their own: see [`Diagnostic::render`].
 
 use std::fmt;
 use std::fmt::Write as _;
@@ -11,19 +11,19 @@ use crate::line::Word;
 use crate::position::Position;
 use crate::source::SourceFile;
 
-/// How grave a diagnostic is, the gravest first.
+/// The severity of a diagnostic, the most severe first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Level {
     /// The configuration cannot be used.
     Emerg,
-    /// It can be used, but is likely not what was meant.
+    /// The configuration can be used, but is probably not what was meant.
     Warn,
-    /// Something worth knowing, such as a directive that has no effect here.
+    /// Useful to know, such as a directive without effect.
     Notice,
 }
 
 impl Level {
-    /// The name as it stands in brackets in a log line.
+    /// The name in the brackets of a log line.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -33,7 +33,7 @@ impl Level {
         }
     }
 
-    /// Its colour on a terminal, for [`Style::paint`].
+    /// The colour on a terminal, for [`Style::paint`].
     #[must_use]
     pub fn colour(self) -> &'static str {
         match self {
@@ -56,45 +56,46 @@ impl From<Level> for base::level::Level {
 
 /// One message about the configuration.
 ///
-/// Shown by `{}` it is nginx's one line, `unknown directive "x" in FILE:LINE`; by `{:#}` the hint
-/// follows in a second line.
+/// `{}` formats nginx's one line, `unknown directive "x" in FILE:LINE`; `{:#}` adds the hint on a
+/// second line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Diagnostic {
-    /// How grave it is.
+    /// The severity.
     pub level: Level,
     /// The text, without the place.
     pub message: String,
-    /// What it is about.
+    /// The place that the diagnostic is about.
     pub position: Option<Position>,
     /// What would have worked.
     pub hint: Option<String>,
-    /// Another place that has to do with it.
+    /// A related place.
     pub related: Option<Box<Related>>,
-    /// What the configuration refers to and does not define.
+    /// A name that the configuration refers to and does not define.
     pub missing: Option<Box<Missing>>,
-    /// Whether nginx finds it at the line, while it reads, though here it was found later: it comes
-    /// before errors of lines that follow.
+    /// Whether nginx finds the problem while it parses the line, although Tidegate finds it later:
+    /// the diagnostic is shown before errors of later lines.
     pub while_reading: bool,
-    /// Of several with this text one is shown, which names the places of the others.
+    /// Whether only the first of several diagnostics with this text is shown, with the places of
+    /// the others.
     pub once: bool,
 }
 
-/// What a configuration refers to and does not define. Where a line that might have defined it is
-/// broken, its error only follows from that one, and is not shown.
+/// A name that a configuration refers to and does not define. If a line that might have defined it
+/// is broken, the error about the name only follows from that line's error, and is not shown.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Missing {
-    /// The name of the missing name.
+    /// The missing name.
     pub name: Box<str>,
     /// The directives that define such names.
     pub definers: &'static [&'static str],
 }
 
-/// A second place of a message, such as where the block was opened that is not closed.
+/// A second place in a message, such as the beginning of a block that is not closed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Related {
-    /// The place of the related place.
+    /// The related place.
     pub position: Position,
-    /// What is there, in a few words.
+    /// A short description of that place.
     pub label: &'static str,
 }
 
@@ -142,14 +143,15 @@ impl Diagnostic {
         }
     }
 
-    /// The message for a person: nginx's line, then the place in the source with a caret below it,
-    /// then the hint. Ends with a line feed. A notice shows no source: nothing in it is wrong.
+    /// The message for a person: nginx's line, then the source line with carets below the word,
+    /// then the hint. Ends with a line feed. A notice shows no source line, because nothing in it
+    /// is wrong.
     #[must_use]
     pub fn render(&self, sources: &[SourceFile]) -> String {
         format!("{self}\n{}", self.explanation(sources, Style::Plain))
     }
 
-    /// What [`Diagnostic::render`] has below the first line.
+    /// The part of [`Diagnostic::render`] below the first line.
     #[must_use]
     pub fn explanation(&self, sources: &[SourceFile], style: Style) -> String {
         let mut text = String::new();
@@ -176,10 +178,10 @@ impl Diagnostic {
     }
 }
 
-/// Whether a text is for a terminal that shows colours.
+/// Whether a text is shown with colours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Style {
-    /// For a file, a pipe, or a person who wants no colours.
+    /// For a file, a pipe, or a user who wants no colours.
     Plain,
     /// With the control sequences of ECMA-48 (SGR).
     Coloured,
@@ -191,7 +193,7 @@ impl Style {
     /// The colour of `hint:`.
     pub const HINT: &'static str = "36";
 
-    /// A part of a text in a colour, by the parameters of its SGR sequence.
+    /// A text in a colour, given as the parameters of an SGR sequence.
     #[must_use]
     pub fn paint(self, colour: &str, text: &str) -> String {
         match self {
@@ -201,7 +203,7 @@ impl Style {
     }
 }
 
-/// The longest part of a line that an excerpt shows, in bytes.
+/// Maximum length of the part of a line that an excerpt shows, in bytes.
 const EXCERPT_LENGTH_MAX: usize = 160;
 
 /// Appends the source line around a position, with carets below the word.
@@ -223,7 +225,7 @@ fn excerpt(
         .unwrap_or_default();
     let line_number = 1 + memchr::memchr_iter(b'\n', before).count();
     let column = 1 + before_in_line.len();
-    // A line too long to show begins at the word.
+    // The excerpt of a long line begins at the word.
     let shown_before = if before_in_line.len() + 20 > EXCERPT_LENGTH_MAX {
         &[][..]
     } else {
@@ -255,7 +257,7 @@ fn excerpt(
     let _ = writeln!(out, " {gutter} {bar} {indent}{carets}{gap}{label}");
 }
 
-/// The word that a text begins with.
+/// The word at the beginning of a text.
 fn word_at(text: &[u8]) -> &[u8] {
     let end = match text.split_first() {
         Some((quote @ (b'"' | b'\''), rest)) => memchr::memchr(*quote, rest).map(|at| at + 2),
@@ -274,7 +276,7 @@ fn word_at(text: &[u8]) -> &[u8] {
 pub struct Fault {
     /// The text, in nginx's words where nginx has the same error.
     pub message: String,
-    /// What it is about; where that is missing, the directive's own position is taken.
+    /// The place of the error; if absent, the directive's own position.
     pub position: Option<Position>,
     /// What would have worked.
     pub hint: Option<String>,

@@ -1,5 +1,5 @@
-//! Directives that the table does not have and another program has: reported once for each module
-//! and file, with how many there are.
+//! Directives that Tidegate does not have and another program has: reported once per module and
+//! file, with their number.
 
 use base::hash::Map;
 
@@ -11,7 +11,7 @@ use crate::registry::ForeignName;
 /// How many names a hint shows.
 const NAMES_MAX: usize = 12;
 
-/// What was met of such directives.
+/// The foreign directives met so far.
 #[derive(Debug, Default)]
 pub(crate) struct Elsewhere {
     met: Vec<Met>,
@@ -22,12 +22,12 @@ struct Met {
     known: ForeignName,
     name: Box<str>,
     position: Position,
-    /// The index of its error among what was found.
+    /// The index of the directive's error in the list of diagnostics.
     index: usize,
 }
 
 impl Elsewhere {
-    /// Takes note of a directive whose error is about to be reported at `index`.
+    /// Records a directive whose error is about to be reported at `index`.
     pub(crate) fn add(&mut self, known: ForeignName, name: &Word, index: usize) {
         self.met.push(Met {
             known,
@@ -37,8 +37,8 @@ impl Elsewhere {
         });
     }
 
-    /// Says in the first error of each module and file what else there is; returns the indices of
-    /// the others, which are not to be shown.
+    /// Adds the other directives to the first error of each module and file; returns the indices of
+    /// their errors, which are not shown.
     pub(crate) fn sum_up(self, found: &mut [(u32, Diagnostic)]) -> Vec<usize> {
         let mut groups: Vec<Vec<Met>> = Vec::new();
         let mut by_module: Map<(&'static str, u32), usize> = Map::default();

@@ -1,20 +1,20 @@
-//! Configurations that show directives at work, for the pages of the manual.
+//! Example configurations for the manual pages.
 //!
-//! The texts are whole configurations, so that a test can put them to `-t` as they stand.
+//! The texts are complete configurations, so that a test can run `-t` on each.
 
-/// A whole configuration, and in a sentence what it does.
+/// A complete configuration, and one sentence about it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Example {
-    /// A sentence.
+    /// The sentence.
     pub title: &'static str,
-    /// What stands in the configuration file.
+    /// The content of the configuration file.
     pub text: &'static str,
 }
 
-/// Blocks beside `http` that have directives of the same names.
+/// Blocks other than `http` with directives of the same names.
 pub(crate) const BLOCKS: [&str; 2] = ["stream", "memcached"];
 
-/// What an example begins with, in front of its title.
+/// Precedes the title of an example.
 const MARK: &str = "#: ";
 
 /// The examples of a file, in which each begins with a line `#: TITLE`.
@@ -34,12 +34,12 @@ pub fn read(file: &'static str) -> impl Iterator<Item = Example> {
 }
 
 impl Example {
-    /// Whether it has the directive.
+    /// Whether the example uses the directive.
     pub(crate) fn shows(&self, name: &str) -> bool {
         names(self.text).any(|known| known == name)
     }
 
-    /// The one of [`BLOCKS`] that it is about, if it is about one.
+    /// The member of [`BLOCKS`] that the example uses, if any.
     pub(crate) fn block(&self) -> Option<&'static str> {
         BLOCKS.into_iter().find(|block| self.shows(block))
     }

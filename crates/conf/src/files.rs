@@ -1,8 +1,8 @@
-//! Where configuration files, and the addresses of the hosts in them, come from: the system, or a
-//! record of an earlier reading.
+//! Sources of configuration files and of host addresses: the system, or a recording of an earlier
+//! read.
 //!
-//! The master reads through a [`Recorder`] and hands the [`Recording`] to the worker process, which
-//! reads the very same texts from a [`Sealed`], touches no file and asks no name server.
+//! The master reads through a [`Recorder`] and passes the [`Recording`] to the worker process,
+//! which reads the same texts from a [`Sealed`], without access to files or name servers.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -16,31 +16,31 @@ use base::hash::Map;
 
 use crate::glob;
 
-/// A source of configuration files, and of the addresses of the hosts that they name.
+/// A source of configuration files, and of the addresses of the hosts in them.
 pub trait Files {
     /// The content of a file.
     ///
     /// # Errors
-    /// As the system has it.
+    /// Those of the system.
     fn read(&self, path: &Path) -> io::Result<Vec<u8>>;
 
-    /// The content of a file for a reader who is content with what the last reading found, as long
-    /// as the file seems to be the same. Where nothing is kept, this is [`read`](Files::read).
+    /// The content of a file, or the content from the last reading if the file seems unchanged.
+    /// Without a stored reading, the same as [`read`](Files::read).
     ///
     /// # Errors
-    /// As the system has it.
+    /// Those of the system.
     fn read_unchanged(&self, path: &Path) -> io::Result<Vec<u8>> {
         self.read(path)
     }
 
-    /// The paths that a pattern of `glob(7)` fits, in the order of their bytes.
+    /// The paths that match a pattern of `glob(7)`, sorted by bytes.
     ///
     /// # Errors
-    /// None for directories that are missing or may not be read: they hold nothing that fits.
+    /// None for directories that are missing or unreadable: nothing in them matches.
     fn glob(&self, pattern: &Path) -> io::Result<Vec<PathBuf>>;
 
-    /// The addresses of a host's name, each once, in the order in which the system has them. `None`
-    /// where there is none, or where no name server tells.
+    /// The addresses of a host name, each once, in the system's order. `None` if there are none, or
+    /// if no name server answers.
     fn addresses(&self, host: &str) -> Option<Vec<IpAddr>>;
 }
 
@@ -80,7 +80,7 @@ impl<F: Files + ?Sized> Files for &F {
     }
 }
 
-/// The file system, and the system's own way to look names up.
+/// The file system, and the system's resolver.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Disk;
 
@@ -104,7 +104,7 @@ impl Files for Disk {
     }
 }
 
-/// Reads everything anew for every caller.
+/// Ignores stored readings: every caller reads the file again.
 #[derive(Clone, Copy, Debug)]
 pub struct Anew<F>(pub F);
 
@@ -130,7 +130,7 @@ impl<F: Files> Files for Anew<F> {
 #[derive(Debug, Default)]
 pub struct StandIns<F> {
     files: F,
-    /// How many names have been asked for.
+    /// Number of names that were looked up.
     count: Cell<u64>,
 }
 
@@ -175,7 +175,7 @@ pub struct MissingHosts<F> {
 }
 
 impl<F: Files> MissingHosts<F> {
-    /// Reads the files of `files`, and asks it for addresses first.
+    /// Reads the files of `files`, and resolves with it first.
     pub fn new(files: F) -> MissingHosts<F> {
         MissingHosts {
             files,
@@ -183,7 +183,7 @@ impl<F: Files> MissingHosts<F> {
         }
     }
 
-    /// The names that had no address, in the order in which they were asked for.
+    /// The names without an address, in the order of their lookups.
     pub fn names(&self) -> Vec<String> {
         let missing = self.missing.lock();
         missing.unwrap_or_else(PoisonError::into_inner).clone()
@@ -203,8 +203,8 @@ impl<F: Files> Files for MissingHosts<F> {
         self.files.glob(pattern)
     }
 
-    /// The stand-ins are multicast addresses of examples (RFC 5771): the kernel refuses to connect
-    /// to them at once.
+    /// The stand-ins are multicast addresses of the documentation range (RFC 5771): the kernel
+    /// refuses to connect to them at once.
     fn addresses(&self, host: &str) -> Option<Vec<IpAddr>> {
         if let Some(found) = self.files.addresses(host) {
             return Some(found);
@@ -216,14 +216,14 @@ impl<F: Files> Files for MissingHosts<F> {
             missing.push(host.to_owned());
             missing.len() - 1
         });
-        // As long as there are no more than 254, no two names seem to be one host.
+        // Up to 254 names get distinct addresses.
         let last = u8::try_from(1 + at % 254).unwrap_or(1);
         Some(vec![IpAddr::V4(Ipv4Addr::new(233, 252, 0, last))])
     }
 }
 
-/// Files that the last reading of a configuration has found. A file is the same as long as its
-/// inode and the second of its last change are, which is how nginx decides it.
+/// The files found by the last reading of a configuration. A file is considered unchanged if its
+/// inode and the second of its last modification are the same, which is nginx's rule.
 #[derive(Debug)]
 pub struct LastReading(Mutex<Readings>);
 
@@ -256,16 +256,17 @@ impl LastReading {
         }))
     }
 
-    /// What has been read until now is the last reading. What that has not asked for is forgotten.
+    /// Makes the files read so far the last reading. Files that the reading before did not request
+    /// are removed.
     pub fn begin(&self) {
         let mut readings = self.lock();
         readings.last = std::mem::take(&mut readings.current);
     }
 
-    /// The content of a file of the disk, which is read only if it seems to have changed.
+    /// The content of a file on disk, which is read only if it seems to have changed.
     ///
     /// # Errors
-    /// As the system has it.
+    /// Those of the system.
     pub fn read(&self, path: &Path) -> io::Result<Vec<u8>> {
         let found = std::fs::metadata(path)?;
         if !found.is_file() {
@@ -296,26 +297,25 @@ impl LastReading {
     }
 }
 
-/// Everything that was read: what a [`Sealed`] answers from.
+/// Everything that was read: the content of a [`Sealed`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Recording {
     /// Files with their contents, each path once, in the order of reading.
     pub files: Vec<(PathBuf, Vec<u8>)>,
-    /// Patterns with the paths that they fitted.
+    /// Patterns with the paths that matched.
     pub globs: Vec<(PathBuf, Vec<PathBuf>)>,
-    /// Names of hosts with the addresses that they had, each once; those without any are not among
-    /// them.
+    /// Host names with their addresses, each once, without the names that have none.
     pub hosts: Vec<(String, Vec<IpAddr>)>,
 }
 
-/// Reads through to other files and remembers what it got.
+/// Reads from another source and records the results.
 ///
-/// A path is read once, and a name looked up once: a second caller gets the same, so that a
-/// recording never disagrees with what was made from it.
+/// Each path is read once, and each name is resolved once: later callers get the recorded result,
+/// so that a recording always agrees with what was made from it.
 #[derive(Debug, Default)]
 pub struct Recorder<F> {
     files: F,
-    /// Addresses that are known without asking.
+    /// Addresses that are known without a lookup.
     known: Map<String, Vec<IpAddr>>,
     record: RefCell<Record>,
 }
@@ -326,7 +326,7 @@ struct Record {
     /// Indexes into the recording.
     files: Map<PathBuf, usize>,
     globs: Map<PathBuf, usize>,
-    /// Every name that was asked for; nothing for those that have no address.
+    /// Every name that was looked up; `None` for those without an address.
     hosts: Map<String, Option<Vec<IpAddr>>>,
 }
 
@@ -336,7 +336,7 @@ impl<F: Files> Recorder<F> {
         Recorder::knowing(files, [])
     }
 
-    /// Records what is read from `files`, which is not asked for the hosts that are known.
+    /// Records what is read from `files`, except that known hosts are not looked up.
     pub fn knowing(
         files: F,
         hosts: impl IntoIterator<Item = (String, Vec<IpAddr>)>,
@@ -422,7 +422,7 @@ impl<F: Files> Files for Recorder<F> {
     }
 }
 
-/// Files as they were when they were recorded; nothing else exists.
+/// Files as recorded; nothing else exists.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Sealed {
     files: Map<PathBuf, Vec<u8>>,
@@ -431,7 +431,7 @@ pub struct Sealed {
 }
 
 impl Sealed {
-    /// Answers from a recording.
+    /// A source backed by a recording.
     #[must_use]
     pub fn new(recording: Recording) -> Sealed {
         Sealed {

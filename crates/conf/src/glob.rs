@@ -1,8 +1,8 @@
-//! File name patterns as C's `glob()` has them, which nginx's `include` takes: `*`, `?`, `[a-z]`,
-//! `[!a-z]`, and `\` before a byte that shall mean itself.
+//! File name patterns of C's `glob()`, which nginx's `include` accepts: `*`, `?`, `[a-z]`,
+//! `[!a-z]`, and `\` to escape a byte.
 //!
-//! A wildcard does not fit `/`, nor a `.` at the beginning of a name. Named classes (`[[:alpha:]]`)
-//! and equivalence classes are not known; braces and `~` are not either, as in nginx.
+//! A wildcard matches neither `/` nor a `.` at the beginning of a name. Character classes
+//! (`[[:alpha:]]`) and equivalence classes are not supported; nor, as in nginx, are braces and `~`.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -13,7 +13,7 @@ pub(crate) fn is_pattern(path: &[u8]) -> bool {
     memchr::memchr3(b'*', b'?', b'[', path).is_some()
 }
 
-/// The paths that a pattern fits, sorted by their bytes.
+/// The paths that match a pattern, sorted by bytes.
 pub(crate) fn expand(pattern: &Path) -> Vec<PathBuf> {
     let pattern = pattern.as_os_str().as_bytes();
     let root: &[u8] = if pattern.starts_with(b"/") { b"/" } else { b"" };
@@ -76,13 +76,13 @@ fn unescape(part: &[u8]) -> Vec<u8> {
     part.iter().copied().filter(|byte| keep(byte)).collect()
 }
 
-/// Whether a pattern fits a whole name.
+/// Whether a pattern matches a whole name.
 fn fits(pattern: &[u8], name: &[u8]) -> bool {
     if name.starts_with(b".") && !pattern.starts_with(b".") && !pattern.starts_with(b"\\.") {
         return false;
     }
     let (mut pattern, mut name) = (pattern, name);
-    // Where to go on when the rest does not fit: the last star takes one more byte.
+    // Where to continue after a mismatch: the last star then matches one more byte.
     let mut retry: Option<(&[u8], &[u8])> = None;
     loop {
         let step = match pattern.split_first() {
@@ -108,13 +108,13 @@ fn fits(pattern: &[u8], name: &[u8]) -> bool {
     }
 }
 
-/// Fits the first element of a pattern to a byte; returns the rest of the pattern.
+/// Matches the first element of a pattern with a byte; returns the rest of the pattern.
 fn one(pattern: &[u8], byte: u8) -> Option<&[u8]> {
     match pattern {
         [b'?', after @ ..] => Some(after),
         [b'[', after @ ..] => match set(after, byte) {
             Some((contained, after)) => contained.then_some(after),
-            // Without `]` the bracket means itself.
+            // Without `]`, the bracket is literal.
             None => (byte == b'[').then_some(after),
         },
         [b'\\', literal, after @ ..] | [literal, after @ ..] => (*literal == byte).then_some(after),

@@ -1,4 +1,4 @@
-//! Hints about slips of the hand: a `;` or a space that is missing, quotation marks of prose.
+//! Hints about typing errors: a missing `;` or space, typographic quotation marks.
 //!
 //! Used for messages only, after an error; nothing here decides what a configuration means.
 
@@ -7,8 +7,8 @@ use crate::position::Position;
 use crate::registry::Registry;
 use crate::source::SourceFile;
 
-/// Where an argument is refused that is the first word of its line and a directive's name, the line
-/// before lacks its `;`.
+/// If a refused argument is the first word of its line and a directive's name, the line before it
+/// lacks its `;`.
 pub(crate) fn at_semicolon(found: &mut Diagnostic, sources: &[SourceFile], registry: &Registry) {
     let Some(position) = found.position.filter(|_| found.hint.is_none()) else {
         return;
@@ -45,7 +45,7 @@ pub(crate) fn at_semicolon(found: &mut Diagnostic, sources: &[SourceFile], regis
     }
 }
 
-/// Where an error is about a line with quotation marks of prose, they may be the reason.
+/// If an error is about a line with typographic quotation marks, they may be the reason.
 pub(crate) fn at_curly_quotes(found: &mut Diagnostic, sources: &[SourceFile]) {
     let is_error = found.level == Level::Emerg && found.hint.is_none();
     let Some(position) = found.position.filter(|_| is_error) else {
@@ -69,7 +69,7 @@ pub(crate) fn at_curly_quotes(found: &mut Diagnostic, sources: &[SourceFile]) {
     }
 }
 
-/// What to write for quotation marks of prose.
+/// What to write in the place of typographic quotation marks.
 pub(crate) const STRAIGHT_QUOTES: &str = "only \" and ' hold words together";
 
 /// Whether a text begins with one of `“”„‘’‚«»`.
@@ -78,7 +78,7 @@ pub(crate) fn begins_with_curly_quote(text: &[u8]) -> bool {
     quotes.any(|quote| text.starts_with(quote.as_bytes()))
 }
 
-/// The directive that a word is, if a space were not missing after its name: `if($x)`,
+/// The directive whose name begins this word, if a space after the name is missing: `if($x)`,
 /// `location/x`.
 pub(crate) fn glued_name(word: &[u8]) -> Option<&'static str> {
     let begins = |name: &str, marks: &[u8]| {

@@ -1,9 +1,9 @@
 //! From bytes to words: the rules of nginx's `ngx_conf_read_token()`.
 //!
-//! A word ends at white space, `;` or `{`; quotes hold it together; `\` keeps the next byte from
-//! meaning anything; `${` does not begin a block; `#` at the start of a word begins a comment.
-//! Bytes need not be UTF-8. After an error the lexer can go on behind the broken directive, so that
-//! one run finds every error. What the words mean is not known here.
+//! A word ends at white space, `;` or `{`; quotes keep it together; `\` escapes the next byte; `${`
+//! does not begin a block; `#` at the start of a word begins a comment. Bytes need not be UTF-8.
+//! After an error the lexer can continue after the broken directive, so that one run finds every
+//! error. The lexer does not know the meaning of words.
 
 use std::borrow::Cow;
 
@@ -11,17 +11,17 @@ use crate::diagnostic::Fault;
 use crate::line::Word;
 use crate::position::Position;
 
-/// The longest word (and comment) in a file, in bytes as written: nginx's buffer. A longer one is
-/// refused, because what is that long is a quote that was never closed.
+/// Maximum length of a word or comment in a file, in bytes as written: nginx's buffer size. A
+/// longer word is refused, because it is usually an unclosed quote.
 pub(crate) const WORD_LENGTH_MAX: usize = 4096;
 
-/// How much of an overlong word the error shows.
+/// Length of the part of an overlong word that the error shows.
 const SHOWN_OF_LONG_WORD: usize = 10;
 
-/// A UTF-8 byte order mark. nginx takes it for a part of the first directive's name.
+/// A UTF-8 byte order mark, which nginx takes for a part of the first directive's name.
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
-/// What the lexer finds.
+/// A token of the lexer.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Token {
     /// A directive: its words, at least one.
@@ -38,15 +38,15 @@ pub(crate) enum Token {
 pub(crate) struct Lexer<'a> {
     text: &'a [u8],
     at: usize,
-    /// Where the word or comment began that is being read.
+    /// Offset at which the current word or comment begins.
     start: usize,
     line: u32,
     file: u32,
-    /// A file, as opposed to a `-g` option.
+    /// Whether the text is a file, rather than a `-g` option.
     is_file: bool,
-    /// The end was reached in the middle of something, and that was reported.
+    /// Whether the text ended within a directive or block, and that was reported.
     cut_short: bool,
-    /// Behind the line of a quote that was probably not closed: reading goes on there.
+    /// The offset after the line of a quote that was probably not closed, where reading continues.
     resume: Option<usize>,
 }
 
@@ -121,7 +121,7 @@ impl<'a> Lexer<'a> {
         self.text.get(self.at.checked_sub(1)?).copied()
     }
 
-    /// Goes back to an offset that was passed already, to read from there anew.
+    /// Goes back to an earlier offset, to read again from there.
     pub(crate) fn rewind(&mut self, offset: usize) {
         let again = self.text.get(offset..self.at).unwrap_or_default();
         if self.is_file {
@@ -133,7 +133,7 @@ impl<'a> Lexer<'a> {
         self.cut_short = false;
     }
 
-    /// Whether the end was reached in the middle of a directive or block and that was reported.
+    /// Whether the text ended within a directive or block, and that was reported.
     pub(crate) fn was_cut_short(&self) -> bool {
         self.cut_short
     }
@@ -144,7 +144,7 @@ impl<'a> Lexer<'a> {
         self.fault("unexpected end of file, expecting \"}\"")
     }
 
-    /// The next directive, block end, or the end.
+    /// The next directive, the end of a block, or the end of the text.
     pub(crate) fn next(&mut self) -> Result<Token, Fault> {
         let mut words = Vec::new();
         self.start = self.at;
@@ -162,7 +162,7 @@ impl<'a> Lexer<'a> {
                 b'}' if words.is_empty() => return Ok(Token::BlockEnd),
                 b'}' => {
                     let fault = self.unexpected(byte);
-                    // The `;` before it is missing; the block ends here all the same.
+                    // The `;` before the `}` is missing; the block ends here nevertheless.
                     self.at -= 1;
                     return Err(missing_semicolon(fault, &words));
                 }
@@ -185,13 +185,13 @@ impl<'a> Lexer<'a> {
         }
     }
 
-    /// Goes on behind a directive that [`Lexer::next`] has refused.
+    /// Continues after a directive that [`Lexer::next`] has refused.
     pub(crate) fn recover(&mut self) {
         if let Some(offset) = self.resume.take() {
             self.rewind(offset);
             return self.skip_quoted_lines();
         }
-        // What ended the broken directive already needs no search.
+        // If the end of the broken directive has been read, no search is needed.
         let last = self
             .at
             .checked_sub(1)
@@ -214,7 +214,8 @@ impl<'a> Lexer<'a> {
         }
     }
 
-    /// Skips lines that begin with a quote: no directive does, the ones before it go on in them.
+    /// Skips lines that begin with a quote: no directive does, so they continue a directive before
+    /// them.
     fn skip_quoted_lines(&mut self) {
         loop {
             let rest = self.text.get(self.at..).unwrap_or_default();
@@ -229,8 +230,8 @@ impl<'a> Lexer<'a> {
         }
     }
 
-    /// Goes on behind the end of a block whose `{` was read. Errors in it are not looked for: what
-    /// an unknown block holds may follow other rules. Only its end is missed.
+    /// Skips to the end of a block whose `{` has been read. Errors within are not reported, since
+    /// an unknown block may follow other rules; only a missing end is.
     pub(crate) fn skip_block(&mut self) {
         let mut depth = 1_usize;
         while depth > 0 {
@@ -250,7 +251,7 @@ impl<'a> Lexer<'a> {
         }
     }
 
-    /// The end of the text, if it may be here.
+    /// The end of the text, if the text may end here.
     fn end(&mut self, words: &[Word]) -> Result<Token, Fault> {
         if words.is_empty() {
             Ok(Token::End)
@@ -347,13 +348,13 @@ impl<'a> Lexer<'a> {
             b' ' | b'\t' | b'\r' | b'\n' => Ok(None),
             end @ (b';' | b'{') => Ok(Some(end)),
             b')' => {
-                // `if ($a = "b")`: the bracket is a word of its own.
+                // `if ($a = "b")`: the closing parenthesis is a word of its own.
                 self.at -= 1;
                 Ok(None)
             }
             byte => {
                 let fault = self.unexpected(byte);
-                // The `;` is missing; the block ends here all the same.
+                // The `;` is missing; the block ends here nevertheless.
                 self.at -= usize::from(byte == b'}');
                 if self.read_since(self.start).contains(&b'\n') {
                     Err(self.in_quotes(fault, "the quoted text begins here"))
@@ -364,14 +365,14 @@ impl<'a> Lexer<'a> {
         }
     }
 
-    /// A fault that comes of the quote before `start`: text that should have been outside of it was
-    /// within, so reading goes on behind its line.
+    /// A fault caused by the quote before `start`: text that belongs outside the quotes was read as
+    /// inside, so reading continues after that line.
     fn in_quotes(&mut self, fault: Fault, label: &'static str) -> Fault {
         self.resume = self.next_line();
         fault.with_related(self.position_at(self.start.saturating_sub(1)), label)
     }
 
-    /// The line after the one that the current word begins on.
+    /// The line after the one on which the current word begins.
     fn next_line(&self) -> Option<usize> {
         let word = self.read_since(self.start);
         memchr::memchr(b'\n', word).map(|at| self.start + at + 1)
@@ -395,7 +396,7 @@ impl<'a> Lexer<'a> {
         }
     }
 
-    /// The next byte, unless the word that it belongs to is too long.
+    /// The next byte, unless its word is too long.
     fn take(&mut self) -> Result<Option<u8>, Fault> {
         let Some(&byte) = self.text.get(self.at) else {
             return Ok(None);
@@ -408,7 +409,7 @@ impl<'a> Lexer<'a> {
         Ok(Some(byte))
     }
 
-    /// The next byte, whatever it belongs to.
+    /// The next byte, without a length check.
     fn skip_byte(&mut self) -> Option<u8> {
         self.start = self.at;
         self.take().ok().flatten()
@@ -445,7 +446,7 @@ impl<'a> Lexer<'a> {
         }
     }
 
-    /// The error of a byte that may not be here.
+    /// The error of an unexpected byte.
     pub(crate) fn unexpected(&self, byte: u8) -> Fault {
         let text = String::from_utf8_lossy(&[byte]).into_owned();
         self.fault(&format!("unexpected \"{text}\""))
@@ -460,8 +461,8 @@ impl<'a> Lexer<'a> {
     }
 }
 
-/// The rows of a text that is not part of any file, such as a default: directives' words without
-/// blocks. What is broken is left out.
+/// The rows of a text outside of any file, such as a default: words of directives without blocks.
+/// Malformed rows are omitted.
 pub(crate) fn rows(text: &[u8]) -> Vec<Vec<Word>> {
     let mut text = text.to_vec();
     text.push(b';');
@@ -485,7 +486,7 @@ fn missing_semicolon(fault: Fault, words: &[Word]) -> Fault {
     }
 }
 
-/// Resolves `\"`, `\'`, `\\`, `\t`, `\r` and `\n`; any other `\` stays.
+/// Resolves `\"`, `\'`, `\\`, `\t`, `\r` and `\n`; any other `\` is kept.
 fn unescape(raw: &[u8]) -> Cow<'_, [u8]> {
     let Some(first) = memchr::memchr(b'\\', raw) else {
         return Cow::Borrowed(raw);

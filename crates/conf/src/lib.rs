@@ -1,9 +1,8 @@
 //! nginx's configuration language: lexer, tree, directive table, inheritance.
 //!
 //! This crate knows no directive. A program declares its directives as [`Setting`]s, puts them into
-//! a [`Registry`], has a configuration read by [`load`], and asks each scope of the [`Tree`] for
-//! values. What one file with errors is to a person, is all of its errors at once: see
-//! [`Diagnostic`].
+//! a [`Registry`], reads a configuration with [`load`], and asks each scope of the [`Tree`] for
+//! values. One run reports all errors of a configuration: see [`Diagnostic`].
 //!
 //! ```
 //! # use tidegate_conf as conf;

@@ -1,4 +1,4 @@
-//! What is written: words, and the lines that they make.
+//! Words, and the lines that they form.
 
 use std::borrow::Cow;
 use std::ffi::OsStr;
@@ -13,20 +13,20 @@ use crate::position::Position;
 pub struct Word {
     /// The bytes; not necessarily UTF-8.
     pub bytes: Box<[u8]>,
-    /// Whether it stood in quotes.
+    /// Whether the word was quoted.
     pub quoted: bool,
     /// The position of the word in its file.
     pub position: Position,
 }
 
 impl Word {
-    /// The word as text, for messages and names; what is not UTF-8 is replaced.
+    /// The word as text, for messages and names; invalid UTF-8 is replaced.
     #[must_use]
     pub fn text(&self) -> Cow<'_, str> {
         String::from_utf8_lossy(&self.bytes)
     }
 
-    /// The offset behind it in its file; before that where it was written with escapes.
+    /// The offset after the word in its file; a smaller one if the word contains escapes.
     pub(crate) fn end(&self) -> usize {
         let quotes = if self.quoted { 2 } else { 0 };
         self.position.offset as usize + self.bytes.len() + quotes
@@ -56,21 +56,21 @@ pub struct Line {
     pub block: Option<Block>,
     /// The position of the line in its file.
     pub position: Position,
-    /// Where the `}` of its block stands, and the place in the order of reading of what was read
-    /// last before that.
+    /// The position of the block's `}`, and the sequence number of the last line read before it.
     pub(crate) end: Option<(Position, u32)>,
-    /// The place among all lines in the order of reading, includes in place; 0 for a default.
+    /// The sequence number among all lines in reading order, with included lines in place; 0 for a
+    /// default.
     pub(crate) sequence: u32,
 }
 
-/// What stands in for a line that is missing.
+/// A substitute for a missing line.
 pub(crate) static EMPTY_LINE: LazyLock<Line> = LazyLock::new(Line::default);
 
 /// The identity of a scope within its tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ScopeId(pub(crate) u32);
 
-/// What follows a line in braces.
+/// The content of the braces after a line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Block {
     /// Directives, in a scope of their own.
@@ -80,14 +80,15 @@ pub enum Block {
 }
 
 impl Line {
-    /// The place among all lines in the order of reading, includes in place; 0 for a default.
+    /// The sequence number among all lines in reading order, with included lines in place; 0 for a
+    /// default.
     #[must_use]
     pub fn sequence(&self) -> u32 {
         self.sequence
     }
 
-    /// Where the `}` of its block stands, at which nginx judges some blocks as a whole; the line
-    /// itself where there is none.
+    /// The position of the block's `}`, where nginx checks some blocks as a whole; the line's own
+    /// if it has no block.
     #[must_use]
     pub fn end(&self) -> Position {
         self.end.map_or(self.position, |(end, _)| end)
@@ -99,8 +100,8 @@ impl Line {
         *self.name.bytes == *name.as_bytes()
     }
 
-    /// An argument by its index; the empty word where the line has fewer, which the directive's
-    /// arity rules out.
+    /// An argument by index; the empty word if the line has fewer arguments, which the directive's
+    /// arity excludes.
     #[must_use]
     pub fn argument(&self, index: usize) -> &Word {
         self.args.get(index).unwrap_or_else(|| &EMPTY_LINE.name)

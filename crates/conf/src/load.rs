@@ -1,7 +1,7 @@
-//! Reading a configuration: files, includes, the shape of every line, then every value.
+//! Loads a configuration: files, includes, the shape of every line, then every value.
 //!
-//! All errors of all files come back from one run, in the order in which nginx would meet them:
-//! after a broken line reading goes on behind it.
+//! One run reports all errors of all files, in the order in which nginx would find them: after a
+//! broken line, reading continues.
 
 use std::io;
 use std::os::unix::ffi::OsStrExt;
@@ -28,32 +28,33 @@ use crate::line::{Block, Line, ScopeId, Word};
 use crate::spec::BlockKind;
 use crate::tree::{Entry, Tree};
 
-/// How deep blocks and includes may nest, both counted together.
+/// Maximum depth of nested blocks and includes together.
 const DEPTH_MAX: usize = 200;
 
-/// How many unknown names get a suggestion: a file that is no configuration has very many.
+/// Maximum number of unknown names with a suggestion: a file that is not a configuration has very
+/// many.
 const SUGGESTIONS_MAX: usize = 50;
 
-/// How many misplaced directives of a block an error names beside the first.
+/// Maximum number of misplaced directives of a block that an error lists in addition to the first.
 const MISPLACED_SHOWN_MAX: usize = 4;
 
-/// A configuration as it was read.
+/// A loaded configuration.
 #[derive(Debug)]
 pub struct Loaded {
-    /// What could be parsed. With errors among the diagnostics it is incomplete.
+    /// The parsed part, which is incomplete if the diagnostics contain errors.
     pub tree: Tree,
     /// Errors, warnings and notices.
     pub diagnostics: Vec<Diagnostic>,
     /// Every file that was read, each once, in the order of reading.
     pub sources: Vec<SourceFile>,
-    /// The place of each diagnostic among all lines in the order of reading.
+    /// The sequence number of each diagnostic's line.
     order: Vec<u32>,
-    /// What could not be taken into the tree.
+    /// The parts of the text that are not in the tree.
     lost: Lost,
 }
 
 impl Loaded {
-    /// Takes the diagnostics out, each with the place of its line in the order of reading.
+    /// Takes the diagnostics, each with the sequence number of its line.
     pub(crate) fn take_diagnostics(&mut self) -> Vec<(Diagnostic, u32)> {
         let order = std::mem::take(&mut self.order).into_iter();
         let diagnostics = std::mem::take(&mut self.diagnostics).into_iter();
@@ -68,12 +69,12 @@ impl Loaded {
             .any(|found| found.level == Level::Emerg)
     }
 
-    /// Whether the braces do not match: what stands in which block is not known then.
+    /// Whether the braces do not match, so that it is unknown which lines are in which block.
     pub(crate) fn has_wrong_braces(&self) -> bool {
         self.lost.braces
     }
 
-    /// Whether something that could not be read might have defined this name.
+    /// Whether an unreadable part might have defined this name.
     pub(crate) fn may_have_defined(&self, name: &str) -> bool {
         let Lost {
             texts, anything, ..
@@ -82,22 +83,22 @@ impl Loaded {
     }
 }
 
-/// What was written and is not in the tree, because something in it is wrong.
+/// Text that is not in the tree because of an error in it.
 #[derive(Debug, Default)]
 struct Lost {
     /// The texts of lines and blocks that were skipped.
     texts: Vec<Box<[u8]>>,
-    /// More than can be told: a file that could not be read.
+    /// Whether unknown text is missing: a file could not be read.
     anything: bool,
-    /// Blocks begin or end elsewhere than their author thinks.
+    /// Whether blocks begin or end elsewhere than intended.
     braces: bool,
 }
 
 /// Reads the configuration at `path`.
 ///
-/// Includes are relative to `prefix`. `globals` are the texts of `-g`; they come first, as if they
-/// stood at the top of the file. Unless there are errors, every value in the tree has been parsed
-/// once, so that asking for one fails only for reasons that its parse function finds elsewhere.
+/// Includes are relative to `prefix`. `globals` are the texts of `-g`, processed first, as if they
+/// were at the top of the file. Without errors, every value in the tree has been parsed once, so
+/// that getting a value fails only for reasons outside the tree.
 pub fn load(
     path: &Path,
     prefix: &Path,
@@ -164,7 +165,7 @@ pub fn load(
     }
 }
 
-/// The texts of all files as `-T` prints them.
+/// The texts of all files in the format of `-T`.
 #[must_use]
 pub fn dump(sources: &[SourceFile]) -> Vec<u8> {
     let mut out = Vec::new();
@@ -178,7 +179,7 @@ pub fn dump(sources: &[SourceFile]) -> Vec<u8> {
     out
 }
 
-/// What the lines that are being read stand in.
+/// What surrounds the lines that are being read.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Surroundings {
     /// Nothing but their file.
@@ -232,28 +233,28 @@ struct Loader<'a> {
     registry: &'a Registry,
     files: &'a dyn Files,
     tree: Tree,
-    /// Diagnostics with the number of the line at which they came up.
+    /// Diagnostics with the sequence number of the line being read.
     found: Vec<(u32, Diagnostic)>,
     sources: Vec<SourceFile>,
     by_name: Map<PathBuf, usize>,
-    /// Files that are being read now, each included by the one before it.
+    /// The files being read, each included by the one before it.
     open: Vec<PathBuf>,
-    /// A file was found to include itself. No other is read from then on: those that a mask fits
-    /// may include each other in as many orders as there are.
+    /// A file includes itself. No further file is read then: files that match a pattern may include
+    /// each other in very many orders.
     is_circular: bool,
-    /// How many lines were read.
+    /// Number of lines read.
     sequence: u32,
-    /// How many blocks and files are open.
+    /// Number of open blocks and files.
     depth: usize,
     suggestions: usize,
-    /// Which of what was found may come of a brace elsewhere in its file.
+    /// Errors that a brace elsewhere in the file may have caused.
     structural: Vec<Structural>,
     misplaced: Vec<Misplaced>,
     elsewhere: Elsewhere,
     lost: Lost,
 }
 
-/// The directives of one block that may not stand in it, by the indices of their errors.
+/// The misplaced directives of one block, by the indices of their errors.
 struct Misplaced {
     scope: ScopeId,
     file: u32,
@@ -261,22 +262,23 @@ struct Misplaced {
     more: Vec<(usize, Word)>,
 }
 
-/// An error that has to do with braces.
+/// An error related to braces.
 struct Structural {
-    /// Its index among what was found.
+    /// Its index in the list of diagnostics.
     index: usize,
     file: u32,
     kind: Structure,
 }
 
-/// How an error has to do with braces.
+/// The relation of an error to braces.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Structure {
-    /// A brace or semicolon is missing or wrong right here.
+    /// A brace or semicolon is missing or wrong at this place.
     Brace,
-    /// The directive may not stand here: perhaps it does not, where the author sees the braces.
+    /// The directive is not allowed in this block, perhaps because the braces are not where the
+    /// author thinks.
     Placement,
-    /// The file has too many or too few.
+    /// The file has too many or too few braces.
     Balance,
 }
 
@@ -285,7 +287,7 @@ impl Loader<'_> {
         self.found.push((self.sequence, fault.into()));
     }
 
-    /// Reports what may come of a brace elsewhere.
+    /// Reports an error that a brace elsewhere may have caused.
     fn report_structural(&mut self, fault: Fault, kind: Structure) {
         let file = fault.position.map_or(0, |position| position.file);
         let index = self.found.len();
@@ -293,7 +295,8 @@ impl Loader<'_> {
         self.report(fault);
     }
 
-    /// Reports a directive that may not stand in this scope. Of several, the first is what tells.
+    /// Reports a directive that is not allowed in this scope. Of several, the first is the most
+    /// informative.
     fn misplaced(&mut self, scope: ScopeId, name: &Word, fault: Fault) {
         let file = name.position.file;
         let known = self
@@ -312,8 +315,8 @@ impl Loader<'_> {
         self.report_structural(fault, Structure::Placement);
     }
 
-    /// Where three or more directives of one block may not stand in it, it is the block that is
-    /// wrong: the first error names the others. Returns their indices.
+    /// If three or more directives are not allowed in a block, the block itself is probably wrong:
+    /// the first error lists the others. Returns the indices of the others.
     fn explain_misplaced(&mut self) -> Vec<usize> {
         let mut dropped = Vec::new();
         for block in &self.misplaced {
@@ -345,9 +348,9 @@ impl Loader<'_> {
         dropped
     }
 
-    /// Where a file's braces do not match, one error is enough: the first, with the place where a
-    /// brace is probably missing or too many. What else does not fit its place follows from that.
-    /// Returns the indices of the others.
+    /// If a file's braces do not match, one error is enough: the first, with the probable place of
+    /// the missing or surplus brace. Other misplaced directives are consequences. Returns the
+    /// indices of the others.
     fn explain_braces(&mut self) -> Vec<usize> {
         let mut dropped: Vec<usize> = Vec::new();
         let mut files: Vec<u32> = self.structural.iter().map(|one| one.file).collect();
@@ -385,7 +388,8 @@ impl Loader<'_> {
                 (Some(_), false) => suspects
                     .surplus
                     .map(|position| (position, "this \"}\" is probably one too many")),
-                // As many are opened as are closed, but not where the author sees them.
+                // The numbers of `{` and `}` are equal, but the braces are not where the author
+                // sees them.
                 (None, _) => suspects
                     .unclosed
                     .into_iter()
@@ -404,7 +408,7 @@ impl Loader<'_> {
             }
             self.lost.braces = true;
             dropped.extend(others.iter().map(|one| one.index));
-            // What is wrong at its own place needs no other.
+            // An error at the wrong place itself needs no related place.
             if let Some((position, label)) = related.filter(|_| first.kind != Structure::Brace)
                 && let Some((_, found)) = self.found.get_mut(first.index)
                 && found
@@ -417,14 +421,14 @@ impl Loader<'_> {
         dropped
     }
 
-    /// Goes on behind a block that is not understood.
+    /// Continues after a block that is not understood.
     fn skip_block(&mut self, lexer: &mut Lexer<'_>) {
         let start = lexer.offset();
         lexer.skip_block();
         self.lose(lexer.read_since(start));
     }
 
-    /// Remembers a text that is not in the tree.
+    /// Stores a text that is not in the tree.
     fn lose(&mut self, text: &[u8]) {
         self.lost.texts.push(text.into());
     }
@@ -436,7 +440,7 @@ impl Loader<'_> {
         }
     }
 
-    /// The next directive or row; `None` at the end. Errors on the way are reported.
+    /// The next directive or row; `None` at the end. Errors before it are reported.
     fn next(&mut self, lexer: &mut Lexer<'_>, around: Surroundings) -> Option<Directive> {
         loop {
             let start = lexer.offset();
@@ -467,7 +471,7 @@ impl Loader<'_> {
                     (fault, Structure::Brace)
                 }
             };
-            // It comes behind whatever is wrong with the line before.
+            // The error follows any error in the line before.
             self.sequence = self.sequence.saturating_add(1);
             self.report_structural(fault, kind);
         }
@@ -547,9 +551,9 @@ impl Loader<'_> {
         }
     }
 
-    /// Where a `;` or `{` is missing at the end of a line, the directive has swallowed the lines
-    /// that follow. If it is right without them, that is what is reported, and they are read by
-    /// themselves.
+    /// If a `;` or `{` is missing at the end of a line, the directive contains the lines that
+    /// follow. If the directive is valid without them, the missing `;` is reported, and the lines
+    /// are read separately.
     fn cut_off_swallowed(
         &mut self,
         lexer: &mut Lexer<'_>,
@@ -642,8 +646,8 @@ impl Loader<'_> {
         })
     }
 
-    /// What is made of a name that the table does not have. A block that is nearly one we know is
-    /// read as that, so that the errors in it show too, and what it defines is known.
+    /// Handles a name that is not in the table. A block with nearly the name of a known one is read
+    /// as the known one, so that errors in it show too, and its definitions are known.
     fn misspelled(
         &mut self,
         context: Contexts,
@@ -718,8 +722,8 @@ impl Loader<'_> {
         Ok(*meant)
     }
 
-    /// Warns of words that begin with a quotation mark of prose, which the language takes for a
-    /// letter.
+    /// Warns of words that begin with a typographic quotation mark, which is an ordinary character
+    /// in the language.
     fn warn_of_curly_quotes(&mut self, words: &[Word]) {
         for word in words {
             if !word.quoted && begins_with_curly_quote(&word.bytes) {
@@ -746,7 +750,7 @@ impl Loader<'_> {
         }
     }
 
-    /// Adds a line to a scope. Without a declaration it is there, but nobody finds it by one.
+    /// Adds a line to a scope. Without a declaration the line is stored, but no lookup finds it.
     fn add(&mut self, scope: ScopeId, line: Line, known: Option<Candidate>) {
         let scope = self.tree.scope_mut(scope);
         if let Some(known) = known {
@@ -760,8 +764,8 @@ impl Loader<'_> {
         scope.lines.push(line);
     }
 
-    /// Reads the rows of a free block that was opened at `opened`. Where one of them shows that the
-    /// block was not closed, as it opens another, reading goes on with that one.
+    /// Reads the rows of a free block that was opened at `opened`. If a row shows that the block
+    /// was not closed, because the row opens another block, reading continues with that block.
     fn rows_into(
         &mut self,
         lexer: &mut Lexer<'_>,
@@ -788,14 +792,14 @@ impl Loader<'_> {
             } else {
                 self.warn_of_curly_quotes(std::slice::from_ref(&row.name));
                 self.warn_of_curly_quotes(&row.args);
-                // As with nginx each kind of block has words of its own for an `include` of another
-                // length.
+                // As in nginx, each kind of block has its own error text for an `include` with a
+                // wrong number of arguments.
                 rows.push(self.line(row, None, self.sequence));
             }
         }
     }
 
-    /// Reads what an `include` names.
+    /// Reads the files that an `include` names.
     fn include(&mut self, directive: &Directive, read: Reader<'_, Self>) {
         let Some(argument) = directive.args.first() else {
             return;
@@ -818,7 +822,7 @@ impl Loader<'_> {
         }
     }
 
-    /// Reads one file; `by` is what includes it.
+    /// Reads one file; `by` is the word that includes it.
     fn file(&mut self, path: &Path, by: Option<&Word>, read: Reader<'_, Self>) {
         let fault = |message: String| match by {
             Some(word) => Fault::at(word, message),
@@ -880,7 +884,7 @@ impl Loader<'_> {
         Ok(text)
     }
 
-    /// Goes one block or file deeper, if that is not too deep.
+    /// Enters a block or file, unless the nesting is too deep.
     fn enter(&mut self, position: Position) -> bool {
         if self.depth == DEPTH_MAX {
             let text = format!("blocks and includes are nested more than {DEPTH_MAX} deep");
@@ -892,10 +896,10 @@ impl Loader<'_> {
     }
 }
 
-/// Reads the lines of an included file into the place that includes it.
+/// Reads the lines of an included file in the place of the include.
 type Reader<'a, L> = &'a mut dyn FnMut(&mut L, &mut Lexer<'_>);
 
-/// A failed call as nginx words it: `open() "/x" failed (2: No such file or directory)`.
+/// A failed call in nginx's words: `open() "/x" failed (2: No such file or directory)`.
 fn failure(call: &str, path: &Path, error: &io::Error) -> String {
     let path = path.display();
     let Some(number) = error.raw_os_error() else {

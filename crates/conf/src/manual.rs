@@ -1,4 +1,4 @@
-//! The manual of a directive, from its declaration.
+//! The manual page of a directive, generated from its declaration.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -8,28 +8,28 @@ use crate::examples::{BLOCKS, Example};
 use crate::registry::Registry;
 use crate::spec::{BlockKind, Effect, Reload, Spec};
 
-/// The file name of the page that lists all others.
+/// The file name of the page that lists all pages.
 const INDEX: &str = "README.md";
 
-/// What the pages say beside the declarations.
+/// Contents of the pages from outside the declarations.
 #[derive(Clone, Copy)]
 pub struct Guide<'a> {
     /// The module that a directive belongs to, as in `http_gzip`.
     pub module_of: fn(&Spec) -> &'static str,
-    /// Configurations; a page shows the first one that has its directive.
+    /// Example configurations; a page shows the first that uses its directive.
     pub examples: &'a [Example],
 }
 
 impl Guide<'_> {
-    /// A guide that says nothing of any directive.
+    /// A guide without any content.
     pub const NONE: Guide<'static> = Guide {
         module_of: |_| "",
         examples: &[],
     };
 }
 
-/// Every page, by file name (`gzip.md`): one for each group, under its first name, and a list of
-/// them by module. Directives that share a name share a page.
+/// Every page, by file name (`gzip.md`): one for each group, named after its first directive, and
+/// an index by module. Directives with the same name share a page.
 #[must_use]
 pub fn pages(registry: &Registry, guide: Guide<'_>) -> BTreeMap<String, String> {
     let mut pages: BTreeMap<String, String> = BTreeMap::new();
@@ -45,7 +45,7 @@ pub fn pages(registry: &Registry, guide: Guide<'_>) -> BTreeMap<String, String> 
     pages
 }
 
-/// The list of all directives by module and name, with where they may stand.
+/// The index of all directives by module and name, with their contexts.
 fn index(registry: &Registry, guide: Guide<'_>) -> String {
     let mut modules: BTreeMap<&str, BTreeMap<_, String>> = BTreeMap::new();
     for spec in registry.iter().map(|declared| declared.spec()) {
@@ -75,8 +75,8 @@ fn index(registry: &Registry, guide: Guide<'_>) -> String {
     page
 }
 
-/// The first example that has the directive: for what stands in several blocks, one of `http` if
-/// there is any.
+/// The first example that uses the directive; for a directive of several blocks, preferably one
+/// with `http`.
 fn example<'a>(spec: &Spec, guide: Guide<'a>) -> Option<&'a Example> {
     let shown = |example: &&Example| spec.names().any(|name| example.shows(name));
     let all: Vec<&Example> = guide.examples.iter().filter(shown).collect();
@@ -85,7 +85,7 @@ fn example<'a>(spec: &Spec, guide: Guide<'a>) -> Option<&'a Example> {
     own.or(all.first().filter(|_| block.is_none())).copied()
 }
 
-/// The one of [`BLOCKS`] within which alone the directive may stand.
+/// The only member of [`BLOCKS`] in which the directive is allowed.
 fn block_of(spec: &Spec) -> Option<&'static str> {
     let places = contexts_of(spec.contexts);
     let is_within = |block: &&str| places.split(", ").all(|place| place.contains(*block));
@@ -142,7 +142,7 @@ pub fn terminal(spec: &Spec, guide: Guide<'_>) -> String {
     page
 }
 
-/// Every form of the directive, one a line.
+/// Every form of the directive, one per line.
 fn syntax(spec: &Spec) -> String {
     let mut lines = Vec::new();
     for name in spec.names() {
@@ -159,7 +159,7 @@ fn syntax(spec: &Spec) -> String {
     lines.join("\n")
 }
 
-/// The forms of one name: those that begin with it, or else those that begin with no name.
+/// The forms of one name: those that begin with it, or otherwise those that begin with no name.
 fn forms<'a>(spec: &'a Spec, name: &str) -> Vec<&'a str> {
     let named = |form: &str, name: &str| match form.strip_prefix(name) {
         Some(rest) => rest.is_empty() || rest.starts_with(' '),
@@ -183,7 +183,7 @@ fn forms<'a>(spec: &'a Spec, name: &str) -> Vec<&'a str> {
     if common.is_empty() { vec![""] } else { common }
 }
 
-/// What the page says in its table.
+/// The rows of the page's table.
 fn facts(spec: &Spec) -> Vec<(&'static str, String)> {
     let mut facts = Vec::new();
     let default = match spec.default {
@@ -193,7 +193,7 @@ fn facts(spec: &Spec) -> Vec<(&'static str, String)> {
     };
     facts.push(("Default", default));
     facts.push(("Context", contexts(spec)));
-    // What is in a block is inherited, the block itself is not.
+    // Lines within a block are inherited, the block itself is not.
     if spec.arity.block_kind() != BlockKind::Scope {
         facts.push(("Inherited", spec.inherit.explanation().to_owned()));
     }
@@ -233,18 +233,18 @@ fn contexts(spec: &Spec) -> String {
     text
 }
 
-/// The longest line of a page.
+/// Maximum line length of a page.
 const PAGE_WIDTH: usize = 100;
 
-/// The lines of the manual's prose, of at most [`PAGE_WIDTH`] columns. Each line as it was written
-/// is wrapped by itself, so that lists stay lists.
+/// The manual's prose in lines of at most [`PAGE_WIDTH`] columns. Each source line is wrapped
+/// separately, so that lists stay lists.
 fn fill(text: &str) -> String {
     let mut out = String::new();
     for line in text.lines() {
         let mut column = 0;
         for word in line.split(' ') {
             let length = word.chars().count();
-            // A mark of Markdown would begin a list or a heading there.
+            // At the beginning of a line, a Markdown marker would start a list or a heading.
             let is_mark = word.starts_with(['-', '+', '*', '#', '>', '|']);
             if column > 0 && column + 1 + length > PAGE_WIDTH && !is_mark {
                 out.push('\n');

@@ -181,11 +181,12 @@ pub fn path(setter: &Setter<'_>) -> Result<PathBuf, Fault> {
     setter.word().map(|word| word.path().to_owned())
 }
 
-/// How many characters of a file's name the levels of [`path_with_levels`] may take together.
+/// Maximum number of characters of a file name that the levels of [`path_with_levels`] may use
+/// together.
 const LEVELS_MAX: u64 = 10;
 
-/// A directory for files that a program names itself, and the lengths of the names of up to three
-/// levels of subdirectories, which are checked and dropped.
+/// A directory for files that a program names itself, and the name lengths of up to three levels of
+/// subdirectories, which are checked and discarded.
 ///
 /// # Errors
 /// `"x" directive invalid value`
@@ -195,10 +196,10 @@ pub fn path_with_levels(setter: &Setter<'_>) -> Result<PathBuf, Fault> {
     path(setter)
 }
 
-/// The lengths of the names of levels of subdirectories.
+/// The name lengths of the subdirectory levels.
 ///
 /// # Errors
-/// The first word that is none, or with which there are too many characters.
+/// The first word that is not a valid level, or that exceeds the limit.
 pub fn levels(words: &[Word]) -> Result<Vec<u64>, &Word> {
     let mut total = 0_u64;
     let mut lengths = Vec::with_capacity(words.len());
@@ -252,7 +253,7 @@ pub fn template(setter: &Setter<'_>) -> Result<Template, Fault> {
     Template::parse(setter.word()?)
 }
 
-/// For directives whose presence is all they say, and for blocks.
+/// For directives without a value, and for blocks.
 ///
 /// # Errors
 /// None.
@@ -260,31 +261,31 @@ pub fn nothing(_: &Setter<'_>) -> Result<(), Fault> {
     Ok(())
 }
 
-/// The size that a text gives, as [`size`] has it.
+/// A size in the syntax of [`size`].
 #[must_use]
 pub fn size_text(text: &str) -> Option<u64> {
     size_of(text.as_bytes())
 }
 
-/// The seconds that a text gives, as [`seconds`] has it.
+/// A time in seconds in the syntax of [`seconds`].
 #[must_use]
 pub fn seconds_text(text: &str) -> Option<u64> {
     time_seconds(text.as_bytes())
 }
 
-/// The seconds that bytes give, as [`seconds`] has it.
+/// A time in seconds in the syntax of [`seconds`].
 #[must_use]
 pub fn time_seconds(text: &[u8]) -> Option<u64> {
     time(text, SECONDS)
 }
 
-/// The milliseconds that bytes give, as [`milliseconds`] has it.
+/// A time in milliseconds in the syntax of [`milliseconds`].
 #[must_use]
 pub fn time_milliseconds(text: &[u8]) -> Option<u64> {
     time(text, MILLISECONDS)
 }
 
-/// The size that bytes give, as [`size`] has it.
+/// A size in the syntax of [`size`].
 #[must_use]
 pub fn size_of(text: &[u8]) -> Option<u64> {
     let (digits, shift) = match text {
@@ -295,7 +296,7 @@ pub fn size_of(text: &[u8]) -> Option<u64> {
     scaled(digits, shift)
 }
 
-/// The size that bytes give, as [`offset`] has it.
+/// A size in the syntax of [`offset`].
 #[must_use]
 pub fn offset_of(text: &[u8]) -> Option<u64> {
     match text {
@@ -310,7 +311,7 @@ fn scaled(digits: &[u8], shift: u32) -> Option<u64> {
         .map(|number| number << shift)
 }
 
-/// The number that bytes give, as [`number`] has it.
+/// A number in the syntax of [`number`].
 #[must_use]
 pub fn number_of(text: &[u8]) -> Option<u64> {
     if text.is_empty() {
@@ -325,7 +326,7 @@ pub fn number_of(text: &[u8]) -> Option<u64> {
     })
 }
 
-/// Units of a time: each only after longer ones. The last but one is that of a bare number.
+/// Units of time, each valid only after longer ones. A bare number has the last unit but one.
 type Units = &'static [(&'static [u8], u64)];
 
 const SECONDS: Units = &[
@@ -360,7 +361,7 @@ fn time(text: &[u8], units: Units) -> Option<u64> {
     while !rest.is_empty() {
         let digits = rest.iter().take_while(|byte| byte.is_ascii_digit()).count();
         let (number, after) = rest.split_at(digits);
-        // A unit without a number counts nothing, as in nginx, if any number came before.
+        // As in nginx, a unit without a number counts as zero, if a number came before.
         let value = if number.is_empty() {
             0
         } else {
@@ -374,7 +375,7 @@ fn time(text: &[u8], units: Units) -> Option<u64> {
                 units_left = &[];
                 seconds
             }
-            // nginx: a blank stands for seconds, and nothing but a unitless number may follow.
+            // As in nginx, a space stands for seconds, and only a number without a unit may follow.
             b" " if units_left.iter().any(|(name, _)| *name == b"s") => {
                 units_left = units_left.get(units_left.len()..)?;
                 seconds
@@ -396,7 +397,7 @@ fn time(text: &[u8], units: Units) -> Option<u64> {
     valid.then_some(total)
 }
 
-/// How many bytes the unit takes that a text begins with.
+/// Length of the unit at the beginning of a text, in bytes.
 fn unit_length(text: &[u8]) -> usize {
     match text {
         [] => 0,

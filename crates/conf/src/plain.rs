@@ -1,8 +1,6 @@
-//! Files of plain lines: the words of the language and nothing else, in a file that a directive
-//! names.
+//! Plain files: words and lines of the configuration language, in a file that a directive names.
 //!
-//! No blocks, no includes, and no directive that is known: what the lines mean is the business of
-//! who reads them.
+//! No blocks, no includes, and no known directives: the caller interprets the lines.
 
 use std::io;
 use std::path::Path;
@@ -16,7 +14,7 @@ use crate::position;
 /// Why there are no lines.
 #[derive(Debug)]
 pub enum Unread {
-    /// There is no content.
+    /// The file could not be read.
     File(io::Error),
     /// The file is malformed; the fault has its position in that file.
     Malformed(Box<Fault>),
@@ -25,7 +23,7 @@ pub enum Unread {
 /// The lines of a file.
 ///
 /// # Errors
-/// Where the file cannot be read, or anything in it is no line that ends with `;`.
+/// If the file cannot be read, or contains anything but lines that end with `;`.
 pub fn lines(path: &Path, files: &dyn Files) -> Result<Vec<Line>, Unread> {
     let text = files.read(path).map_err(Unread::File)?;
     let mut lexer = Lexer::file(&text, position::file_number(path));

@@ -1,9 +1,8 @@
-//! Where something stands in the configuration.
+//! Positions in a configuration.
 //!
-//! Positions are small and are copied everywhere, so they name their file by a number. The names
-//! behind the numbers are kept once per process and never forgotten: a message can be shown when
-//! the configuration it is about is long gone. Their number is that of the distinct files which
-//! were ever part of a configuration.
+//! Positions are small and copied everywhere, so they refer to their file by number. The file names
+//! are kept once per process and never removed, because a message may be shown long after its
+//! configuration is gone. Their number is that of the distinct files ever used by a configuration.
 
 use std::fmt;
 use std::path::Path;
@@ -12,16 +11,16 @@ use std::sync::{Arc, PoisonError, RwLock};
 /// A place in a configuration file or in a `-g` option.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Position {
-    /// The file, by number; 0 is no file at all, which is what defaults are in.
+    /// The number of the file; 0 for positions in no file, such as those of defaults.
     pub file: u32,
-    /// The line that messages name, from 1. As in nginx that is the line on which the directive
-    /// ends: that of its `;` or `{`.
+    /// The line number in messages, from 1. As in nginx, the line on which the directive ends: that
+    /// of its `;` or `{`.
     pub line: u32,
-    /// Bytes of the file before this place. This is exact where `line` is not: excerpts show it.
+    /// Byte offset in the file. Exact, unlike `line`; excerpts use it.
     pub offset: u32,
 }
 
-/// The number of what `-g` gave.
+/// The file number of `-g`.
 pub(crate) const COMMAND_LINE: u32 = 1;
 
 static NAMES: RwLock<Vec<Arc<Path>>> = RwLock::new(Vec::new());
@@ -43,7 +42,7 @@ pub(crate) fn file_number(name: &Path) -> u32 {
 }
 
 impl Position {
-    /// The name of the file; `None` for what stands in no file.
+    /// The name of the file; `None` for positions in no file.
     pub fn file_name(self) -> Option<Arc<Path>> {
         let index = (self.file as usize).checked_sub(RESERVED)?;
         NAMES

@@ -1,4 +1,5 @@
-//! Finding lines by what they say: where a variable is used, what a broken line might have defined.
+//! Finds lines by their content: uses of a variable, or a broken line that might have defined a
+//! name.
 //!
 //! Used for messages only, after an error; nothing here decides what a configuration means.
 
@@ -9,8 +10,8 @@ use crate::scope::ScopeRef;
 use crate::tree::Tree;
 
 impl Tree {
-    /// Every place where `$name` or `${name}` stands, in reading order; the case of letters does
-    /// not matter. Names of directives, and of what is defined, are not looked at.
+    /// Every use of `$name` or `${name}`, in reading order and in any case. Names of directives,
+    /// and names being defined, are not searched.
     #[must_use]
     pub fn uses_of_variable(&self, name: &str) -> Vec<Position> {
         let mut found: Vec<(u32, Position)> = Vec::new();
@@ -35,8 +36,8 @@ impl Tree {
         found.into_iter().map(|(_, position)| position).collect()
     }
 
-    /// The arguments of each line that holds one of these places, and of the lines that open the
-    /// blocks around it, with the names of their directives: what is defined there may be missing
+    /// The arguments of each line that contains one of these positions, and of the lines that open
+    /// the blocks around it, with the names of their directives: their definitions may be missing
     /// for that reason alone.
     pub(crate) fn words_around(&self, places: &[Position]) -> Vec<(&Word, &Word)> {
         let mut words = Vec::new();
@@ -64,14 +65,14 @@ impl Tree {
         words
     }
 
-    /// The directive of the line that holds a place.
+    /// The directive of the line that contains a position.
     pub(crate) fn directive_at(&self, place: Position) -> Option<&Word> {
         let lines = self.scopes().flat_map(|scope| scope.lines());
         let mut holding = lines.filter(|line| span(line).contains(place));
         holding.next().map(|line| &line.name)
     }
 
-    /// The place in the order of reading of the line, row or end of a block that stands at a place.
+    /// The sequence number of the line, row or end of a block at a position.
     pub(crate) fn order_of(&self, place: Position) -> Option<u32> {
         let mut lines = self.scopes().flat_map(|scope| scope.lines());
         lines.find_map(|line| {
@@ -109,14 +110,15 @@ impl Position {
     }
 }
 
-/// The words of a line that may use variables: `set` and its like define their first.
+/// The words of a line that may use variables: the first argument of `set` and similar directives
+/// is a definition.
 fn used_words(line: &Line) -> &[Word] {
     let defines_first = ["set", "auth_request_set"].iter().any(|name| line.is(name));
     let skipped = usize::from(defines_first);
     line.args.get(skipped..).unwrap_or_default()
 }
 
-/// From the first to the last byte of a line with its rows.
+/// A line with its rows, from the first to the last byte.
 struct Span {
     file: u32,
     start: u32,
@@ -136,7 +138,7 @@ fn span(line: &Line) -> Span {
     };
     let words = std::iter::once(line).chain(rows);
     let words = words.flat_map(|line| std::iter::once(&line.name).chain(&line.args));
-    // Rows that are included stand in other files.
+    // Included rows are in other files.
     let own = words.filter(|word| word.position.file == line.position.file);
     let end = |word: &Word| {
         let length = u32::try_from(word.bytes.len()).unwrap_or(u32::MAX);
@@ -149,7 +151,7 @@ fn span(line: &Line) -> Span {
     }
 }
 
-/// Where in a text `$name` or `${name}` begins.
+/// The offsets of `$name` or `${name}` in a text.
 fn places<'a>(text: &'a [u8], name: &'a [u8]) -> impl Iterator<Item = usize> + 'a {
     memchr::memchr_iter(b'$', text).filter(move |at| {
         let after = text.get(at + 1..).unwrap_or_default();
@@ -162,7 +164,7 @@ fn places<'a>(text: &'a [u8], name: &'a [u8]) -> impl Iterator<Item = usize> + '
     })
 }
 
-/// The place within a word; the word's own where escapes may have moved what follows them.
+/// The position within a word; the word's own position if escapes may have shifted the rest.
 fn within(word: &Word, at: usize) -> Position {
     let may_be_unescaped = |byte: &u8| b"\"'\\\t\r\n".contains(byte);
     if word.bytes.iter().any(may_be_unescaped) {

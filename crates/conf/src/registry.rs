@@ -17,18 +17,17 @@ pub struct Registry {
     removed: KnownRemoved,
 }
 
-/// Looks up a directive that the table does not have among those of the program whose language
-/// this is.
+/// Looks up a name that is not in the table among the directives of nginx.
 pub type KnownElsewhere = fn(&str) -> Option<ForeignName>;
 
-/// Says what to write in the place of a directive that nginx has removed; `None` where it never had
-/// one of that name.
+/// Says what to write in the place of a directive that nginx has removed; `None` for any other
+/// name.
 pub type KnownRemoved = fn(&str) -> Option<&'static str>;
 
-/// What there is to say about a name that is known, but not here.
+/// What is known about a name of another program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ForeignName {
-    /// The module that it belongs to; names of one module in one file are reported together.
+    /// The directive's module; names of one module in one file are reported together.
     pub module: &'static str,
     /// The module or product that has the directive.
     pub remark: &'static str,
@@ -62,20 +61,20 @@ impl Registry {
         registry
     }
 
-    /// The modules that `load_module` may name without a warning, as in
+    /// Sets the modules that `load_module` may name without a warning, as in
     /// `ngx_http_geoip_module`.
     #[must_use]
     pub fn with_modules(self, modules: &'static [&'static str]) -> Registry {
         Registry { modules, ..self }
     }
 
-    /// Where to look for names that the table does not have.
+    /// Sets the lookup of names that are not in the table.
     #[must_use]
     pub fn with_elsewhere(self, elsewhere: KnownElsewhere) -> Registry {
         Registry { elsewhere, ..self }
     }
 
-    /// Where to look for names that nginx once had.
+    /// Sets the lookup of names that nginx has removed.
     #[must_use]
     pub fn with_removed(self, removed: KnownRemoved) -> Registry {
         Registry { removed, ..self }
@@ -89,8 +88,8 @@ impl Registry {
         (self.elsewhere)(std::str::from_utf8(name).ok()?)
     }
 
-    /// Adds a declaration. One that several features look at stands in the table of each, and is
-    /// still one.
+    /// Adds a declaration. A declaration used by several features is in the table of each, and is
+    /// stored once.
     fn add(&mut self, declared: &'static dyn Declared) {
         let spec = declared.spec();
         let is_spec = |known: &Candidate| std::ptr::eq(known.declared.spec(), spec);
@@ -119,8 +118,7 @@ impl Registry {
         self.modules.contains(&module)
     }
 
-    /// The declarations of a name: more than one where contexts have different directives of the
-    /// same name.
+    /// The declarations of a name: several if contexts have different directives of that name.
     pub fn find(&self, name: &str) -> impl Iterator<Item = &'static Spec> {
         self.lookup(name.as_bytes())
             .iter()
@@ -132,7 +130,7 @@ impl Registry {
         self.declared.iter().copied()
     }
 
-    /// The known name that is most like an unknown one, if any is like it at all.
+    /// The known name most similar to an unknown one, if any is similar.
     #[must_use]
     pub fn nearest_name(&self, name: &str) -> Option<&'static str> {
         let names = self
@@ -143,7 +141,7 @@ impl Registry {
     }
 }
 
-/// The one of these names that is most like `name`, if any is like it at all.
+/// The most similar of these names, if any is similar.
 #[must_use]
 pub fn nearest<'a>(name: &str, names: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     let limit = 1 + name.len() / 4;
@@ -163,10 +161,11 @@ impl std::fmt::Debug for Registry {
     }
 }
 
-/// How many bytes must be added, dropped, changed or swapped with their neighbour to make one text
-/// of the other.
+/// The edit distance of two texts: the number of bytes to insert, delete, change or swap with their
+/// neighbour.
 fn distance(one: &[u8], other: &[u8]) -> usize {
-    // Rows of the usual matrix: for the prefix before the last of `one`, the last, and this one.
+    // Rows of the usual matrix: for the prefix of `one` two bytes shorter, one byte shorter, and
+    // the current.
     let mut before_last: Vec<usize> = Vec::new();
     let mut last: Vec<usize> = (0..=other.len()).collect();
     let mut previous = None;

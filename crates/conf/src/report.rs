@@ -1,7 +1,7 @@
-//! What is shown of all that was found, and in which order.
+//! Selects and orders the diagnostics that are shown.
 //!
-//! An error that only follows from another is left out: it would send its reader to a line that is
-//! right. Errors come first, then warnings; notices are summed up at the end.
+//! An error that only follows from another is left out, because it would point at a correct line.
+//! Errors come first, then warnings; notices are summarized at the end.
 
 use std::collections::HashSet;
 
@@ -9,17 +9,17 @@ use crate::diagnostic::{Diagnostic, Level};
 use crate::load::Loaded;
 use crate::position::Position;
 
-/// How many further places a summed-up notice names.
+/// Maximum number of further places that a summarized notice names.
 const PLACES_MAX: usize = 5;
 
-/// Puts in order what was found while a configuration was read (the diagnostics of `loaded`, which
-/// are taken out of it) and while it was compiled.
+/// Orders the diagnostics of reading a configuration (those of `loaded`, which are taken out of it)
+/// and of compiling it.
 #[must_use]
 pub fn arrange(loaded: &mut Loaded, compiled: Vec<Diagnostic>) -> Vec<Diagnostic> {
     let read = loaded.take_diagnostics();
     let (early, mut compiled): (Vec<_>, Vec<_>) =
         compiled.into_iter().partition(|found| found.while_reading);
-    // Compiling goes by what belongs together; people go by lines.
+    // Compilation proceeds by feature; people read by line.
     compiled.sort_by_key(|found| {
         let place = found.position.filter(|position| position.file != 0);
         (
@@ -27,7 +27,7 @@ pub fn arrange(loaded: &mut Loaded, compiled: Vec<Diagnostic>) -> Vec<Diagnostic
             place.map(|place| (place.file, place.offset)),
         )
     });
-    // With what was found while reading, what nginx would have found then.
+    // Diagnostics of reading, together with those that nginx would find while reading.
     let mut while_reading: Vec<(Diagnostic, bool, u32)> = read
         .into_iter()
         .map(|(found, order)| (found, false, order))
@@ -57,7 +57,7 @@ pub fn arrange(loaded: &mut Loaded, compiled: Vec<Diagnostic>) -> Vec<Diagnostic
         .filter_map(|found| found.position)
         .collect();
     let words = loaded.tree.words_around(&causes);
-    // With an argument too few it may be the name that is lacking.
+    // If an argument is missing, it may be the name.
     let incomplete = |found: &&Diagnostic| found.message.starts_with("invalid number of arguments");
     let incomplete: Vec<String> = all
         .iter()
@@ -72,8 +72,8 @@ pub fn arrange(loaded: &mut Loaded, compiled: Vec<Diagnostic>) -> Vec<Diagnostic
     let mut is_read = true;
     for (found, is_compiled) in all {
         let is_error = found.level == Level::Emerg;
-        // Where braces do not match, only what nginx has found before it sees that is more than a
-        // guess.
+        // If braces do not match, only the errors that nginx would find before it notices that are
+        // certain.
         let is_guess = is_compiled && !(found.while_reading && is_read);
         if is_error && is_guess && loaded.has_wrong_braces() {
             continue;
@@ -83,7 +83,7 @@ pub fn arrange(loaded: &mut Loaded, compiled: Vec<Diagnostic>) -> Vec<Diagnostic
             let user = found
                 .position
                 .and_then(|place| loaded.tree.directive_at(place));
-            // Another line that refers to the same name does not define it.
+            // Another line that refers to the name does not define it.
             let is_broken = words.iter().any(|(directive, word)| {
                 let is_user = user.is_some_and(|user| user.bytes == directive.bytes);
                 !is_user && mentions(&word.bytes, &missing.name)
@@ -98,21 +98,21 @@ pub fn arrange(loaded: &mut Loaded, compiled: Vec<Diagnostic>) -> Vec<Diagnostic
         if follows {
             continue;
         }
-        // A value that cannot be read is found when it is parsed and again when it is used.
+        // An unreadable value is found when it is parsed, and again when it is used.
         let is_again = is_compiled && is_error && texts.contains(&found.to_string());
         texts.insert(found.to_string());
         let place = found.position.filter(|position| position.file != 0);
         let place = place.map(|position| (position.file, position.offset));
         let is_known_place =
             found.level == Level::Emerg && place.is_some_and(|place| !places.insert(place));
-        // A file that several others include says the same each time.
+        // A file that several others include produces the same warning each time.
         let is_included_again = found.level == Level::Warn
             && place.is_some_and(|(file, at)| !warned.insert((file, at, found.message.clone())));
         if !is_again && !is_known_place && !is_included_again {
             kept.push(found);
         }
     }
-    // nginx itself stops at its first error; what is worth knowing waits behind all of them.
+    // nginx itself stops at its first error; warnings and notices follow all errors.
     kept.sort_by_key(|found| found.level);
     let notices = kept.partition_point(|found| found.level < Level::Notice);
     let notices = kept.split_off(notices);
@@ -135,7 +135,7 @@ fn is_behind(found: &Diagnostic, other: &Diagnostic) -> bool {
     }
 }
 
-/// What is to be said once, at its first place, with the other places in its hint.
+/// Keeps the first of the messages that are shown once, with the other places in its hint.
 fn said_once(found: Vec<Diagnostic>) -> Vec<Diagnostic> {
     let (mut kept, mut once) = (Vec::new(), Vec::new());
     for diagnostic in found {
@@ -158,7 +158,7 @@ fn said_once(found: Vec<Diagnostic>) -> Vec<Diagnostic> {
     kept
 }
 
-/// Equal notices as one, with the other places in its hint.
+/// Merges equal notices into one, with the other places in its hint.
 fn by_text(notices: Vec<Diagnostic>) -> Vec<Diagnostic> {
     let mut summed: Vec<(Diagnostic, Vec<Position>)> = Vec::new();
     for notice in notices {
@@ -177,7 +177,7 @@ fn by_text(notices: Vec<Diagnostic>) -> Vec<Diagnostic> {
     summed.into_iter().map(sum).collect()
 }
 
-/// `also in FILE:LINE and in FILE:LINE`; nothing where there are no places.
+/// `also in FILE:LINE and in FILE:LINE`; `None` without places.
 #[must_use]
 pub fn also(places: &[Position]) -> Option<String> {
     let shown = places.iter().take(PLACES_MAX).map(Position::to_string);
@@ -194,7 +194,7 @@ pub fn also(places: &[Position]) -> Option<String> {
     })
 }
 
-/// All notices as one: beside errors, how many there are is enough.
+/// Replaces all notices by one: if there are errors, the number of notices is enough.
 fn one_line(notices: &[Diagnostic]) -> Option<Diagnostic> {
     let text = match notices {
         [] => return None,
@@ -204,7 +204,7 @@ fn one_line(notices: &[Diagnostic]) -> Option<Diagnostic> {
     Some(Diagnostic::new(Level::Notice, text, None))
 }
 
-/// Whether a text has a name in it that stands by itself.
+/// Whether a text contains a name as a separate word.
 pub(crate) fn mentions(text: &[u8], name: &str) -> bool {
     let belongs = |byte: u8| byte.is_ascii_alphanumeric() || b"_-.".contains(&byte);
     let name = name.as_bytes();

@@ -1,8 +1,8 @@
 //! Reading the tree with inheritance: [`ScopeRef`].
 //!
-//! The nearest scope that writes any directive of a group supplies the whole group, and the value
-//! is made in that scope and with that scope as input. Nothing is merged and nothing is kept here;
-//! who wants to share values asks for their [`ScopeRef::owner`].
+//! The nearest scope that has a line of any directive of a group supplies the whole group, and the
+//! value is parsed in that scope, with that scope as input. Nothing is merged or cached here;
+//! callers that share values use [`ScopeRef::owner`].
 
 use crate::contexts::Contexts;
 use crate::diagnostic::Fault;
@@ -27,27 +27,27 @@ impl std::fmt::Debug for ScopeRef<'_> {
 }
 
 impl<'a> ScopeRef<'a> {
-    /// Its identity within the tree.
+    /// The identity of the scope within its tree.
     #[must_use]
     pub fn id(self) -> ScopeId {
         self.scope.id
     }
 
-    /// The tree it belongs to.
+    /// The tree of the scope.
     #[must_use]
     pub fn tree(self) -> &'a Tree {
         self.tree
     }
 
-    /// The scope around it.
+    /// The parent scope.
     #[must_use]
     pub fn parent(self) -> Option<ScopeRef<'a>> {
         self.scope.opener.map(|(parent, _)| self.tree.scope(parent))
     }
 
-    /// What it is known by over reloads, whatever is written elsewhere: the lines that open it and
-    /// those around it, as they are written, and of `server` blocks the lines of these names within
-    /// them.
+    /// An identity that is stable across reloads, independent of other lines: the text of the lines
+    /// that open the scope and its ancestors, and for `server` blocks the lines with these names
+    /// within them.
     #[must_use]
     pub fn place(self, of_servers: &[&str]) -> Vec<u8> {
         let mut place = Vec::new();
@@ -58,7 +58,7 @@ impl<'a> ScopeRef<'a> {
                 continue;
             };
             if line.is("if") {
-                // Of two with the same condition each has its own.
+                // Two scopes with the same opening line are distinguished by a count.
                 let before = parent.lines().iter();
                 let before =
                     before.filter(|other| other.is("if") && other.sequence() < line.sequence());
@@ -77,26 +77,26 @@ impl<'a> ScopeRef<'a> {
         place
     }
 
-    /// The line that opens it; none opens the root.
+    /// The line that opens the scope; `None` for the root.
     #[must_use]
     pub fn line(self) -> Option<&'a Line> {
         let (parent, line) = self.scope.opener?;
         self.tree.scope(parent).scope.lines.get(line)
     }
 
-    /// What kind of block it is.
+    /// The context of the scope.
     #[must_use]
     pub fn context(self) -> Contexts {
         self.scope.context
     }
 
-    /// Every line in it, in file order; those of included files stand in the place of the include.
+    /// All lines of the scope, in file order; included lines are in the place of the include.
     #[must_use]
     pub fn lines(self) -> &'a [Line] {
         &self.scope.lines
     }
 
-    /// The scope that a line of this one opens.
+    /// The scope that a line of this scope opens.
     #[must_use]
     pub fn opened_by(self, line: &Line) -> Option<ScopeRef<'a>> {
         match line.block {
@@ -105,7 +105,7 @@ impl<'a> ScopeRef<'a> {
         }
     }
 
-    /// The scopes that lines named `name` open in this one, in file order.
+    /// The child scopes that lines named `name` open, in file order.
     pub fn children(self, name: &str) -> impl Iterator<Item = ScopeRef<'a>> {
         let named = self.lines().iter().filter(move |line| line.is(name));
         named.filter_map(move |line| self.opened_by(line))
@@ -117,8 +117,8 @@ impl<'a> ScopeRef<'a> {
         self.scope.lines_of(spec).collect()
     }
 
-    /// The lines of a directive or group that hold here, each with the scope that wrote it; none
-    /// where only the default holds.
+    /// The lines of a directive or group in force in this scope, each with its own scope; none if
+    /// only the default is in force.
     #[must_use]
     pub fn lines_in_force(self, spec: &Spec) -> Vec<(ScopeRef<'a>, &'a Line)> {
         let Some(writer) = self.writer(spec) else {
@@ -138,16 +138,16 @@ impl<'a> ScopeRef<'a> {
         lines.collect()
     }
 
-    /// The value in force here, the default where no line writes it.
+    /// The value in force, or the default without a line.
     ///
     /// # Errors
-    /// What the setting's parse function refuses. A list that no line writes and that has no
-    /// default is parsed from no lines.
+    /// Errors of the setting's parse function. A list without lines and without a default is parsed
+    /// from no lines.
     pub fn get<T>(self, setting: &Setting<T>) -> Result<T, Fault> {
         self.get_with_scope(setting).map(|(_, value)| value)
     }
 
-    /// The value in force here with the scope that wrote it; no scope for the default.
+    /// The value in force, with the scope of its lines; `None` as the scope for the default.
     ///
     /// # Errors
     /// As [`ScopeRef::get`].
@@ -168,7 +168,7 @@ impl<'a> ScopeRef<'a> {
         Ok((None, value))
     }
 
-    /// The value in force here, if a line writes it.
+    /// The value in force, if it is not the default.
     ///
     /// # Errors
     /// As [`ScopeRef::get`].
@@ -178,7 +178,7 @@ impl<'a> ScopeRef<'a> {
             .transpose()
     }
 
-    /// The value that this very scope writes.
+    /// The value of this scope's own lines.
     ///
     /// # Errors
     /// As [`ScopeRef::get`].
@@ -189,7 +189,7 @@ impl<'a> ScopeRef<'a> {
             .transpose()
     }
 
-    /// Whether this very scope writes any of the directives.
+    /// Whether this scope itself has a line of any of the directives.
     #[must_use]
     pub fn writes(self, declared: &[&dyn Declared]) -> bool {
         declared
@@ -197,8 +197,9 @@ impl<'a> ScopeRef<'a> {
             .any(|declared| self.scope.has(declared.spec()))
     }
 
-    /// The outermost scope that sees every one of the directives just as this one does: values
-    /// made there can be shared. That is the nearest scope which writes any of them, or the root.
+    /// The outermost scope in which every one of the directives has the same lines in force as in
+    /// this one: values made there can be shared. It is the nearest scope with a line of any of
+    /// them, or the root.
     #[must_use]
     pub fn owner(self, declared: &[&'static dyn Declared]) -> ScopeRef<'a> {
         if self.scope.opener.is_none() || declared.iter().any(|d| self.scope.has(d.spec())) {
@@ -220,7 +221,7 @@ impl<'a> ScopeRef<'a> {
                 }
             }
             match (seen, unseen) {
-                // The parent has something that does not hold here.
+                // The parent has lines that are not in force here.
                 (true, true) => return self,
                 (true, false) => return parent,
                 (false, true) if parent.scope.opener.is_none() => return self,
@@ -230,7 +231,7 @@ impl<'a> ScopeRef<'a> {
         at
     }
 
-    /// The nearest scope whose lines of a directive hold here.
+    /// The nearest scope whose lines of a directive are in force here.
     fn writer(self, spec: &Spec) -> Option<ScopeRef<'a>> {
         let mut at = self;
         loop {
@@ -244,7 +245,7 @@ impl<'a> ScopeRef<'a> {
         }
     }
 
-    /// Whether lines of an outer scope hold here.
+    /// Whether lines of an outer scope are in force here.
     fn sees(self, outer: ScopeRef<'_>, inherit: Inherit) -> bool {
         let mut at = self;
         while at.id() != outer.id() {
@@ -256,7 +257,7 @@ impl<'a> ScopeRef<'a> {
         true
     }
 
-    /// Whether this scope takes what its parent has.
+    /// Whether this scope inherits from its parent.
     fn passes_on(self, inherit: Inherit) -> bool {
         const KEPT: Contexts = Contexts::LOCATION_IF.or(Contexts::LIMIT_EXCEPT);
         match inherit {
@@ -266,12 +267,12 @@ impl<'a> ScopeRef<'a> {
         }
     }
 
-    /// The value of the lines that this scope writes.
+    /// The value of this scope's own lines.
     fn resolve<T>(self, setting: &Setting<T>) -> Result<T, Fault> {
         self.parse(setting, &self.effective_lines(&setting.spec), false)
     }
 
-    /// The lines of this scope together with what their kind of inheritance adds to them.
+    /// The lines of this scope, plus those that the kind of inheritance adds.
     fn effective_lines(self, spec: &'a Spec) -> Vec<&'a Line> {
         let own = self.own_lines(spec);
         match spec.inherit {
@@ -311,7 +312,7 @@ impl<'a> ScopeRef<'a> {
     }
 }
 
-/// The default of a directive as lines; none where it has no default.
+/// The default of a directive as lines; empty if it has no default.
 pub(crate) fn default_lines(spec: &Spec) -> &[Line] {
     spec.default_lines.get_or_init(|| {
         let Some(text) = spec.default else {

@@ -1,4 +1,5 @@
-//! A directive with its type: [`Setting`], and what its parse function gets: [`Setter`].
+//! A directive with the type of its value: [`Setting`], and the input of its parse function:
+//! [`Setter`].
 
 use std::borrow::Cow;
 use std::cell::RefCell;
@@ -9,8 +10,8 @@ use crate::line::{EMPTY_LINE, Line, Word};
 use crate::scope::ScopeRef;
 use crate::spec::{Arity, BlockKind, Effect, Inherit, Opens, Reload, Spec};
 
-/// Turns the lines of a setting into its value. Parsing records: it opens no file and binds no
-/// port.
+/// Parses the lines of a setting into its value. Parsing only records: it opens no file and binds
+/// no port.
 pub type Parse<T> = fn(&Setter<'_>) -> Result<T, Fault>;
 
 /// A directive, or a group of directives that are one setting, with the type of its value.
@@ -29,24 +30,24 @@ pub type Parse<T> = fn(&Setter<'_>) -> Result<T, Fault>;
 pub struct Setting<T: 'static> {
     /// The declaration of the setting.
     pub spec: Spec,
-    /// Makes the value from the lines of a scope.
+    /// Parses the lines of a scope.
     pub parse: Parse<T>,
     pub(crate) computed_default: Option<fn(ScopeRef<'_>) -> Result<T, Fault>>,
 }
 
-/// A setting whatever its type is, as the table of all directives holds it.
+/// A setting of any type, for the table of all directives.
 pub trait Declared: Sync {
-    /// The declaration of the declared setting.
+    /// The declaration of the setting.
     fn spec(&self) -> &Spec;
 
-    /// Parses lines and throws the value away.
+    /// Parses lines and discards the value.
     ///
     /// # Errors
-    /// Whatever the setting's parse function refuses.
+    /// Errors of the setting's parse function.
     fn check(&self, setter: &Setter<'_>) -> Result<(), Fault>;
 }
 
-/// How many directives several lists have together.
+/// The total number of directives in several lists.
 #[must_use]
 pub const fn count_of(lists: &[&[&'static dyn Declared]]) -> usize {
     let (mut count, mut rest) = (0, lists);
@@ -57,8 +58,8 @@ pub const fn count_of(lists: &[&[&'static dyn Declared]]) -> usize {
     count
 }
 
-/// Several lists of directives as one, so that what modules have in common is listed once. `N` is
-/// their [`count_of`]: any other does not compile.
+/// Joins several lists of directives, so that the common directives of modules are listed once. `N`
+/// must be their [`count_of`]; any other number does not compile.
 #[must_use]
 #[expect(
     clippy::indexing_slicing,
@@ -92,9 +93,9 @@ impl<T> Declared for Setting<T> {
 }
 
 impl<T> Setting<T> {
-    /// A setting named `name` that takes one argument, may stand nowhere, has no default and is
-    /// inherited as a value; the methods below say otherwise. `syntax` describes the arguments for
-    /// the manual, one entry per form.
+    /// A setting named `name` with one argument, no contexts, no default, and [`Inherit::Value`];
+    /// the methods below change these. `syntax` describes the arguments for the manual, one entry
+    /// per form.
     #[must_use]
     pub const fn new(
         name: &'static str,
@@ -108,9 +109,9 @@ impl<T> Setting<T> {
         }
     }
 
-    /// One of the directives that several modules have, each with its own prefix: `proxy_` and
-    /// `buffers` are `proxy_buffers`. A family is a type with its settings as fields, made from the
-    /// prefix by a `const fn`, and each module that has it makes a `static` of its own:
+    /// A directive that several modules have, each with its own prefix: `proxy_` and `buffers` make
+    /// `proxy_buffers`. A family is a type with its settings as fields, made from the prefix by a
+    /// `const fn`, and each module that has the family makes a `static` of its own:
     ///
     /// ```
     /// # use tidegate_conf as conf;
@@ -138,7 +139,7 @@ impl<T> Setting<T> {
     /// assert!(GRPC.intercept_errors.spec.manual().starts_with("Answers to `grpc_pass`"));
     /// ```
     ///
-    /// In the manual `*_` stands for the prefix.
+    /// In the manual, `*_` stands for the prefix.
     #[must_use]
     pub const fn family(
         prefix: &'static str,
@@ -153,29 +154,28 @@ impl<T> Setting<T> {
         }
     }
 
-    /// Further names, as they are written: the directives are one setting, in the order in which
-    /// they stand.
+    /// Further names: the directives form one setting, with their lines in file order.
     #[must_use]
     pub const fn also(mut self, names: &'static [&'static str]) -> Setting<T> {
         self.spec.also = names;
         self
     }
 
-    /// Where it may stand.
+    /// The contexts of the directive.
     #[must_use]
     pub const fn contexts(mut self, contexts: Contexts) -> Setting<T> {
         self.spec.contexts = contexts;
         self
     }
 
-    /// Where one name of the group may stand, if that differs from the rest.
+    /// The contexts of one name of the group, if different from the rest.
     #[must_use]
     pub const fn name_contexts(mut self, name: &'static str, contexts: Contexts) -> Setting<T> {
         self.spec.except(name, Some(contexts), None);
         self
     }
 
-    /// What it takes: unless said otherwise one argument, with a block none.
+    /// The number of arguments; the default is one, or none for a block.
     #[must_use]
     pub const fn arity(mut self, arity: Arity) -> Setting<T> {
         self.spec.arity = match (arity.block_kind(), self.spec.arity.block_kind()) {
@@ -187,38 +187,37 @@ impl<T> Setting<T> {
         self.several_blocks()
     }
 
-    /// What one name of the group takes, if that differs from the rest.
+    /// The number of arguments of one name of the group, if different from the rest.
     #[must_use]
     pub const fn name_arity(mut self, name: &'static str, arity: Arity) -> Setting<T> {
         self.spec.except(name, None, Some(arity));
         self
     }
 
-    /// A block of directives follows the arguments. Unless said otherwise there may be several, and
-    /// what may stand around it may stand in it.
+    /// A block of directives follows the arguments. By default several blocks are allowed, and the
+    /// context within the block is the one around it.
     #[must_use]
     pub const fn block(mut self) -> Setting<T> {
         self.spec.arity = self.arity_before_block().block();
         self.several_blocks()
     }
 
-    /// The context of the lines in its block.
+    /// The context within the block.
     #[must_use]
     pub const fn opens(mut self, context: Contexts) -> Setting<T> {
         self.spec.opens = Opens::One(context);
         self
     }
 
-    /// The context of the lines in its block by where it stands: pairs of that context and the
-    /// block's.
+    /// The context within the block, by the context of the directive: pairs of the two.
     #[must_use]
     pub const fn opens_by_place(mut self, places: &'static [(Contexts, Contexts)]) -> Setting<T> {
         self.spec.opens = Opens::ByPlace(places);
         self
     }
 
-    /// A block of the directive's own rows follows the arguments. Unless said otherwise there may
-    /// be several.
+    /// A block of the directive's own rows follows the arguments. By default several blocks are
+    /// allowed.
     #[must_use]
     pub const fn free_block(mut self) -> Setting<T> {
         self.spec.arity = self.arity_before_block().free_block();
@@ -241,16 +240,16 @@ impl<T> Setting<T> {
         self
     }
 
-    /// The arguments of the default as one would write them; the setting's own parse function reads
-    /// them. Where several lines may be written, `;` parts them.
+    /// The arguments of the default as a user would write them; the setting's own parse function
+    /// parses them. If several lines are allowed, `;` separates them.
     #[must_use]
     pub const fn default(mut self, text: &'static str) -> Setting<T> {
         self.spec.default = Some(text);
         self
     }
 
-    /// A default that depends on other settings of the scope; the manual shows what
-    /// [`Setting::default`] says.
+    /// A default that depends on other settings of the scope; the manual shows the text of
+    /// [`Setting::default`].
     #[must_use]
     pub const fn default_with(
         mut self,
@@ -260,15 +259,15 @@ impl<T> Setting<T> {
         self
     }
 
-    /// How it is inherited.
+    /// The kind of inheritance.
     #[must_use]
     pub const fn inherit(mut self, inherit: Inherit) -> Setting<T> {
         self.spec.inherit = inherit;
         self
     }
 
-    /// Allows the directive several times in a scope, since nginx does not check; the last line
-    /// counts.
+    /// Allows the directive several times in a scope, where nginx does not check for duplicates;
+    /// the last line counts.
     #[must_use]
     pub const fn repeatable(mut self) -> Setting<T> {
         self.spec.repeatable = true;
@@ -282,7 +281,7 @@ impl<T> Setting<T> {
         self
     }
 
-    /// The version that has it first.
+    /// The first version with the directive.
     #[must_use]
     pub const fn since(mut self, version: &'static str) -> Setting<T> {
         self.spec.since = version;
@@ -317,25 +316,25 @@ impl<T> Setting<T> {
     }
 }
 
-/// The lines of one setting in one scope, as its parse function gets them.
+/// The lines of one setting in one scope, as the input of its parse function.
 pub struct Setter<'a> {
     pub(crate) spec: &'a Spec,
     pub(crate) lines: &'a [&'a Line],
     pub(crate) scope: ScopeRef<'a>,
     pub(crate) default: bool,
-    /// Takes warnings, while the configuration is checked; later ones would only repeat them.
+    /// Collects warnings while the configuration is checked; later parses would only repeat them.
     pub(crate) warnings: Option<&'a RefCell<Vec<Diagnostic>>>,
 }
 
 impl<'a> Setter<'a> {
-    /// All lines, in file order. For a setting without several lines and without a default these
-    /// are one; a list may be empty.
+    /// All lines, in file order. Exactly one for a setting that allows no more and has no default;
+    /// a list may be empty.
     #[must_use]
     pub fn lines(&self) -> &'a [&'a Line] {
         self.lines
     }
 
-    /// The first line; an empty one where there is none.
+    /// The first line, or an empty line.
     #[must_use]
     pub fn first(&self) -> &'a Line {
         self.lines.first().copied().unwrap_or_else(|| &EMPTY_LINE)
@@ -350,7 +349,7 @@ impl<'a> Setter<'a> {
     /// The first argument of the first line.
     ///
     /// # Errors
-    /// `invalid number of arguments in "x" directive` where there is none.
+    /// `invalid number of arguments in "x" directive` without an argument.
     pub fn word(&self) -> Result<&'a Word, Fault> {
         self.args().first().ok_or_else(|| {
             Fault::new(format!(
@@ -360,7 +359,7 @@ impl<'a> Setter<'a> {
         })
     }
 
-    /// The directive's name: of a group, that of the first line.
+    /// The directive's name; for a group, that of the first line.
     #[must_use]
     pub fn name(&self) -> Cow<'a, str> {
         match self.lines.first() {
@@ -369,13 +368,13 @@ impl<'a> Setter<'a> {
         }
     }
 
-    /// The fault `"x" directive REASON` at a word, where `x` is the directive's name.
+    /// The fault `"x" directive REASON` at a word, with the directive's name as `x`.
     #[must_use]
     pub fn fault(&self, word: &Word, reason: &str) -> Fault {
         Fault::at(word, format!("\"{}\" directive {reason}", self.name()))
     }
 
-    /// The scope that wrote the lines; for a default, the one that asks.
+    /// The scope of the lines; for a default, the scope whose value is read.
     #[must_use]
     pub fn scope(&self) -> ScopeRef<'a> {
         self.scope
@@ -387,8 +386,8 @@ impl<'a> Setter<'a> {
         self.default
     }
 
-    /// Warns about a word. The configuration stays usable, and the warning is shown once however
-    /// often the value is asked for.
+    /// Warns about a word. The configuration remains valid, and the warning is shown once, however
+    /// often the value is parsed.
     pub fn warn(&self, word: &Word, message: impl Into<String>) {
         if let Some(warnings) = self.warnings {
             let warning = Diagnostic::new(Level::Warn, message, Some(word.position));
@@ -396,8 +395,8 @@ impl<'a> Setter<'a> {
         }
     }
 
-    /// Warns about a word of what concerns the whole configuration: the warning is shown at the
-    /// first place alone, and names the others.
+    /// Warns about a word, if the warning concerns the whole configuration: only the first place is
+    /// shown, and the others are listed there.
     pub fn warn_once(&self, word: &Word, message: impl Into<String>) {
         if let Some(warnings) = self.warnings {
             let warning = Diagnostic::new(Level::Warn, message, Some(word.position));

@@ -6,7 +6,7 @@ use std::sync::Arc;
 /// One file of a configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SourceFile {
-    /// The path by which it was opened.
+    /// The path under which the file was opened.
     pub name: PathBuf,
     /// The bytes of the file.
     pub text: Arc<[u8]>,

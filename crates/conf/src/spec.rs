@@ -1,4 +1,4 @@
-//! What a directive is declared as: names, contexts, arguments, default, inheritance, manual.
+//! The declaration of a directive: names, contexts, arguments, default, inheritance, manual.
 
 use std::borrow::Cow;
 use std::sync::OnceLock;
@@ -14,14 +14,14 @@ pub struct Arity {
     block: BlockKind,
 }
 
-/// What stands in a directive's braces.
+/// The content of a directive's braces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BlockKind {
-    /// There are none: the directive ends with `;`.
+    /// No braces: the directive ends with `;`.
     None,
     /// Directives of the table.
     Scope,
-    /// Rows that are the directive's own.
+    /// Rows in the directive's own syntax.
     Free,
 }
 
@@ -46,7 +46,7 @@ impl Arity {
         }
     }
 
-    /// This many arguments or more.
+    /// At least this many arguments.
     #[must_use]
     pub const fn at_least(min: usize) -> Arity {
         Arity {
@@ -68,7 +68,7 @@ impl Arity {
         Arity::exactly(0)
     }
 
-    /// With a block of directives.
+    /// Adds a block of directives.
     #[must_use]
     pub const fn block(self) -> Arity {
         Arity {
@@ -78,7 +78,7 @@ impl Arity {
         }
     }
 
-    /// With a block of rows in the directive's own syntax.
+    /// Adds a block of rows in the directive's own syntax.
     #[must_use]
     pub const fn free_block(self) -> Arity {
         Arity {
@@ -88,38 +88,38 @@ impl Arity {
         }
     }
 
-    /// What stands in the braces.
+    /// The content of the braces.
     #[must_use]
     pub const fn block_kind(self) -> BlockKind {
         self.block
     }
 
-    /// Whether so many arguments may be given.
+    /// Whether this many arguments are allowed.
     #[must_use]
     pub const fn allows(self, count: usize) -> bool {
         self.min <= count && count <= self.max
     }
 }
 
-/// How a scope comes by a directive that it does not write itself.
+/// How a scope without its own line of a directive inherits it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Inherit {
-    /// One line; the nearest scope that writes it supplies it.
+    /// One line, of the nearest scope that has it.
     Value,
-    /// Any number of lines; the nearest scope that writes one supplies them all.
+    /// Any number of lines: all of the nearest scope that has one.
     List,
-    /// As `List`, with the defaults for those keys (the first argument, in any case) that no line
-    /// names.
+    /// As `List`, plus the defaults for those keys (the first argument, in any case) that no line
+    /// has.
     Keyed,
-    /// The lines of every scope around, the outermost first.
+    /// The lines of all enclosing scopes, outermost first.
     Append,
     /// Blocks; otherwise as `List`.
     Block,
     /// One ordered script across the group's names; inherited by no scope.
     Program,
-    /// One line, kept by `if` and `limit_except` but not inherited by locations.
+    /// One line, inherited by `if` and `limit_except` but not by locations.
     Handler,
-    /// One line, for the scope that writes it alone.
+    /// One line, for its own scope only.
     Never,
 }
 
@@ -149,19 +149,19 @@ impl Inherit {
     }
 }
 
-/// The context of the lines in a directive's block.
+/// The context within a directive's block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Opens {
-    /// That of the block's surroundings.
+    /// The context around the block.
     Surroundings,
-    /// Always opens this one context.
+    /// Always this context.
     One(Contexts),
-    /// By where the directive stands: pairs of that context and the block's.
+    /// By the context of the directive: pairs of that context and the one within the block.
     ByPlace(&'static [(Contexts, Contexts)]),
 }
 
 impl Opens {
-    /// The context in a block that stands in `outer`.
+    /// The context within a block that is in the context `outer`.
     #[must_use]
     pub fn inside(self, outer: Contexts) -> Contexts {
         match self {
@@ -180,11 +180,11 @@ impl Opens {
 pub enum Reload {
     /// With the next reload, in the running worker process.
     Live,
-    /// With a new worker process, which a reload starts when it must.
+    /// With a new worker process, which the reload starts if necessary.
     NewProcess,
 }
 
-/// Whether a directive does something here.
+/// Whether a directive has an effect in Tidegate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Effect {
     /// The directive has an effect.
@@ -197,7 +197,7 @@ pub enum Effect {
 }
 
 impl Effect {
-    /// Why nothing comes of the directive, if nothing does.
+    /// Why the directive has no effect, if it has none.
     #[must_use]
     pub const fn reason_for_none(self) -> Option<&'static str> {
         match self {
@@ -207,10 +207,10 @@ impl Effect {
     }
 }
 
-/// How many names of a group may differ from the rest.
+/// Maximum number of names in a group that differ from the rest.
 const EXCEPTIONS_MAX: usize = 8;
 
-/// Where one name of a group differs from the rest.
+/// How one name of a group differs from the rest.
 #[derive(Clone, Copy, Debug)]
 struct Exception {
     name: &'static str,
@@ -218,17 +218,17 @@ struct Exception {
     arity: Option<Arity>,
 }
 
-/// How long a name may be that a prefix and a stem are joined to, in bytes.
+/// Maximum length of a name joined from a prefix and a stem, in bytes.
 const JOINED_MAX: usize = 48;
 
-/// What stands for the prefix of a family in its manual.
+/// The prefix that stands for any prefix in a family's manual.
 const ANY_PREFIX: &str = "*_";
 
 #[derive(Clone, Copy, Debug)]
 enum DirectiveName {
-    /// As it is written in the declaration.
+    /// As written in the declaration.
     Whole(&'static str),
-    /// The prefix of a family, and what of it is behind the prefix.
+    /// A prefix joined with the stem of a family's name.
     Joined {
         prefix: &'static str,
         bytes: [u8; JOINED_MAX],
@@ -258,7 +258,7 @@ impl DirectiveName {
         match self {
             DirectiveName::Whole(text) => text,
             DirectiveName::Joined { bytes, length, .. } => {
-                // Both halves are texts.
+                // Both halves are valid UTF-8.
                 std::str::from_utf8(&bytes[..*length]).unwrap_or_default()
             }
         }
@@ -272,39 +272,39 @@ impl DirectiveName {
     }
 }
 
-/// The declaration of a directive, or of a group of directives that are one setting.
+/// The declaration of a directive, or of a group of directives that form one setting.
 #[derive(Debug)]
 pub struct Spec {
     name: DirectiveName,
     /// The other names of the group.
     pub also: &'static [&'static str],
-    /// Where it may stand.
+    /// The contexts in which it is allowed.
     pub contexts: Contexts,
     /// How many arguments the directive takes.
     pub arity: Arity,
-    /// What context its block has, if it has one.
+    /// The context within its block, if it has one.
     pub opens: Opens,
-    /// Whether `arity` is still the assumption that every declaration begins with.
+    /// Whether `arity` is still the default of a new declaration.
     pub(crate) arity_assumed: bool,
-    /// The arguments in the manual's notation, one entry per form. In a group an entry may begin
-    /// with one of the names and is then about that name alone.
+    /// The arguments in the manual's notation, one entry per form. In a group, an entry that begins
+    /// with one of the names applies to that name only.
     pub syntax: &'static [&'static str],
-    /// The arguments of the default as one would write them; several lines are parted by `;`.
+    /// The arguments of the default as a user would write them; `;` separates lines.
     pub default: Option<&'static str>,
-    /// How it is inherited.
+    /// How scopes inherit it.
     pub inherit: Inherit,
-    /// Whether it may be written again in a scope, though it is one value: the last line counts.
+    /// Whether a scope may repeat it although it has one value: the last line counts.
     pub repeatable: bool,
     /// When a change takes effect.
     pub reload: Reload,
-    /// The version that has it first; empty: the first version.
+    /// The first version with the directive; empty for the program's first version.
     pub since: &'static str,
-    /// Whether it does something here.
+    /// Whether the directive has an effect.
     pub effect: Effect,
     /// The manual's prose, in Markdown: see [`Spec::manual`].
     pub(crate) prose: &'static str,
     exceptions: [Option<Exception>; EXCEPTIONS_MAX],
-    /// `default` as lines, made when it is first needed.
+    /// `default` as lines, parsed at the first use.
     pub(crate) default_lines: OnceLock<Vec<Line>>,
 }
 
@@ -313,7 +313,7 @@ impl Spec {
         Spec::named(DirectiveName::Whole(name), syntax)
     }
 
-    /// Of a family with this prefix.
+    /// A declaration in a family with this prefix.
     pub(crate) const fn of_family(
         prefix: &'static str,
         stem: &'static str,
@@ -343,12 +343,12 @@ impl Spec {
         }
     }
 
-    /// The identity of the declaration: its address, for declarations are statics.
+    /// The identity of the declaration: its address, because declarations are statics.
     pub(crate) fn key(&self) -> usize {
         std::ptr::from_ref(self).addr()
     }
 
-    /// The name; of a group, the first.
+    /// The name; for a group, the first.
     #[must_use]
     pub fn name(&self) -> &str {
         self.name.text()
@@ -359,7 +359,7 @@ impl Spec {
         std::iter::once(self.name()).chain(self.also.iter().copied())
     }
 
-    /// The manual's prose, in Markdown; that of a family with its own prefix.
+    /// The manual's prose, in Markdown; for a family, with its own prefix.
     #[must_use]
     pub fn manual(&self) -> Cow<'static, str> {
         match self.name.prefix() {
@@ -368,7 +368,7 @@ impl Spec {
         }
     }
 
-    /// Where the directive `name` of the group may stand.
+    /// The contexts of the directive `name` of the group.
     #[must_use]
     pub fn contexts_of(&self, name: &str) -> Contexts {
         self.exception(name)
@@ -376,7 +376,7 @@ impl Spec {
             .unwrap_or(self.contexts)
     }
 
-    /// What the directive `name` of the group takes.
+    /// The arity of the directive `name` of the group.
     #[must_use]
     pub fn arity_of(&self, name: &str) -> Arity {
         self.exception(name)
@@ -391,7 +391,7 @@ impl Spec {
             .find(|exception| exception.name == name)
     }
 
-    /// Sets an exception for a name; what is `None` stays as it is.
+    /// Sets an exception for a name; `None` leaves the common value.
     pub(crate) const fn except(
         &mut self,
         name: &'static str,

@@ -1,21 +1,21 @@
 //! Values with variables: `$name`, `${name}`, `$1`.
 //!
-//! A template is what was written; which variables there are is for the program to say.
+//! A template is the written text; the program knows which variables exist.
 
 use crate::diagnostic::Fault;
 use crate::line::Word;
 
-/// A value with variables, cut into parts.
+/// A value with variables, split into parts.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Template {
-    /// The parts in order; neighbouring literals are one.
+    /// The parts in order; adjacent literals are merged.
     pub parts: Vec<TemplatePart>,
 }
 
 /// One part of a [`Template`].
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum TemplatePart {
-    /// Bytes as they stand.
+    /// Literal bytes.
     Literal(Box<[u8]>),
     /// A variable, written `$name` or `${name}`.
     Variable(Box<str>),
@@ -24,11 +24,11 @@ pub enum TemplatePart {
 }
 
 impl Template {
-    /// Cuts a word at its variables. As in nginx, `$12` is the first capture and a `2`, and `${1}`
-    /// is a variable named `1`.
+    /// Splits a word at its variables. As in nginx, `$12` is the first capture and a `2`, and
+    /// `${1}` is a variable named `1`.
     ///
     /// # Errors
-    /// `invalid variable name` where no name follows a `$`; `the closing bracket in "x" variable is
+    /// `invalid variable name` for a `$` without a name; `the closing bracket in "x" variable is
     /// missing`.
     pub fn parse(word: &Word) -> Result<Template, Fault> {
         let mut parts = Vec::new();
@@ -60,13 +60,13 @@ impl Template {
         }
     }
 
-    /// Its parts in order.
+    /// The parts in order.
     #[must_use]
     pub fn parts(&self) -> &[TemplatePart] {
         &self.parts
     }
 
-    /// The value, where it holds no variable.
+    /// The value, if it contains no variable.
     #[must_use]
     pub fn as_literal(&self) -> Option<&[u8]> {
         match &*self.parts {
@@ -77,7 +77,7 @@ impl Template {
     }
 }
 
-/// The variable or capture after a `$`, and what follows it.
+/// The variable or capture after a `$`, and the rest of the text.
 fn reference<'a>(word: &Word, text: &'a [u8]) -> Result<(TemplatePart, &'a [u8]), Fault> {
     let (name, after) = match text.split_first() {
         Some((digit @ b'1'..=b'9', after)) => {
@@ -103,7 +103,7 @@ fn reference<'a>(word: &Word, text: &'a [u8]) -> Result<(TemplatePart, &'a [u8])
     }
 }
 
-/// How many bytes may belong to a variable's name.
+/// Length of the variable name at the beginning of a text, in bytes.
 fn name_length(text: &[u8]) -> usize {
     let belongs = |byte: &u8| byte.is_ascii_alphanumeric() || *byte == b'_';
     text.iter()

@@ -1,7 +1,7 @@
 //! The parsed configuration: the tree of scopes.
 //!
-//! The tree holds what was written, with includes resolved and nothing merged; reading it with
-//! inheritance is the business of [`ScopeRef`].
+//! The tree holds the lines as written, with includes resolved and nothing merged; [`ScopeRef`]
+//! reads it with inheritance.
 
 use std::fmt;
 
@@ -16,27 +16,28 @@ use crate::spec::Spec;
 #[derive(Debug)]
 pub struct Tree {
     root: Scope,
-    /// Every other scope; the one with id `n` is at `n - 1`.
+    /// Every scope but the root; the one with id `n` is at `n - 1`.
     nested: Vec<Scope>,
 }
 
 /// The lines of one block.
 pub(crate) struct Scope {
     pub(crate) id: ScopeId,
-    /// The scope around it, and which of its lines opens this one.
+    /// The parent scope, and the index of the line that opens this one.
     pub(crate) opener: Option<(ScopeId, usize)>,
     pub(crate) context: Contexts,
     pub(crate) lines: Vec<Line>,
-    /// Which lines belong to which directive, sorted once the scope is complete.
+    /// The directive of each line, sorted once the scope is complete.
     pub(crate) index: Vec<Entry>,
-    /// A bit for each directive in `index`, of which several share one: most questions are about
-    /// one that is not there.
+    /// A bit for each directive in `index`; several directives share a bit. Most lookups are for a
+    /// directive that is absent.
     kinds: u64,
 }
 
 /// The bit of a directive.
 fn kind(key: usize) -> u64 {
-    // Addresses differ in their middle bits: multiplied, in their highest.
+    // Addresses differ in their middle bits; the multiplication moves the difference to the
+    // highest.
     1 << ((key as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 58)
 }
 
@@ -71,7 +72,7 @@ impl Scope {
         }
     }
 
-    /// Notes which directive a line belongs to.
+    /// Records which directive a line belongs to.
     pub(crate) fn note(&mut self, entry: Entry) {
         self.kinds |= kind(entry.key);
         self.index.push(entry);
@@ -100,7 +101,7 @@ impl Scope {
 }
 
 impl Tree {
-    /// A tree without a line.
+    /// A tree without lines.
     pub(crate) fn new() -> Tree {
         Tree {
             root: Scope::new(ScopeId(0), None, Contexts::MAIN),
@@ -117,13 +118,13 @@ impl Tree {
         }
     }
 
-    /// Every scope, each after the one around it.
+    /// Every scope, parents before children.
     pub fn scopes(&self) -> impl Iterator<Item = ScopeRef<'_>> {
         let all = std::iter::once(&self.root).chain(&self.nested);
         all.map(|scope| ScopeRef { tree: self, scope })
     }
 
-    /// A scope of this tree. An id of another tree leads to some scope of this one.
+    /// A scope of this tree. An id of another tree returns an arbitrary scope of this one.
     #[must_use]
     pub fn scope(&self, id: ScopeId) -> ScopeRef<'_> {
         let nested = (id.0 as usize)
@@ -151,7 +152,8 @@ impl Tree {
         id
     }
 
-    /// Tells the line that opens a scope where its `}` stands, and after which line it was read.
+    /// Stores the position of a block's `}` in the line that opens it, and the sequence number of
+    /// the last line before the `}`.
     pub(crate) fn close(&mut self, scope: ScopeId, end: (Position, u32)) {
         let opener = self.scope(scope).scope.opener;
         let line = opener.and_then(|(parent, line)| self.scope_mut(parent).lines.get_mut(line));
@@ -160,7 +162,7 @@ impl Tree {
         }
     }
 
-    /// Makes every scope ready for look-ups.
+    /// Prepares every scope for lookups.
     pub(crate) fn finish(&mut self) {
         for scope in std::iter::once(&mut self.root).chain(&mut self.nested) {
             scope

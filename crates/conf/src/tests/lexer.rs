@@ -1,9 +1,9 @@
-//! The lexer and the shape of lines, against what nginx says of the same bytes.
+//! Tests of the lexer and the shape of lines, with nginx's results for the same bytes.
 
 use super::{load, messages};
 use crate::lexer::{Lexer, Token};
 
-/// Files with the first error nginx gives for them; none where nginx gets through the syntax.
+/// Files with nginx's first error; empty if nginx finds no syntax error.
 #[rustfmt::skip]
 const FILES: &[(&[u8], &str)] = &[
     (b";", "unexpected \";\" in /conf/nginx.conf:1"),
@@ -96,8 +96,7 @@ const FILES: &[(&[u8], &str)] = &[
     (b"user\n\"\n\"\n;\n;", "unexpected \";\" in /conf/nginx.conf:5"),
 ];
 
-/// What stands before the repeated byte, the byte, how often it stands there, what follows, and the
-/// first error.
+/// The text before the repeated byte, the byte, its count, the text after it, and the first error.
 type LongFile = (
     &'static [u8],
     &'static [u8],
@@ -106,7 +105,7 @@ type LongFile = (
     &'static str,
 );
 
-/// Texts with a byte in the middle that is repeated: nginx's buffer is 4096 bytes long.
+/// Texts with a repeated byte in the middle: nginx's buffer is 4096 bytes long.
 #[rustfmt::skip]
 const LONG_FILES: &[LongFile] = &[
     (b"user ", b"x", 4096, b";", "too long parameter \"xxxxxxxxxx...\" started in /conf/nginx.conf:1"),
@@ -152,7 +151,7 @@ fn words_are_as_long_as_in_nginx() {
     }
 }
 
-/// Directives in a text, each as its words, the end mark and the errors.
+/// The directives of a text, each as its words, then the end mark and the errors.
 fn tokens(text: &[u8]) -> Vec<String> {
     let mut lexer = Lexer::file(text, 0);
     let mut tokens = Vec::new();
@@ -174,7 +173,7 @@ fn tokens(text: &[u8]) -> Vec<String> {
 
 #[test]
 fn words_are_cut_as_nginx_cuts_them() {
-    // Of each, nginx shows the first word in `unknown directive`.
+    // For each, nginx shows the first word in `unknown directive`.
     let cases: &[(&[u8], &[&str])] = &[
         (b"a\\tb c\\rd e\\nf;", &["a\tb|c\rd|e\nf;"]),
         (
@@ -238,7 +237,7 @@ fn positions_name_the_line_of_nginx_and_the_place_of_the_word() {
     );
 }
 
-/// A small generator of numbers (xorshift), so that a failure can be repeated.
+/// A small random number generator (xorshift), so that a failure can be reproduced.
 struct Random(u64);
 
 impl Random {
@@ -301,7 +300,7 @@ fn random_bytes_never_panic_and_always_end() {
             let rendered = diagnostic.render(&loaded.sources);
             assert!(rendered.starts_with(&diagnostic.to_string()));
         }
-        // Whatever has quotes and braces is either in the tree or complained about.
+        // Anything with quotes and braces is either in the tree or reported.
         let lines: usize = loaded.tree.scopes().map(|scope| scope.lines().len()).sum();
         assert!(lines <= text.len());
     }

@@ -1,4 +1,4 @@
-//! Includes, `-g`, several errors at once, what `-T` prints, excerpts.
+//! Tests of includes, `-g`, several errors at once, the output of `-T`, and excerpts.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -132,7 +132,7 @@ fn included_lines_stand_in_the_place_of_the_include() {
 
 #[test]
 fn includes_that_never_end_are_refused() {
-    // nginx reads on until its stack is full.
+    // nginx reads on until its stack overflows.
     let files: &[(&str, &[u8])] = &[
         ("nginx.conf", b"include a.conf;\nuser x y z;"),
         ("a.conf", b"\ninclude nginx.conf;"),
@@ -237,7 +237,7 @@ fn the_same_name_may_mean_another_directive_elsewhere() {
     assert_eq!(server.get(&LISTEN).unwrap(), [["listen", "1"]]);
 }
 
-/// The loader knows no block by its name: a declaration says what its own opens.
+/// The loader knows no block by name: a declaration says which context its block has.
 #[test]
 fn blocks_open_what_their_declarations_say() {
     use crate::{Contexts, Declared, Registry, Setting, parse};
@@ -405,7 +405,7 @@ fn a_recording_answers_like_the_disk() {
             .map(|line| line[1].clone())
             .collect::<Vec<_>>()
     };
-    // The order of nginx: by bytes, capitals first.
+    // nginx's order: by bytes, capitals first.
     assert_eq!(
         users(&one),
         ["B.conf", "a.conf", "b.conf", "x.d/1", "y.d/2"]
@@ -509,7 +509,7 @@ fn files_of_the_last_reading() {
     files.begin();
     assert_eq!(read(), b"third");
     files.begin();
-    // Nobody has asked for it meanwhile.
+    // No caller has requested the file meanwhile.
     files.begin();
     change("fourth", 1_001);
     assert_eq!(read(), b"fourth");
@@ -517,7 +517,7 @@ fn files_of_the_last_reading() {
     assert!(files.read(&path).is_err());
 }
 
-/// Counts how often a name is asked for; those that begin with `x` have no address.
+/// Counts the lookups of names; names that begin with `x` have no address.
 struct Names(std::cell::RefCell<Vec<String>>);
 
 impl Files for Names {
@@ -547,7 +547,7 @@ fn a_name_is_looked_up_once_and_never_where_it_is_known() {
         assert_eq!(recorder.addresses("known").unwrap(), [known]);
     }
     assert_eq!(*names.0.borrow(), ["a", "x"]);
-    // Only what has an address goes with the recording.
+    // Only names with an address are part of the recording.
     let sealed = Sealed::new(recorder.recording());
     assert_eq!(sealed.addresses("known").unwrap(), [known]);
     assert!(sealed.addresses("a").is_some());

@@ -1,4 +1,4 @@
-//! Pages of the manual, and faults of the declarations behind them.
+//! Tests of the manual's pages, and of errors in declarations.
 
 use super::{ALLOW, PCRE_JIT, PROGRAM_LINES, ROOT, registry};
 use crate::{Contexts, Declared, Registry, Setting, manual, parse};

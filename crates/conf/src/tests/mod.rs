@@ -1,4 +1,4 @@
-//! Tests of the whole crate: a small table of directives, read as a program would read it.
+//! Tests of the whole crate, with a small table of directives.
 //!
 //! Error texts are those of nginx 1.31 for the same file, unless a comment says otherwise.
 
@@ -109,7 +109,7 @@ block!(
     Contexts::UPSTREAM
 );
 
-/// The `server` of an upstream: the same name as the block, elsewhere.
+/// The `server` directive of an upstream, with the same name as the block in another context.
 static UPSTREAM_SERVER: Setting<Words> = Setting::new("server", &["address"], words)
     .contexts(Contexts::UPSTREAM)
     .arity(Arity::at_least(1))
@@ -259,7 +259,7 @@ fn registry() -> Registry {
     Registry::new(&[TABLE]).with_modules(&["ngx_http_geoip_module"])
 }
 
-/// Loads `/conf/nginx.conf` out of these files, which lie in `/conf`.
+/// Loads `/conf/nginx.conf` from these files in `/conf`.
 fn load_files(files: &[(&str, &[u8])], globals: &[&str]) -> Loaded {
     let recording = Recording {
         files: files
@@ -293,7 +293,7 @@ fn load(text: impl AsRef<[u8]>) -> Loaded {
     load_files(&[("nginx.conf", text.as_ref())], &[])
 }
 
-/// The lines that a log would show.
+/// The lines that a log would contain.
 fn messages(loaded: &Loaded) -> Vec<String> {
     loaded
         .diagnostics

@@ -1,4 +1,4 @@
-//! Inheritance: who supplies a value, and in which scope it is made.
+//! Tests of inheritance: which scope supplies a value, and in which scope it is parsed.
 
 use super::{
     ADD_HEADER, ALLOW, BODY_SIZE, BUSY_SIZE, INDEX, PASS, PROGRAM_LINES, ROOT, SET_HEADER, TRACE,
@@ -6,7 +6,7 @@ use super::{
 };
 use crate::{Contexts, Declared, Loaded, ScopeRef, Template};
 
-/// Loads what must be without errors.
+/// Loads a configuration that must have no errors.
 fn read(http: &str) -> Loaded {
     let loaded = load(format!("http {{ {http} }}"));
     assert_eq!(messages(&loaded), [""; 0]);
@@ -49,7 +49,7 @@ fn defaults_are_parsed_or_computed_from_the_asking_scope() {
     assert_eq!(server.get(&BUSY_SIZE).unwrap(), 2 << 20);
     assert_eq!(location.get(&BUSY_SIZE).unwrap(), 6 << 20);
     assert!(location.get_with_scope(&BUSY_SIZE).unwrap().0.is_none());
-    // A default of no arguments is a line without any: the parse function sees what it would see.
+    // A default without arguments is a line without any: the parse function gets the usual input.
     assert!(server.get(&INDEX).is_err());
     assert_eq!(server.get(&ADD_HEADER).unwrap(), [[""; 3]; 0]);
 }
@@ -189,12 +189,12 @@ fn owners_are_scopes_that_see_the_same() {
     let owner = |scope: ScopeRef<'_>| scope.owner(group).id();
     assert_eq!(owner(server), server.id());
     let locations: Vec<_> = server.children("location").collect();
-    // `try_files` of the server does not hold in the location: nobody's lines do.
+    // The server's `try_files` is not in force in the location, and no other is.
     assert_eq!(owner(locations[0]), root.id());
     assert_eq!(owner(locations[1]), locations[1].id());
     let nested = |scope: ScopeRef<'_>| owner(scope.children("location").next().unwrap());
     assert_eq!(nested(locations[1]), locations[1].id());
-    // The location's size holds in the nested one, its `try_files` does not.
+    // The location's size is in force in the nested one, its `try_files` is not.
     let innermost = locations[2].children("location").next().unwrap();
     assert_eq!(owner(innermost), innermost.id());
     assert!(locations[2].writes(&[&TRY_FILES]));
@@ -210,7 +210,7 @@ fn faults_have_the_place_of_their_line() {
         fault.to_string(),
         "the closing bracket in \"b\" variable is missing in /conf/nginx.conf:2"
     );
-    // What loading said and what asking says can be told to be the same.
+    // An error of loading and the same error of a lookup can be recognized as equal.
     assert_eq!(loaded.diagnostics, [crate::Diagnostic::from(fault)]);
 }
 
@@ -245,7 +245,7 @@ fn a_place_is_what_is_written_around_it() {
         &[],
     );
     assert_ne!(plain, within);
-    // Lines of servers count where they are asked for.
+    // Lines of servers count where requested.
     let named = place("server { root /y; location /a { } }", &location, &["root"]);
     assert_ne!(plain, named);
 }

@@ -1,4 +1,4 @@
-//! Units, flags, numbers and templates, as nginx's parsers have them.
+//! Tests of units, flags, numbers and templates, with the results of nginx's parsers.
 
 use super::{load, messages};
 use crate::{Template, TemplatePart, Word, parse};
@@ -39,7 +39,7 @@ fn sizes() {
 
 #[test]
 fn times() {
-    // Seconds and milliseconds of each.
+    // In seconds and in milliseconds.
     let cases: &[(&str, Option<u64>, Option<u64>)] = &[
         ("0", Some(0), Some(0)),
         ("30", Some(30), Some(30_000)),
