@@ -58,7 +58,7 @@ impl<'a> ScopeRef<'a> {
                 continue;
             };
             if line.is("if") {
-                // Two scopes with the same opening line are distinguished by a count.
+                // Two `if` blocks with the same condition are distinguished by their index.
                 let before = parent.lines().iter();
                 let before =
                     before.filter(|other| other.is("if") && other.sequence() < line.sequence());

@@ -28,7 +28,7 @@ pub trait Application: Sync {
     /// All directives of the program.
     fn registry(&self) -> &Registry;
 
-    /// The files that the master reads: those of the disk, unless the program replaces some.
+    /// The files that the master reads: those on disk, unless the program replaces some.
     fn files(&self) -> Box<dyn Files + '_> {
         Box::new(Disk)
     }
@@ -37,7 +37,7 @@ pub trait Application: Sync {
     /// master at start, with `-t`, and on every reload.
     ///
     /// Must not leave a thread running: the master may fork after it. Files that the worker will
-    /// want to read must be read through `files`; they are in the bundle then.
+    /// read must be read through `files`, which puts them into the bundle.
     fn examine(
         &self,
         loaded: &Loaded,
@@ -45,15 +45,15 @@ pub trait Application: Sync {
         options: &Options,
     ) -> Result<Needs, Vec<Diagnostic>>;
 
-    /// The group of a listening socket that another program has handed on, and the file that it
-    /// made when it was bound: as [`NeedKind::Listener`] has them. None where no configuration
-    /// could need such a socket.
+    /// The group of a listening socket that another program has handed over, and the file that its
+    /// bind created: as in [`NeedKind::Listener`]. `None` if no configuration could need such a
+    /// socket.
     fn inherited(&self, _socket: &OwnedFd) -> Option<(String, Option<PathBuf>)> {
         None
     }
 
-    /// Called in the master when its first worker serves. Must not block: the master does nothing
-    /// else meanwhile.
+    /// Called in the master once its first worker serves. Must not block, because the master does
+    /// nothing else meanwhile.
     fn serving(&self) {}
 
     /// The serving half, made once in a worker process before its first [`WorkerProcess::prepare`].
@@ -63,41 +63,40 @@ pub trait Application: Sync {
 /// The serving half, driven by the thread that talks to the master. All calls come from that one
 /// thread, one after another.
 pub trait WorkerProcess {
-    /// Compiles a bundle and keeps the result aside; nothing that is served changes. The error's
-    /// lines are logged and printed by `-s reload`.
+    /// Compiles a bundle and keeps the result for [`commit`](WorkerProcess::commit); serving does
+    /// not change. The error's lines are logged and printed by `-s reload`.
     ///
-    /// The bundle's descriptors are all that its configuration names, so those that this worker
-    /// already has come a second time.
+    /// The bundle has all descriptors of its configuration, including duplicates of those that this
+    /// worker already has.
     fn prepare(&mut self, bundle: Bundle) -> Result<(), String>;
 
-    /// Serves by the generation prepared last. When the last request of the replaced generation has
-    /// ended, calls [`Events::generation_finished`].
+    /// Serves with the generation prepared last. When the last request of the replaced generation
+    /// has ended, calls [`Events::generation_finished`].
     fn commit(&mut self);
 
-    /// Whether threads that serve use io_uring. Asked once, when the first configuration has been
-    /// prepared: no thread can begin to use it afterwards.
+    /// Whether serving threads use io_uring. Called once, when the first configuration has been
+    /// prepared: no thread can start to use io_uring afterwards.
     fn uses_io_uring(&self) -> bool;
 
     /// Discards the generation prepared last.
     fn abandon(&mut self);
 
-    /// New descriptors of logs that were opened again, by key: those of the generation in force,
-    /// and of every one that it has replaced and that still has requests. Never comes between
-    /// `prepare` and `commit`. Keys that this worker does not know are to be dropped.
+    /// New descriptors of reopened logs, by key: those of the current generation, and of every
+    /// replaced one that still has requests. Never called between `prepare` and `commit`. Unknown
+    /// keys must be ignored.
     fn reopened(&mut self, logs: HashMap<String, OwnedFd>);
 
-    /// Devices that only this worker process has, by key; it serves through them too from now on.
-    /// After an error, whose lines are logged, it serves without.
+    /// Devices that only this worker process has, by key, which it uses from now on. After an
+    /// error, whose lines are logged, it serves without the devices.
     fn devices(&mut self, _devices: HashMap<String, OwnedFd>) -> Result<(), String> {
         Ok(())
     }
 
-    /// Notes for monitoring that a reload has failed: the generation in force stays. Called after
-    /// [`WorkerProcess::abandon`] if one had been prepared.
+    /// Records for monitoring that a reload has failed: the generation in force stays. Called after
+    /// [`WorkerProcess::abandon`] if a generation had been prepared.
     fn reload_failed(&mut self) {}
 
-    /// Serializes the state for the worker that follows, which may be another version of the
-    /// program.
+    /// Serializes the state for the next worker, which may be another version of the program.
     fn save(&mut self) -> Vec<u8> {
         Vec::new()
     }
@@ -106,20 +105,22 @@ pub trait WorkerProcess {
     /// the first [`prepare`](WorkerProcess::prepare). The state is not trusted.
     fn go_on(&mut self, _state: Vec<u8>) {}
 
-    /// This worker is to take the place of others, to which these sockets lead; what is said there
-    /// is the program's own. Comes before the first [`prepare`](WorkerProcess::prepare).
+    /// Announces that this worker takes over from the workers at the other ends of these sockets;
+    /// the messages on them are up to the program. Called before the first
+    /// [`prepare`](WorkerProcess::prepare).
     fn succeed(&mut self, _channels: Vec<OwnedFd>) {}
 
-    /// A worker, to which the socket leads, is about to take the place of this one.
+    /// Announces that the worker at the other end of the socket is about to take over from this
+    /// one.
     fn be_followed(&mut self, _channel: OwnedFd) {}
 
     /// Ends gracefully: stops accepting, closes idle connections, waits for requests, writes the
     /// logs, and then calls [`Events::drained`].
     fn quit(&mut self);
 
-    /// Like [`quit`](WorkerProcess::quit), for when another program accepts in this one's place:
-    /// idle connections may be served once more, so that no request is lost that is on its way.
-    /// `quit` may follow.
+    /// Like [`quit`](WorkerProcess::quit), but another program accepts connections from now on:
+    /// idle connections may be served once more, so that no request on its way is lost. `quit` may
+    /// follow.
     fn drain(&mut self) {
         self.quit();
     }
@@ -134,13 +135,13 @@ pub struct Needs {
     pub master: MasterSettings,
     /// Descriptors that the master opens and passes on.
     pub descriptors: Vec<Need>,
-    /// Devices that only one worker process can have.
+    /// Devices that only one worker process can use.
     pub devices: Vec<Device>,
-    /// Directories that must exist before workers start, owned by the user they run as.
+    /// Directories that must exist before workers start, owned by the workers' user.
     pub directories: Vec<PathBuf>,
     /// Warnings and notices of the compilation.
     pub diagnostics: Vec<Diagnostic>,
-    /// The lines whose change needs a new worker process.
+    /// The lines whose change requires a new worker process.
     pub new_process_lines: Vec<NewProcessLine>,
 }
 
@@ -164,18 +165,18 @@ pub struct MasterSettings {
     pub core_size_max: Option<u64>,
     /// `working_directory` of the worker process.
     pub working_directory: Option<PathBuf>,
-    /// `env`: what of the environment a worker process gets, as `NAME` or `NAME=VALUE`.
+    /// `env`: the environment of a worker process, as `NAME` or `NAME=VALUE`.
     pub environment: Vec<String>,
     /// The `error_log` lines of the main level.
     pub error_logs: Vec<LogTarget>,
-    /// What the worker process may do; no effect without a separate process.
+    /// The permissions of the worker process; no effect without a separate process.
     pub confinement: Confinement,
 }
 
 /// One `error_log` line of the main level.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogTarget {
-    /// The place that the lines go to.
+    /// The destination of the lines.
     pub place: LogPlace,
     /// Lines of this level and above are written.
     pub level: Level,
@@ -194,87 +195,88 @@ pub enum LogPlace {
 
 /// One descriptor that a configuration needs.
 pub struct Need {
-    /// What it is, for instance `listen 127.0.0.1:8080` or `log /var/log/x`: over a reload the
-    /// same key keeps the same descriptor, unless it is that of a log that can be opened again.
+    /// Identifies the need, for instance `listen 127.0.0.1:8080` or `log /var/log/x`: over a reload
+    /// the same key keeps the same descriptor, unless the log can be reopened.
     pub key: String,
     /// Whether a listener or a log is needed.
     pub kind: NeedKind,
-    /// Opens what is needed, in the master.
+    /// Opens the descriptor, in the master.
     pub open: Box<dyn Fn() -> Result<OwnedFd, OpenError>>,
-    /// Finds out whether it could be opened, for `-t`: makes nothing, changes nothing, and takes
-    /// nothing from a server that has it open.
+    /// Checks for `-t` whether the descriptor could be opened: creates and changes nothing, and
+    /// does not disturb a server that has it open.
     pub probe: Box<dyn Fn() -> Result<(), OpenError>>,
-    /// What is done to it where it is open already; nothing for most.
+    /// How a reload updates the descriptor if it is already open; `None` for most.
     pub kept: Option<DescriptorUpdate>,
 }
 
-/// What one worker process alone can have, such as a receive queue of a network card. It is opened
-/// for a worker that serves, and the master keeps none of the descriptors: the kernel lets go of it
-/// whenever that process ends. Meanwhile, and where it cannot be opened, workers serve without it.
+/// A resource that only one worker process can have, such as a receive queue of a network card. It
+/// is opened for a serving worker, and the master keeps none of the descriptors, so the kernel
+/// releases the resource whenever that process ends. Meanwhile, and if it cannot be opened, workers
+/// serve without it.
 pub struct Device {
-    /// Whether the server must not start without it.
+    /// Whether the server must not start without the device.
     pub is_required: bool,
-    /// Opens what is needed, in the master.
+    /// Opens the device, in the master.
     pub open: Box<dyn Fn() -> Result<OpenDevice, DeviceError>>,
-    /// Has it be used as this configuration says, by the worker that has it; what is to be said
-    /// about that.
+    /// Applies this configuration to a device that a worker already uses; returns messages for the
+    /// log.
     pub follow: Box<dyn Fn() -> Vec<(Level, String)>>,
-    /// Has what is new go elsewhere: the worker that has it is about to end.
+    /// Directs new connections away from the device, because the worker that uses it is about to
+    /// end.
     pub release: Box<dyn Fn()>,
 }
 
 /// A device that was opened.
 #[derive(Debug)]
 pub struct OpenDevice {
-    /// What the worker gets, by keys that are the program's own.
+    /// The descriptors for the worker, by keys that the program chooses.
     pub descriptors: Vec<(String, OwnedFd)>,
-    /// What is to be said about it.
+    /// Messages for the log.
     pub notes: Vec<(Level, String)>,
 }
 
 /// Why a device could not be opened.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceError {
-    /// The words for the log.
+    /// The text for the log.
     pub text: String,
-    /// Whether it may be different in a while, because another program has it.
+    /// Whether a later attempt may succeed, because another program has the device now.
     pub is_passing: bool,
 }
 
-/// What a reload does to a descriptor that it keeps, because the configuration may ask for
-/// something else of it than it was opened with. Both calls return what failed, for the log; no
-/// failure stops the reload, as with nginx.
+/// How a reload updates a descriptor that it keeps, because the configuration may require other
+/// settings than those it was opened with. Both functions return failures for the log; no failure
+/// stops the reload, as with nginx.
 pub struct DescriptorUpdate {
-    /// Before others of its group are opened. It must not change what is served: the reload may
-    /// still come to nothing.
+    /// Runs before others of its group are opened. Must not affect serving, because the reload may
+    /// still fail.
     pub before: Adjust,
-    /// When the configuration is in force.
+    /// Runs when the configuration is in force.
     pub after: Adjust,
 }
 
-/// Does something to an open descriptor; what failed comes back.
+/// Changes an open descriptor; returns failures.
 pub type Adjust = Box<dyn Fn(&OwnedFd) -> Vec<String>>;
 
-/// What a descriptor is to the master.
+/// The kind of a descriptor.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NeedKind {
     /// A listening socket with its options.
     Listener {
         /// The file of a Unix socket, removed when the socket is closed for good.
         socket_file: Option<PathBuf>,
-        /// What the sockets of one address have in common (`reuseport`). As long as any of them
-        /// is needed, those that are open stay: connections wait in the queue of each, and would
-        /// be lost with it.
+        /// Identifies the sockets of one address (`reuseport`). As long as any of them is needed,
+        /// all open ones stay open: each has a queue of connections, which would be lost with it.
         group: String,
     },
     /// A log file that is appended to.
     Log {
-        /// Whether USR1 and a reload open it again: true of files, not of standard error.
+        /// Whether USR1 and a reload reopen it: true for files, not for standard error.
         can_be_reopened: bool,
     },
 }
 
-/// The key of one socket of a listener, which its group and its number make.
+/// The key of one socket of a listener, made of its group and its number.
 pub fn listener_key(group: &str, number: usize) -> String {
     format!("{group} #{number}")
 }
@@ -282,17 +284,17 @@ pub fn listener_key(group: &str, number: usize) -> String {
 /// Why a descriptor could not be opened, in nginx's words.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum OpenError {
-    /// Another process has the address, if it is one of a network: worth another try, and no error
-    /// in a test.
+    /// Another process has the address; `Some` for a network address: worth another attempt, and
+    /// not an error in a test.
     AddressInUse(String, Option<SocketAddr>),
-    /// A port that is not for this user.
+    /// The user may not bind this port.
     PortNotPermitted(String),
     /// Any other failure of opening.
     Failed(String),
 }
 
 impl OpenError {
-    /// The words for the log.
+    /// The text for the log.
     pub fn text(&self) -> &str {
         match self {
             OpenError::AddressInUse(text, _)
@@ -307,15 +309,15 @@ impl OpenError {
 pub struct NewProcessLine {
     /// The name of the directive.
     pub name: String,
-    /// The whole line as written; two equal texts ask for the same.
+    /// The whole line as written; equal texts have equal meaning.
     pub text: String,
-    /// Where it stands, `FILE:LINE`.
+    /// The position of the line, `FILE:LINE`.
     pub place: String,
 }
 
 impl Needs {
-    /// The first line in which `self` differs from `running` in a way that asks for a new worker
-    /// process: the name of its directive and where it stands (or stood).
+    /// The first line in which `self` differs from `running` and that requires a new worker
+    /// process: the name of its directive, and its current or former position.
     pub(crate) fn forcing_line<'a>(&'a self, running: &'a Needs) -> Option<&'a NewProcessLine> {
         let missing_in = |needs: &Needs, line: &NewProcessLine| {
             !needs

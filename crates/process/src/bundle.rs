@@ -1,10 +1,10 @@
-//! The bundle: everything a worker process compiles from, in one sealed memory file, beside the
-//! descriptors that go with it.
+//! The bundle: everything from which a worker process compiles a configuration, in one sealed
+//! memory file plus descriptors.
 //!
 //! The format is a header and a sequence of fields; a number is eight bytes little-endian, a text
-//! is its length and its bytes, a list is its count and its items. The parser trusts no length:
-//! whatever the bytes are, it gives an error or a value, and never allocates more than it was
-//! given. It carries no compiled state, so a bundle survives a crash and a change of the binary.
+//! is its length and its bytes, a list is its count and its items. The parser trusts no length: any
+//! bytes give an error or a value, and the parser never allocates more than it was given. The
+//! bundle carries no compiled state, so it survives a crash and a change of the binary.
 
 use std::collections::HashMap;
 use std::fmt::{self, Display};
@@ -25,9 +25,9 @@ use crate::log::Level;
 use crate::options::{Action, ErrorLog, Options};
 use crate::programs::Program;
 
-/// What a worker process gets to compile from.
+/// The input of a worker process's compilation.
 pub struct Bundle {
-    /// The number of the generation that is compiled from it.
+    /// The number of the generation compiled from the bundle.
     pub generation: u64,
     /// The paths and directives of the command line; the action is always to start.
     pub options: Options,
@@ -49,7 +49,7 @@ pub(crate) struct Contents {
     pub(crate) keys: Vec<String>,
 }
 
-/// What the worker process does to itself before it compiles.
+/// The settings that a worker process applies to itself before it compiles.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ProcessSettings {
     pub(crate) identity: Option<Identity>,
@@ -72,11 +72,11 @@ pub enum BundleError {
     NotABundle,
     /// The bundle ends in the middle of a field.
     Truncated,
-    /// Something follows the last field.
+    /// Bytes follow the last field.
     Trailing,
-    /// A field holds a value it cannot have; the name of the field.
+    /// A field has an invalid value; with the name of the field.
     Invalid(&'static str),
-    /// The number of descriptors is not the number of keys.
+    /// The number of descriptors differs from the number of keys.
     Descriptors {
         /// How many the bundle names.
         named: usize,
@@ -106,16 +106,16 @@ impl Display for BundleError {
 
 impl std::error::Error for BundleError {}
 
-/// Name and version of the format; another version is another format.
+/// Name and version of the format; each version is a separate format.
 const MAGIC: &[u8] = b"tidegate bundle 3\n";
 
-/// The seals that make a text final.
+/// The seals that make the memory file immutable.
 pub(crate) const SEALS: SealFlags = SealFlags::SEAL
     .union(SealFlags::SHRINK)
     .union(SealFlags::GROW)
     .union(SealFlags::WRITE);
 
-/// Puts bytes into a memory file that no process can change any more.
+/// Writes bytes to a memory file that no process can change any more.
 pub(crate) fn seal(bytes: &[u8]) -> io::Result<OwnedFd> {
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
     let mut file = File::from(rustix::fs::memfd_create("tidegate-bundle", flags)?);
@@ -133,13 +133,13 @@ pub(crate) fn unseal(file: OwnedFd) -> Result<Vec<u8>, BundleError> {
     let file = File::from(file);
     let length = file.metadata().map_err(BundleError::Read)?.len();
     let mut bytes = vec![0; usize::try_from(length).map_err(|_| BundleError::Truncated)?];
-    // The offset of the file is shared with every holder, so it must not matter.
+    // Holders of the file share its offset, so the read must not depend on it.
     file.read_exact_at(&mut bytes, 0)
         .map_err(BundleError::Read)?;
     Ok(bytes)
 }
 
-/// Gives every descriptor its key.
+/// Assigns each descriptor its key.
 pub(crate) fn keyed(
     keys: Vec<String>,
     descriptors: Vec<OwnedFd>,
@@ -151,7 +151,7 @@ pub(crate) fn keyed(
     Ok(keys.into_iter().zip(descriptors).collect())
 }
 
-/// The text that goes with logs that were opened again: their keys alone.
+/// The text for reopened logs: their keys alone.
 pub(crate) fn encode_keys(keys: &[String]) -> Vec<u8> {
     let mut writer = Writer(MAGIC.to_vec());
     writer.list(keys, |writer, key| writer.text(key.as_bytes()));
@@ -377,7 +377,7 @@ impl Writer {
     }
 }
 
-/// Takes fields off the front.
+/// Parses fields from the front.
 struct Reader<'a>(&'a [u8]);
 
 impl<'a> Reader<'a> {
@@ -467,8 +467,8 @@ impl<'a> Reader<'a> {
         }))
     }
 
-    /// The count is never used to allocate: an item is eight bytes at least, so a count that lies
-    /// ends in `Truncated`.
+    /// The count is never used to allocate: an item has at least eight bytes, so a wrong count ends
+    /// in `Truncated`.
     fn list<T>(
         &mut self,
         mut item: impl FnMut(&mut Reader<'a>) -> Result<T, BundleError>,
@@ -617,8 +617,8 @@ mod tests {
     #[test]
     fn lengths_are_not_trusted() {
         let bytes = example().encode();
-        // Every eight bytes in turn become the largest number: an error or another value, never
-        // a panic or a huge allocation.
+        // Replaces every eight bytes in turn by the largest number: the result is an error or
+        // another value, never a panic or a huge allocation.
         for at in MAGIC.len()..bytes.len() - 8 {
             let mut broken = bytes.clone();
             broken[at..at + 8].copy_from_slice(&u64::MAX.to_le_bytes());

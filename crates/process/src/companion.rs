@@ -1,4 +1,4 @@
-//! Programs of others that this process starts and that must not outlive it.
+//! Child processes running other programs that must not outlive this process.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -7,14 +7,14 @@ use std::process::Command;
 
 use rustix::process::Signal;
 
-/// Has the process that `command` starts get SIGTERM as soon as the thread that starts it has
-/// ended, be it by SIGKILL (`PR_SET_PDEATHSIG` of prctl(2)). What it starts in its turn is its own
-/// business.
+/// Makes the process that `command` starts receive SIGTERM when the thread that starts it ends,
+/// even by SIGKILL (`PR_SET_PDEATHSIG` of prctl(2)). Processes that the child starts in turn are
+/// not affected.
 pub fn end_with_us(command: &mut Command) -> &mut Command {
     let parent = rustix::process::getpid();
     let arrange = move || {
         rustix::process::set_parent_process_death_signal(Some(Signal::TERM))?;
-        // The parent may have ended before.
+        // The parent may have ended already.
         if rustix::process::getppid() == Some(parent) {
             Ok(())
         } else {

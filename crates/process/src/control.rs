@@ -22,7 +22,7 @@ use rustix::net::{
 /// A command of the master to a worker; `D` is the type of a descriptor.
 #[derive(Clone, Debug)]
 pub(crate) enum Command<D> {
-    /// Compile this bundle and keep it aside.
+    /// Compile this bundle and keep the result until it is committed.
     Prepare {
         generation: u64,
         bundle: D,
@@ -52,13 +52,13 @@ pub(crate) enum Command<D> {
     GoOn {
         state: D,
     },
-    /// The worker at the other end is about to take the place of this one, which may end later
-    /// than that begins.
+    /// The worker at the other end of this socket is about to take over from this one, which may
+    /// end later than that worker starts.
     Successor {
         channel: D,
     },
-    /// The worker at the other end is one whose place this one is to take: comes before the first
-    /// bundle, once for each.
+    /// The worker at the other end of this socket is one from which this one takes over; sent
+    /// before the first bundle, once for each.
     Predecessor {
         channel: D,
     },
@@ -70,8 +70,8 @@ pub(crate) enum Command<D> {
     /// one's place.
     Drain,
     Terminate,
-    /// A command whose descriptors were lost, since this process has too many open files. Only seen
-    /// by workers.
+    /// A command whose descriptors were lost because this process has too many open files. Only
+    /// seen by workers.
     Incomplete {
         generation: u64,
     },
@@ -96,7 +96,7 @@ pub(crate) enum WorkerReport {
     Finished {
         generation: u64,
     },
-    /// The worker uses the devices that it was given.
+    /// The worker uses the devices that it received.
     HasDevices,
     /// The worker itself got a signal to reopen its logs, which only the master may do.
     WantsLogs,
@@ -105,9 +105,9 @@ pub(crate) enum WorkerReport {
     Leaving,
 }
 
-/// Descriptors in one packet; the kernel takes 253.
+/// Maximum number of descriptors in one packet; the kernel's limit is 253.
 const DESCRIPTORS_PER_PACKET: usize = 200;
-/// Bytes of one packet; longer texts of `Failed` are cut.
+/// Maximum length of a packet, in bytes; longer texts of `Failed` are truncated.
 const PACKET_SIZE_MAX: usize = 32 * 1024;
 
 /// The first byte of a packet.
@@ -150,10 +150,10 @@ pub(crate) fn pair() -> io::Result<(MasterEnd, OwnedFd)> {
     ))
 }
 
-/// Bytes that may be on their way from one worker to another; the kernel gives what it allows.
+/// Size of the buffer between two workers, in bytes; the kernel may reduce it.
 const BETWEEN_WORKERS_MAX: usize = 1 << 18;
 
-/// Both ends of a socket by which two workers talk to each other, in messages.
+/// Both ends of a message socket between two workers.
 pub(crate) fn between_workers() -> io::Result<(Rc<OwnedFd>, Rc<OwnedFd>)> {
     let flags = SocketFlags::CLOEXEC;
     let (one, other) =
@@ -244,8 +244,8 @@ impl MasterEnd {
         !self.outgoing.is_empty()
     }
 
-    /// The next report, if one is there. The end of the channel is an error of its own kind,
-    /// `UnexpectedEof`; a packet that means nothing is `InvalidData`.
+    /// The next report, if one is there. The end of the channel is the error `UnexpectedEof`; an
+    /// invalid packet is `InvalidData`.
     pub(crate) fn receive(&self) -> io::Result<Option<WorkerReport>> {
         let mut bytes = vec![0; PACKET_SIZE_MAX];
         // No room for descriptors: the kernel closes whatever a worker attaches.
@@ -276,12 +276,12 @@ impl MasterEnd {
     }
 }
 
-/// The worker's end. Reading and writing wait.
+/// The worker's end. Reads and writes block.
 pub(crate) struct WorkerEnd {
     socket: OwnedFd,
     /// Descriptors received for the next command.
     arrived: Vec<OwnedFd>,
-    /// Whether some of them were lost, since this process has too many open files.
+    /// Whether some of them were lost because this process has too many open files.
     missing: bool,
 }
 
@@ -318,8 +318,8 @@ impl WorkerEnd {
         while send_packet(self.socket.as_fd(), &bytes, &[]) == Err(Errno::INTR) {}
     }
 
-    /// Reads one packet; `None` where it was one of descriptors only. The end of the channel is
-    /// an error of its own kind, `UnexpectedEof`.
+    /// Reads one packet; `None` if it contained descriptors only. The end of the channel is the
+    /// error `UnexpectedEof`.
     pub(crate) fn receive(&mut self) -> io::Result<Option<Command<OwnedFd>>> {
         let mut bytes = [0; 64];
         let (length, missing) = receive_packet(self.socket.as_fd(), &mut bytes, &mut self.arrived)?;
@@ -401,7 +401,8 @@ fn send_packet(
     rustix::net::sendmsg(socket, &parts, &mut ancillary, SendFlags::NOSIGNAL).map(|_| ())
 }
 
-/// Reads one packet: its length, and whether descriptors of it had no room in this process.
+/// Reads one packet: its length, and whether descriptors were lost because of the limit of open
+/// files.
 fn receive_packet(
     socket: BorrowedFd<'_>,
     bytes: &mut [u8],

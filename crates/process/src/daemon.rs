@@ -1,12 +1,12 @@
-//! Going to the background, as nginx does: one fork, a session of its own, no terminal. Standard
-//! error stays until the log replaces it.
+//! Daemonizes, as nginx does: one fork, a new session, no terminal. Standard error stays open until
+//! the log replaces it.
 #![allow(unsafe_code)]
 
 use std::fs::OpenOptions;
 use std::io;
 
-/// Lets this process end with code 0 and goes on in a child of it. The error is the call that
-/// failed, in nginx's words.
+/// Continues in a child, and ends this process with code 0. The error is the failed call, in
+/// nginx's words.
 ///
 /// Must be called while the process has one thread: the child would miss the others.
 pub(crate) fn daemonize() -> Result<(), String> {

@@ -1,4 +1,4 @@
-//! The master's table of listeners and logs: what is open now, by key.
+//! The master's table of open listeners and logs, by key.
 
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
@@ -19,12 +19,12 @@ use crate::inherited::Inherited;
 use crate::log::{Level, Log, Output, Target};
 use crate::occupant;
 
-/// How often a start or a reload tries to bind before it gives up, and how long it waits in
-/// between, as nginx does: another program may be just about to end.
+/// Number of attempts to bind at a start or a reload, and the delay between them, as in nginx:
+/// another program may be about to end.
 const BIND_ATTEMPTS: u32 = 5;
 const ATTEMPT_PAUSE: Duration = Duration::from_millis(500);
 
-/// The kind of what USR1 and every reload open again.
+/// The kind of logs that USR1 and every reload reopen.
 const REOPENED: NeedKind = NeedKind::Log {
     can_be_reopened: true,
 };
@@ -36,13 +36,13 @@ pub(crate) struct OpenDescriptor {
     pub(crate) descriptor: Rc<OwnedFd>,
 }
 
-/// Everything that a generation needs, open.
+/// The open descriptors of a generation.
 #[derive(Clone, Default)]
 pub(crate) struct Descriptors(Vec<OpenDescriptor>);
 
 impl Descriptors {
-    /// Opens what is needed and not [kept](Descriptors::kept_for) of what is held. On failure
-    /// nothing stays open, and what is logged is returned as well.
+    /// Opens the needed descriptors that are not [kept](Descriptors::kept_for) from the current
+    /// ones. On failure no new descriptor stays open, and the logged lines are also returned.
     pub(crate) fn open(
         needs: &[Need],
         held: &Descriptors,
@@ -70,7 +70,7 @@ impl Descriptors {
                 match (need.open)() {
                     Ok(descriptor) => opened.0.push(hold(need, descriptor)),
                     Err(error) => {
-                        // The next attempts fail for the same reason.
+                        // Further attempts fail for the same reason.
                         let explanation = match attempt {
                             1 => explanation(&error),
                             _ => String::new(),
@@ -103,8 +103,8 @@ impl Descriptors {
         Ok(opened)
     }
 
-    /// Sockets that were open before this program, as a configuration would need them by what
-    /// `application` says; others are closed.
+    /// Sockets that were open before this program started, keyed as `application` says a
+    /// configuration would need them; others are closed.
     pub(crate) fn inherited(
         sockets: impl IntoIterator<Item = Inherited>,
         application: &dyn Application,
@@ -127,13 +127,13 @@ impl Descriptors {
         Descriptors(held)
     }
 
-    /// The sockets that listen.
+    /// The listening sockets.
     pub(crate) fn listeners(&self) -> impl Iterator<Item = &OwnedFd> {
         let listens = |held: &&OpenDescriptor| matches!(held.kind, NeedKind::Listener { .. });
         self.0.iter().filter(listens).map(|held| &*held.descriptor)
     }
 
-    /// Those of them that a service manager has made: their files are not ours.
+    /// The listening sockets that a service manager has created: their files are not ours.
     pub(crate) fn activated(
         &self,
         application: &dyn Application,
@@ -150,12 +150,12 @@ impl Descriptors {
         activated.map(|held| &*held.descriptor)
     }
 
-    /// Keys of all, in order.
+    /// The keys of all descriptors, in order.
     pub(crate) fn keys(&self) -> Vec<String> {
         self.0.iter().map(|held| held.key.clone()).collect()
     }
 
-    /// All, in the order of the keys.
+    /// All descriptors, in the order of the keys.
     pub(crate) fn shared(&self) -> Vec<Rc<OwnedFd>> {
         self.0
             .iter()
@@ -163,19 +163,19 @@ impl Descriptors {
             .collect()
     }
 
-    /// The logs that are opened again by USR1.
+    /// The logs that USR1 reopens.
     pub(crate) fn logs(&self) -> Descriptors {
         let logs = self.0.iter().filter(|held| held.kind == REOPENED);
         Descriptors(logs.cloned().collect())
     }
 
-    /// The keys in a sealed text, to send along.
+    /// The keys in a sealed memory file, to send with the descriptors.
     pub(crate) fn sealed_keys(&self) -> std::io::Result<Rc<OwnedFd>> {
         bundle::seal(&bundle::encode_keys(&self.keys())).map(Rc::new)
     }
 
-    /// Opens every log again, for its `owner` where there is one; one that cannot be opened stays
-    /// as it is.
+    /// Reopens every log, owned by `owner` if given; a log that cannot be reopened keeps its
+    /// descriptor.
     pub(crate) fn reopen(&mut self, needs: &[Need], owner: Option<u32>, log: &Log) {
         for held in self.0.iter_mut().filter(|held| held.kind == REOPENED) {
             let Some(need) = needs.iter().find(|need| need.key == held.key) else {
@@ -188,8 +188,8 @@ impl Descriptors {
         }
     }
 
-    /// Opens logs of other configurations that are not among these; one that cannot be opened is
-    /// left out.
+    /// Opens logs of other configurations that are missing here; one that cannot be opened is left
+    /// out.
     pub(crate) fn open_missing<'a>(
         &mut self,
         needs: impl Iterator<Item = &'a Need>,
@@ -207,20 +207,19 @@ impl Descriptors {
         }
     }
 
-    /// Closes the listeners, and returns the files of those that are Unix sockets.
+    /// Closes the listeners, and returns the files of their Unix sockets.
     #[must_use]
     pub(crate) fn close_listeners(&mut self) -> Vec<PathBuf> {
         self.retain(|held| !matches!(held.kind, NeedKind::Listener { .. }))
     }
 
-    /// Closes everything that `others` does not hold, and returns the files of Unix sockets among
-    /// it.
+    /// Closes everything that is not in `others`, and returns the files of the closed Unix sockets.
     #[must_use]
     pub(crate) fn let_go_of_missing_in(&mut self, others: &Descriptors) -> Vec<PathBuf> {
         self.retain(|held| others.find(&held.key).is_some())
     }
 
-    /// Closes everything that `others` does not hold, with the files of Unix sockets.
+    /// Closes everything that is not in `others`, and removes the files of the closed Unix sockets.
     pub(crate) fn close_missing_in(&mut self, others: &Descriptors, log: &Log) {
         for path in self.let_go_of_missing_in(others) {
             remove_socket(&path, log);
@@ -233,7 +232,7 @@ impl Descriptors {
         files.map(Path::to_owned).collect()
     }
 
-    /// Brings those that `older` holds too in line with what is needed of them now.
+    /// Updates the descriptors that are also in `older` to what they are needed for now.
     pub(crate) fn adjust_kept(&self, needs: &[Need], older: &Descriptors, log: &Log) {
         for need in needs {
             if let (Some(kept), Some(held)) = (&need.kept, older.find(&need.key)) {
@@ -242,7 +241,7 @@ impl Descriptors {
         }
     }
 
-    /// Sockets that no need names, but that belong to the group of one.
+    /// Sockets that no need names, but whose group has a need.
     fn surplus<'a>(&'a self, needs: &'a [Need]) -> impl Iterator<Item = &'a OpenDescriptor> {
         fn group(kind: &NeedKind) -> Option<&String> {
             match kind {
@@ -258,15 +257,15 @@ impl Descriptors {
         })
     }
 
-    /// Where the lines of the main level go.
+    /// The destinations of the main-level log lines.
     pub(crate) fn log_targets(&self, targets: &[LogTarget]) -> Vec<Target> {
         log_targets(targets, |key| {
             self.find(key).map(|held| Rc::clone(&held.descriptor))
         })
     }
 
-    /// What a reload keeps for a need. Files of logs are opened anew, as with nginx: they may have
-    /// been moved away.
+    /// The descriptor that a reload keeps for a need. Log files are reopened, as with nginx: they
+    /// may have been moved.
     fn kept_for(&self, need: &Need) -> Option<&OpenDescriptor> {
         self.find(&need.key).filter(|_| need.kind != REOPENED)
     }
@@ -275,7 +274,7 @@ impl Descriptors {
         self.0.iter().find(|held| held.key == key)
     }
 
-    /// Closes what is not to be kept, and returns the files of Unix sockets among it.
+    /// Closes everything that is not kept, and returns the files of the closed Unix sockets.
     fn retain(&mut self, keep: impl Fn(&OpenDescriptor) -> bool) -> Vec<PathBuf> {
         let (kept, closed) = std::mem::take(&mut self.0).into_iter().partition(keep);
         self.0 = kept;
@@ -283,8 +282,8 @@ impl Descriptors {
     }
 }
 
-/// Where the lines of the main level go, with descriptors by key. A target without a descriptor
-/// gets no line.
+/// The destinations of the main-level log lines, with descriptors by key. A target without a
+/// descriptor gets no lines.
 pub(crate) fn log_targets(
     targets: &[LogTarget],
     descriptor: impl Fn(&str) -> Option<Rc<OwnedFd>>,
@@ -306,8 +305,8 @@ pub(crate) fn log_targets(
     targets.iter().filter_map(target).collect()
 }
 
-/// Opens a log again. Workers open no file, but scripts that rotate logs may act as the workers'
-/// user: as with nginx the new file is that user's. The error is the line for the log.
+/// Reopens a log. Workers open no files, but log rotation scripts may run as the workers' user: as
+/// with nginx, that user owns the new file. The error is the line for the log.
 fn open_again(need: &Need, owner: Option<u32>) -> Result<OwnedFd, String> {
     let descriptor = (need.open)().map_err(|error| error.text().to_owned())?;
     if let Some(owner) = owner {
@@ -319,8 +318,8 @@ fn open_again(need: &Need, owner: Option<u32>) -> Result<OwnedFd, String> {
     Ok(descriptor)
 }
 
-/// Makes a file its owner's, to read and to write. What is no regular file (`/dev/null`, a pipe)
-/// belongs to others.
+/// Changes the owner of a file, with read and write permission. Anything but a regular file
+/// (`/dev/null`, a pipe) is left alone.
 fn give(file: &OwnedFd, owner: u32) -> Result<(), (&'static str, rustix::io::Errno)> {
     let found = rustix::fs::fstat(file).map_err(|error| ("fstat", error))?;
     if FileType::from_raw_mode(found.st_mode) != FileType::RegularFile {
@@ -338,8 +337,8 @@ fn give(file: &OwnedFd, owner: u32) -> Result<(), (&'static str, rustix::io::Err
     Ok(())
 }
 
-/// Finds out whether everything could be opened, as `-t` does; an address that is in use belongs
-/// to the running server. Returns whether all went well.
+/// Checks whether everything could be opened, as `-t` does; an address in use is assumed to belong
+/// to the running server. Returns whether all checks passed.
 pub(crate) fn probe(needs: &[Need], log: &Log) -> bool {
     let mut fine = true;
     for need in needs {
@@ -354,7 +353,7 @@ pub(crate) fn probe(needs: &[Need], log: &Log) -> bool {
     fine
 }
 
-/// What else there is to say to who reads an error on a terminal.
+/// Further explanation of an error, for a terminal.
 fn explanation(error: &OpenError) -> String {
     let hint = match error {
         OpenError::AddressInUse(_, Some(address)) => occupant::hint(*address),
@@ -375,7 +374,7 @@ fn hold(need: &Need, descriptor: OwnedFd) -> OpenDescriptor {
 
 impl OpenDescriptor {
     fn new(key: String, kind: NeedKind, descriptor: OwnedFd) -> OpenDescriptor {
-        // Nothing but the control channel may reach a worker.
+        // Workers must inherit only the control channel.
         let _ = rustix::io::fcntl_setfd(&descriptor, FdFlags::CLOEXEC);
         let descriptor = Rc::new(descriptor);
         OpenDescriptor {

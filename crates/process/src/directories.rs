@@ -1,5 +1,5 @@
-//! Directories that workers write temporary files into: made by the master, which may, for the
-//! user that the workers run as. What lies in them is the workers' business.
+//! Directories for temporary files of workers: created by the master, which has the privileges, and
+//! owned by the workers' user. Their contents are the workers' business.
 
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use crate::identity::Identity;
 use crate::{log, probe};
 
-/// Makes every directory that is missing, for its owner alone, and gives those of another owner to
-/// the workers' user. The errors are nginx's words, one a directory.
+/// Creates every missing directory with access for its owner only, and changes the owner of others
+/// to the workers' user. The errors are in nginx's words, one per directory.
 pub(crate) fn make(paths: &[PathBuf], identity: Option<&Identity>) -> Result<(), Vec<String>> {
     let failed: Vec<String> = paths
         .iter()
@@ -22,7 +22,7 @@ pub(crate) fn make(paths: &[PathBuf], identity: Option<&Identity>) -> Result<(),
     }
 }
 
-/// Finds out whether every directory is there or could be made. The errors are those of [`make`].
+/// Checks whether every directory exists or could be created. The errors are those of [`make`].
 pub(crate) fn probe(paths: &[PathBuf]) -> Result<(), Vec<String>> {
     let failure = |path: &PathBuf| {
         let error = probe::folder(path).err()?;

@@ -1,9 +1,9 @@
-//! The environment of the programs that a master starts: as with nginx, what `env` lets through and
-//! the time zone, and nothing else.
+//! The environment of programs that a master starts: as with nginx, the variables of `env` and the
+//! time zone, and nothing else.
 
 use std::process::Command;
 
-/// Gives a command what the lines of `env` say, each `NAME` or `NAME=VALUE`.
+/// Sets a command's environment to the lines of `env`, each `NAME` or `NAME=VALUE`.
 pub(crate) fn give(command: &mut Command, lines: &[String]) {
     command.env_clear();
     let zone = "TZ".to_owned();
@@ -24,7 +24,7 @@ fn names(line: &str, variable: &str) -> bool {
 mod tests {
     use super::*;
 
-    /// What env(1) prints when it is started by these lines.
+    /// The output of env(1) when started with these lines.
     fn given(lines: &[&str]) -> Vec<String> {
         let mut command = Command::new("/usr/bin/env");
         let lines: Vec<String> = lines.iter().map(|line| (*line).to_owned()).collect();

@@ -1,7 +1,7 @@
-//! Who a worker process is, and how it becomes that: user, groups, limits.
+//! The identity of a worker process, and how the process assumes it: user, groups, limits.
 //!
-//! Names are looked up by the master, which still may read everything; the worker gets numbers.
-//! What a worker gives away beside its user is `confinement`'s.
+//! The master, which may still read everything, looks names up; the worker gets numbers.
+//! `confinement` drops the worker's other privileges.
 #![allow(unsafe_code)]
 
 use std::ffi::{CStr, CString};
@@ -12,28 +12,29 @@ use std::mem::MaybeUninit;
 use rustix::process::{Resource, Rlimit};
 use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities, set_keep_capabilities};
 
-/// A user with everything that a process needs to become that user.
+/// A user, with everything that a process needs to change to it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Identity {
-    /// The user's name of the identity.
+    /// The user's name.
     pub name: String,
-    /// The user's number of the identity.
+    /// The user's number.
     pub user: u32,
     /// The number of the main group.
     pub group: u32,
     /// The numbers of all groups.
     pub groups: Vec<u32>,
-    /// Whether it may connect from addresses that the machine does not have (`CAP_NET_RAW`).
+    /// Whether the process may connect from addresses that the machine does not have
+    /// (`CAP_NET_RAW`).
     pub keeps_raw_network: bool,
 }
 
-/// Why a name is no user's.
+/// Why a name could not be resolved.
 #[derive(Debug)]
 pub struct UnknownName {
-    /// The call that looked it up.
+    /// The lookup call.
     call: &'static str,
     name: String,
-    /// What the system said; nothing where there simply is no such name.
+    /// The system's error; `None` if the name does not exist.
     error: Option<io::Error>,
 }
 
@@ -49,8 +50,8 @@ impl Display for UnknownName {
 
 impl std::error::Error for UnknownName {}
 
-/// Bytes for one entry of the user or group database; a group with very many members may need
-/// more, and the system says so.
+/// Initial buffer size for an entry of the user or group database, in bytes; a group with very many
+/// members may need more, which the lookup reports.
 const ENTRY_SIZE_MIN: usize = 4096;
 const ENTRY_SIZE_MAX: usize = 16 << 20;
 
@@ -80,8 +81,8 @@ impl Identity {
         })
     }
 
-    /// Makes this process run as the identity for good, with every group of it. The error is the
-    /// call that failed, in nginx's words.
+    /// Changes the process permanently to the identity, with all its groups. The error is the
+    /// failed call, in nginx's words.
     pub(crate) fn assume(&self) -> Result<(), String> {
         let Identity { user, group, .. } = *self;
         let keeps = self.keeps_raw_network && user != 0;
@@ -104,7 +105,7 @@ impl Identity {
                 return Err(failed(format!("setuid({user}) failed")));
             }
             if keeps {
-                // This is the process's only thread: those to come have what it has.
+                // This is the process's only thread; later threads inherit its capabilities.
                 let only = CapabilitySets {
                     effective: CapabilitySet::NET_RAW,
                     permitted: CapabilitySet::NET_RAW,
@@ -126,8 +127,8 @@ pub fn is_superuser() -> bool {
     rustix::process::geteuid().is_root()
 }
 
-/// Allows this process as many open files as `wanted`, or without a wish as many as the system
-/// lets it have. The error is the call that failed, in nginx's words; the limit stays then.
+/// Raises the limit of open files to `wanted`, or without it as far as the system allows. The error
+/// is the failed call, in nginx's words; the limit is unchanged then.
 pub(crate) fn raise_open_files(wanted: Option<u64>) -> Result<(), String> {
     let now = rustix::process::getrlimit(Resource::Nofile);
     let new = match wanted {
@@ -147,15 +148,15 @@ pub(crate) fn raise_open_files(wanted: Option<u64>) -> Result<(), String> {
     })
 }
 
-/// How many files the worker process may have open at most; `None` without a limit. A start raises
-/// the limit as far as it may.
+/// The worker process's limit of open files; `None` without a limit. A start raises the limit as
+/// far as possible.
 #[must_use]
 pub fn open_files_max() -> Option<u64> {
     rustix::process::getrlimit(Resource::Nofile).maximum
 }
 
-/// Gives this thread, and those that it starts from now on, a nice value; 0 leaves it as it is. The
-/// error is the call that failed, in nginx's words.
+/// Sets the nice value of this thread, and of threads that it starts later; 0 leaves the value
+/// unchanged. The error is the failed call, in nginx's words.
 pub(crate) fn set_priority(priority: i32) -> Result<(), String> {
     if priority == 0 {
         return Ok(());
@@ -165,7 +166,7 @@ pub(crate) fn set_priority(priority: i32) -> Result<(), String> {
     })
 }
 
-/// Sets both limits of a core file, in bytes. The error is the call that failed.
+/// Sets both limits of a core file, in bytes. The error is the failed call.
 pub(crate) fn limit_core(wanted: Option<u64>) -> Result<(), String> {
     let Some(bytes) = wanted else { return Ok(()) };
     let limit = Rlimit {
@@ -178,9 +179,9 @@ pub(crate) fn limit_core(wanted: Option<u64>) -> Result<(), String> {
     })
 }
 
-/// Lets the kernel write a core file of a process that has changed its user.
+/// Lets the kernel write a core file for a process that has changed its user.
 pub(crate) fn allow_core() {
-    // It fails for no other reason than a value that the kernel does not know.
+    // The call fails only for values that the kernel does not know.
     let _ = rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::Dumpable);
 }
 
@@ -227,7 +228,7 @@ fn group_number(name: &str) -> Result<u32, UnknownName> {
     })
 }
 
-/// Looks a name up with a buffer that grows until the entry fits.
+/// Looks up a name with a buffer that grows until the entry fits.
 fn lookup<T>(
     call: &'static str,
     name: &str,
@@ -253,7 +254,7 @@ fn lookup<T>(
     }
 }
 
-/// Every group of a user, the main one among them.
+/// All groups of a user, including the main one.
 fn groups(user: &str, group: u32) -> Vec<u32> {
     let Ok(name) = CString::new(user) else {
         return vec![group];
@@ -270,7 +271,7 @@ fn groups(user: &str, group: u32) -> Vec<u32> {
             groups.truncate(count);
             return groups;
         }
-        // `count` is what is needed now; a database that grows meanwhile is asked again.
+        // `count` is the size needed now; if the database grows meanwhile, the loop repeats.
         groups.resize(count.max(groups.len() * 2), 0);
     }
 }

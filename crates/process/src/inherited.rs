@@ -1,7 +1,8 @@
-//! Listening sockets that are open before this program starts. One program hands them on to the
-//! next, so that no connection is refused while they change places: by their numbers in the
-//! environment variable `NGINX`, as nginx does it in both directions. Or a service manager has made
-//! them, and starts the server when the first client comes: sd_listen_fds(3).
+//! Listening sockets that were open before this program started. During an upgrade, one program
+//! hands its sockets over to the next, so that no connection is refused: it passes their descriptor
+//! numbers in the environment variable `NGINX`, as nginx does in both directions. With socket
+//! activation, a service manager creates them and starts the server for the first client:
+//! sd_listen_fds(3).
 #![allow(unsafe_code)]
 
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -11,29 +12,29 @@ use rustix::process::Pid;
 
 use crate::log::{Level, Log};
 
-/// The variable: numbers, each with a semicolon behind it.
+/// The variable: descriptor numbers, each followed by a semicolon.
 pub(crate) const VARIABLE: &str = "NGINX";
 
-/// The variable with the numbers of those inherited sockets that a service manager has made, in the
-/// same format.
+/// The variable with the descriptor numbers of those inherited sockets that a service manager has
+/// created, in the same format.
 pub(crate) const ACTIVATED: &str = "TIDEGATE_ACTIVATED";
 
-/// The number of the first socket that a service manager hands on.
+/// The first descriptor number of a service manager's sockets.
 const FIRST_ACTIVATED: i32 = 3;
 
-/// A socket that is open already.
+/// A socket that is already open.
 pub(crate) struct Inherited {
     pub(crate) socket: OwnedFd,
-    /// Whether a service manager has made it. It keeps it open, and a Unix socket's file is its
-    /// own.
+    /// Whether a service manager has created the socket. The manager keeps it open, and owns a Unix
+    /// socket's file.
     pub(crate) is_activated: bool,
 }
 
-/// The sockets that a program before this one has handed on; none where no program has. To be
-/// called once.
+/// The sockets that the program before this one has handed over; `None` if there is no such
+/// program. Must be called once.
 ///
-/// A program without a socket hands on an empty list, so an empty variable counts. One in which no
-/// number stands is somebody else's variable of that name.
+/// A program without sockets hands over an empty list, so an empty variable counts. A variable
+/// without any number belongs to somebody else.
 pub(crate) fn take(log: &Log) -> Option<Vec<Inherited>> {
     let value = std::env::var_os(VARIABLE)?;
     let value = value.to_string_lossy();
@@ -60,7 +61,7 @@ pub(crate) fn take(log: &Log) -> Option<Vec<Inherited>> {
     Some(sockets.collect())
 }
 
-/// The sockets that a service manager has made for this process. To be called once.
+/// The sockets that a service manager has created for this process. Must be called once.
 pub(crate) fn take_activated(log: &Log) -> Vec<Inherited> {
     let number = |name: &str| std::env::var(name).ok()?.parse::<i32>().ok();
     let is_ours = number("LISTEN_PID").and_then(Pid::from_raw) == Some(rustix::process::getpid());
@@ -70,17 +71,18 @@ pub(crate) fn take_activated(log: &Log) -> Vec<Inherited> {
     };
     log.notice(format_args!("using {count} sockets of the service manager"));
     let numbers = FIRST_ACTIVATED..FIRST_ACTIVATED.saturating_add(count);
-    // The number is another program's word: where it is too large, nothing is open behind the last.
+    // The count comes from another program: if it is too large, the scan stops at the first closed
+    // number.
     let open = numbers.take_while(|number| is_open(*number));
     open.filter_map(|number| listening(number, true)).collect()
 }
 
-/// A socket by its number, if one is open there that listens.
+/// The socket with this descriptor number, if it is open and listening.
 fn listening(number: i32, is_activated: bool) -> Option<Inherited> {
     let socket = own(number)?;
     let accepts = sockopt::socket_acceptconn(&socket).unwrap_or(false);
     let receives = sockopt::socket_type(&socket).is_ok_and(|kind| kind == SocketType::DGRAM);
-    // A service manager's may wait for clients.
+    // A service manager's socket may be in blocking mode.
     let is_ready = rustix::io::ioctl_fionbio(&socket, true).is_ok();
     (is_ready && (accepts || receives)).then_some(Inherited {
         socket,
@@ -88,8 +90,8 @@ fn listening(number: i32, is_activated: bool) -> Option<Inherited> {
     })
 }
 
-/// The numbers of a variable, and the first text in it that is none: a number has `;` or `:` behind
-/// it, and is not one of the three that every program has.
+/// The numbers in a variable, and the first invalid text in it: a number is followed by `;` or `:`,
+/// and is not a standard descriptor (0 to 2).
 fn numbers(value: &str) -> (Vec<i32>, Option<&str>) {
     let mut numbers = Vec::new();
     for text in value.split_inclusive([';', ':']) {
@@ -108,7 +110,7 @@ fn is_open(number: i32) -> bool {
     rustix::io::fcntl_getfd(unsafe { BorrowedFd::borrow_raw(number) }).is_ok()
 }
 
-/// Takes over an open descriptor, if it is one of a socket.
+/// Takes ownership of an open descriptor, if it is a socket.
 fn own(number: i32) -> Option<OwnedFd> {
     // SAFETY: what is borrowed is only asked what it is; where nothing is open, the kernel says so.
     let borrowed = unsafe { BorrowedFd::borrow_raw(number) };

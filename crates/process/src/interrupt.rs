@@ -1,15 +1,15 @@
-//! Ctrl-C for programs that have something to say before they end, such as the load tester.
+//! Ctrl-C handling for programs that print results before they end, such as the load tester.
 
 use std::io;
 
 use crate::signals::Signals;
 
-/// SIGINT and SIGTERM, which end nothing any more while this lives.
+/// SIGINT and SIGTERM, which do not end the process while this exists.
 #[derive(Debug)]
 pub struct Interrupt(Signals);
 
 impl Interrupt {
-    /// Takes both signals. Must be called while the process has one thread.
+    /// Blocks both signals. Must be called while the process has one thread.
     ///
     /// # Errors
     /// Those of `signalfd()`.
@@ -17,7 +17,7 @@ impl Interrupt {
         Ok(Interrupt(Signals::block(&[libc::SIGINT, libc::SIGTERM])?))
     }
 
-    /// Whether one has come since the last time. Never waits.
+    /// Whether a signal has arrived since the last call. Does not block.
     #[must_use]
     pub fn has_come(&self) -> bool {
         self.0.next().is_some()

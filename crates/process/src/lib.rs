@@ -1,9 +1,9 @@
 //! Master, bundle, worker process and signals: how Tidegate starts, reloads and ends.
 //!
-//! The pages to read in order: [`application`] (what a program gives to this crate), `start`
-//! (one run of the command), `master` (the loop that owns listeners, logs and the worker
-//! process), [`worker`] (the other end). Between the two stand [`bundle`], everything a worker
-//! compiles from, and `control`, the socket that carries it.
+//! Read in order: [`application`] (the interface that a program implements), `start` (one run of
+//! the command), `master` (the loop that owns listeners, logs and the worker process), [`worker`]
+//! (the worker's side). Between the two are [`bundle`], everything that a worker compiles from, and
+//! `control`, the socket that carries it.
 //!
 //! This crate knows no directive and no protocol: what a configuration needs comes from the
 //! [`Application`]; so does what a worker process is confined to ([`confinement`]).

@@ -20,7 +20,7 @@ use crate::probe;
 /// The name in front of every line that goes to the terminal.
 pub const PROGRAM: &str = "tidegate";
 
-/// One place that lines go to.
+/// One target of log lines.
 #[derive(Clone, Debug)]
 pub(crate) struct Target {
     pub(crate) level: Level,
@@ -34,12 +34,12 @@ pub(crate) enum Output {
     Syslog(Rc<syslog::Channel>),
 }
 
-/// Where the lines of this process go.
+/// The targets of this process's log lines.
 #[derive(Clone, Debug)]
 pub(crate) struct Log {
     targets: Vec<Target>,
-    /// Lines of this level and graver ones are also printed as `tidegate: [level] …` on
-    /// standard error; `None` once the program runs by itself.
+    /// Lines of this level and more severe ones are also printed as `tidegate: [level] …` on
+    /// standard error; `None` once the program runs in the background.
     console: Option<Level>,
 }
 
@@ -64,8 +64,8 @@ impl Log {
         }
     }
 
-    /// The log of a run that must leave no trace: the terminal alone. An error log that could not
-    /// be opened is reported, as [`Log::startup`] does.
+    /// The log of a test run, which must leave no files: the terminal alone. An error log that
+    /// could not be opened is reported, as [`Log::startup`] does.
     pub(crate) fn test(options: &Options, console: Level) -> Log {
         if let ErrorLog::File(path) = &options.error_log
             && let Err(error) = probe::log(path)
@@ -89,8 +89,8 @@ impl Log {
         }
     }
 
-    /// Lets standard error go where the log goes, as nginx does, so that nothing printed is lost:
-    /// to the first file, unless some target is standard error itself.
+    /// Redirects standard error to the log, as nginx does, so that nothing printed is lost: to the
+    /// first file, unless standard error itself is a target.
     pub(crate) fn redirect_stderr(&self) {
         if self
             .targets
@@ -112,13 +112,13 @@ impl Log {
         self.write_explained(level, message, "");
     }
 
-    /// Writes one line; who reads it on a terminal gets the explanation below it.
+    /// Writes one line; on a terminal, the explanation follows.
     pub(crate) fn write_explained(&self, level: Level, message: impl Display, explanation: &str) {
         let mut on_stderr = false;
         let mut line = None;
         for target in self.targets.iter().filter(|target| level <= target.level) {
             let line: &String = line.get_or_insert_with(|| format_line(level, &message));
-            // A log that cannot be written has nobody left to tell.
+            // If the log cannot be written, there is nowhere to report it.
             match &target.output {
                 Output::Stderr => {
                     on_stderr = true;
@@ -148,7 +148,7 @@ impl Log {
     }
 }
 
-/// Colours for a terminal, unless its owner wants none (<https://no-color.org>) or it has none.
+/// Colours for a terminal, unless disabled (<https://no-color.org>) or unsupported.
 pub(crate) fn style() -> Style {
     use std::io::IsTerminal;
     static STYLE: std::sync::OnceLock<Style> = std::sync::OnceLock::new();
@@ -163,14 +163,14 @@ pub(crate) fn style() -> Style {
     })
 }
 
-/// What `-t` prints of a diagnostic: whole lines.
+/// The output of `-t` for a diagnostic: whole lines.
 pub fn explained(found: &conf::Diagnostic, sources: &[conf::SourceFile]) -> String {
     let level = coloured(found.level.into());
     let explanation = found.explanation(sources, style());
     format!("{PROGRAM}: [{level}] {found}\n{explanation}")
 }
 
-/// A level's name as standard error shows it.
+/// A level's name with its colour on standard error.
 fn coloured(level: Level) -> String {
     let colour = match level {
         Level::Warn => conf::Level::Warn,
@@ -185,12 +185,12 @@ pub(crate) fn print(text: &str) {
     let _ = writeln!(std::io::stderr(), "{PROGRAM}: {text}");
 }
 
-/// `WHAT (NUMBER: REASON)`: nginx's way to print an error of a system call.
+/// `WHAT (NUMBER: REASON)`: nginx's format for a failed system call.
 pub fn failure(what: &str, error: &std::io::Error) -> String {
     format!("{what} {}", Reason(error))
 }
 
-/// Opens a log for appending, as nginx does: created where it is missing, mode 0644.
+/// Opens a log for appending, as nginx does: created if missing, mode 0644.
 pub fn open_append(path: &Path) -> std::io::Result<OwnedFd> {
     let flags = OFlags::WRONLY | OFlags::APPEND | OFlags::CREATE | OFlags::CLOEXEC;
     Ok(rustix::fs::open(path, flags, Mode::from_raw_mode(0o644))?)

@@ -1,10 +1,9 @@
-//! Capabilities (capabilities(7)) of a worker process: none, but those that its configuration
-//! needs.
+//! Capabilities (capabilities(7)) of a worker process: none but those that its configuration needs.
 
 use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities};
 
-/// What root has beyond others in the file system and for ports: a worker that the configuration
-/// has run as root would otherwise find closed what it is to serve.
+/// Root's privileges in the file system and for ports: without them, a worker that is configured to
+/// run as root could not access what it serves.
 const OF_ROOT: CapabilitySet = CapabilitySet::CHOWN
     .union(CapabilitySet::DAC_OVERRIDE)
     .union(CapabilitySet::DAC_READ_SEARCH)
@@ -20,21 +19,22 @@ const NAMES: &[(CapabilitySet, &str)] = &[
     (CapabilitySet::NET_RAW, "CAP_NET_RAW"),
 ];
 
-/// Keeps programs of this process from ever having more. Only root may; where there are no
-/// privileges to lose, nothing is lost by that.
+/// Limits the capabilities that programs of this process can ever gain. Only root may do this;
+/// without privileges there is nothing to limit.
 pub(super) fn bound(keeps_raw_network: bool) {
     let kept = OF_ROOT | raw_network(keeps_raw_network);
     for number in 0..64 {
         let capability = CapabilitySet::from_bits_retain(1 << number);
         if !kept.contains(capability) {
-            // One that the kernel does not know is refused, and so is all without the right.
+            // A capability that the kernel does not know is refused, and without the privilege all
+            // are.
             let _ = rustix::thread::remove_capability_from_bounding_set(capability);
         }
     }
 }
 
-/// Gives away every capability that is not needed: of those that this process has, since none can
-/// be gained. The names of those that stay.
+/// Drops every capability that is not needed; none can be gained. Returns the names of the
+/// remaining ones.
 pub(super) fn drop_all_but(raw_network: bool) -> Result<String, String> {
     let failed = |call: &str, error: rustix::io::Errno| crate::log::failure(call, &error.into());
     let has =

@@ -1,8 +1,8 @@
-//! Which files a worker process may write, and in the strict level read (Landlock, landlock(7)).
+//! The files that a worker process may write, and at the strict level read (Landlock, landlock(7)).
 //!
-//! A rule belongs to a folder or a file that exists, not to its path: a folder that is put in its
-//! place later is another one. What is open already, such as the logs that the master passes on, is
-//! not asked about.
+//! A rule applies to an existing folder or file, not to its path: a folder that replaces it later
+//! is a different one. Open descriptors, such as the logs that the master passes on, are not
+//! restricted.
 
 use std::fmt::{self, Display};
 use std::path::{Path, PathBuf};
@@ -14,12 +14,12 @@ use landlock::{
 
 use super::{Confinement, Level, PathAccess, PathRule};
 
-/// The newest version of Landlock whose rights have been tried here. Version 9 also asks about
-/// sockets of this machine, which upstreams listen on.
+/// The newest Landlock version whose rights have been tested with Tidegate. Version 9 also
+/// restricts Unix sockets, which upstreams listen on.
 const TRIED: ABI = ABI::V7;
 
-/// What the C library and the standard library read by themselves: names of hosts and services,
-/// time zones, how many processors there are, random bytes, modules for looking names up.
+/// Files that the C library and the standard library read by themselves: host and service names,
+/// time zones, the number of processors, random bytes, name service modules.
 const SYSTEM: &[&str] = &[
     "/dev/null",
     "/dev/urandom",
@@ -44,7 +44,7 @@ const SYSTEM: &[&str] = &[
     "/usr/share/zoneinfo",
 ];
 
-/// What of Landlock is in force, in words for the log.
+/// The enforced part of Landlock, in words for the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum InForce {
     /// By this version of Landlock.
@@ -61,7 +61,7 @@ impl Display for InForce {
     }
 }
 
-/// What an older version does not see.
+/// What an older version does not restrict.
 fn lacking(version: i32) -> &'static str {
     match version {
         ..=1 => {
@@ -74,14 +74,15 @@ fn lacking(version: i32) -> &'static str {
     }
 }
 
-/// The rules of a confinement, made while this process may still open every folder.
+/// The rules of a confinement, prepared while this process may still open every folder.
 pub(super) struct Rules(RulesetCreated);
 
 impl Rules {
-    /// Opens what the rules are about. What cannot be opened is no part of them, and returned.
+    /// Opens the folders and files of the rules. Those that cannot be opened are left out, and
+    /// returned.
     ///
     /// # Errors
-    /// What the kernel says where it has Landlock and refuses.
+    /// The kernel's error, if it has Landlock and refuses.
     pub(super) fn of(confinement: &Confinement) -> Result<(Rules, Vec<String>), String> {
         let failed = |error: RulesetError| format!("landlock_create_ruleset() failed: {error}");
         let mut handled = AccessFs::from_write(TRIED) | AccessFs::Execute;
@@ -97,7 +98,7 @@ impl Rules {
         let reads = confinement.level == Level::Strict;
         let system = SYSTEM.iter().filter(|_| reads);
         for path in system {
-            // What this machine does not have is not read either.
+            // A path that this machine does not have is not read either.
             if let Ok(folder) = PathFd::new(path) {
                 rules = add(rules, folder, Path::new(path), READS).map_err(failed)?;
             }
@@ -128,7 +129,7 @@ impl Rules {
         Ok((Rules(rules), left_out))
     }
 
-    /// Puts them in force for this thread and those that it starts.
+    /// Enforces the rules for this thread and those that it starts.
     pub(super) fn enforce(self) -> Result<InForce, String> {
         let status = self.0.restrict_self();
         let status = status.map_err(|error| format!("landlock_restrict_self() failed: {error}"))?;
@@ -142,7 +143,7 @@ impl Rules {
     }
 }
 
-/// A rule about a folder or, with the rights that a file can have, a file.
+/// Adds a rule for a folder or, with the rights that apply to files, a file.
 fn add(
     rules: RulesetCreated,
     opened: PathFd,
@@ -166,7 +167,7 @@ fn rights(access: PathAccess) -> BitFlags<AccessFs> {
     match access {
         PathAccess::Remove => make_bitflags!(AccessFs::{RemoveFile}),
         PathAccess::Read => READS,
-        // Not cut off, removed or renamed: a file can only grow.
+        // No truncation, removal or renaming: a file can only grow.
         PathAccess::Append => make_bitflags!(AccessFs::{WriteFile | MakeReg}),
         PathAccess::Write => {
             READS
@@ -177,8 +178,8 @@ fn rights(access: PathAccess) -> BitFlags<AccessFs> {
     }
 }
 
-/// What a rule about a place belongs to: the folder or file, or what it will be made in where it is
-/// not there yet. Not the root of all files, and nothing where it is only to be read.
+/// The folder or file to which a rule applies, or the folder in which it will be created if it does
+/// not exist. Never the root folder, and `None` for a missing path that is only read.
 pub(super) fn granted(place: &PathRule) -> Option<PathBuf> {
     if place.path.exists() {
         return Some(place.path.clone());

@@ -1,19 +1,20 @@
-//! Symbolic links that lead out of what a strictly confined worker may read: `-t` names them.
+//! Finds symbolic links that lead out of the paths that a strictly confined worker may read: `-t`
+//! lists them.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use super::{Confinement, Level};
 
-/// Files and folders that are looked at, over all places; a site with more takes too long for a
-/// test.
+/// Maximum number of files and folders that are examined, over all paths; a larger site takes too
+/// long for a test.
 const LOOKED_AT_MAX: usize = 200_000;
 
-/// Links that are named one by one.
+/// Maximum number of links that are listed.
 const NAMED_MAX: usize = 20;
 
-/// A line for each link below the places of a strict confinement that leads to something outside of
-/// all of them.
+/// A line for each link below the paths of a strict confinement whose target is outside of all of
+/// them.
 pub(crate) fn leading_out(confinement: &Confinement) -> Vec<String> {
     if confinement.level != Level::Strict {
         return Vec::new();
@@ -32,7 +33,7 @@ pub(crate) fn leading_out(confinement: &Confinement) -> Vec<String> {
         found: 0,
     };
     for place in &places {
-        // What lies below another place is looked at with that.
+        // Paths below another one are examined with that one.
         let is_within = |other: &PathBuf| other != place && place.starts_with(other);
         if place.is_dir() && place.parent().is_some() && !places.iter().any(is_within) {
             walk.folder(place);
@@ -49,11 +50,11 @@ struct LinkWalk<'a> {
 }
 
 impl LinkWalk<'_> {
-    /// Looks at everything below a folder, without following links.
+    /// Examines everything below a folder, without following links.
     fn folder(&mut self, folder: &Path) {
         let mut waiting = vec![folder.to_owned()];
         while let Some(folder) = waiting.pop() {
-            // What this user may not list, the worker may not either.
+            // A folder that this user may not list is closed to the worker, too.
             let Ok(entries) = fs::read_dir(&folder) else {
                 continue;
             };
@@ -72,7 +73,7 @@ impl LinkWalk<'_> {
     }
 
     fn link(&mut self, link: &Path) {
-        // One that leads nowhere leads nowhere out.
+        // A dangling link has no target outside.
         let Ok(target) = fs::canonicalize(link) else {
             return;
         };

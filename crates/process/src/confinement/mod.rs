@@ -1,14 +1,14 @@
-//! Confinement of a worker process: what it gives away before it reads anything that a peer may
-//! have touched.
+//! Confinement of a worker process: the privileges that it drops before it reads anything that a
+//! peer may have touched.
 //!
-//! In this order, and none of it can be taken back: rules about files are made while every folder
-//! can still be opened (`files`); the process becomes its user; it starts the one that runs
-//! programs for it, if there are any; it gives its capabilities away; no program that it starts
-//! will have more rights than itself; the rules about files hold; then those about system calls
-//! (`system_calls`), without which it could do none of the steps before. All threads that come have
-//! what this one has.
+//! The steps, none of which can be undone, in order: the file rules are prepared while every folder
+//! can still be opened (`files`); the process changes its user; it starts the process that runs
+//! programs for it, if there are any; it drops its capabilities; programs that it starts can gain
+//! no more rights than it has; the file rules are enforced; then the system call filter
+//! (`system_calls`), which would forbid the steps before. Threads started later inherit all of
+//! this.
 //!
-//! What the kernel lacks is said in the log, and does not keep the worker from serving.
+//! Missing kernel features are logged, and do not keep the worker from serving.
 
 mod capabilities;
 mod files;
@@ -25,15 +25,15 @@ pub(crate) use links::leading_out;
 
 use crate::programs::{self, Program};
 
-/// How far a worker process is confined: the directive `confine`.
+/// The level of a worker process's confinement: the directive `confine`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Level {
     /// The worker may do what its user may.
     #[default]
     Off,
-    /// The worker writes only where its configuration has it write.
+    /// The worker writes only to the paths that its configuration allows.
     On,
-    /// The worker also reads only where its configuration has it read.
+    /// The worker also reads only from the paths that its configuration allows.
     Strict,
 }
 
@@ -41,16 +41,16 @@ impl Level {
     pub(crate) const ALL: [Level; 3] = [Level::Off, Level::On, Level::Strict];
 }
 
-/// What a worker process does with files at a place.
+/// The access of a worker process to a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum PathAccess {
-    /// Files at the place are removed.
+    /// Files are removed.
     Remove,
-    /// Files at the place are read.
+    /// Files are read.
     Read,
-    /// Makes them and appends to them.
+    /// Files are created and appended to.
     Append,
-    /// Makes, reads, writes, renames and removes them.
+    /// Files are created, read, written, renamed and removed.
     Write,
 }
 
@@ -62,7 +62,7 @@ impl PathAccess {
         PathAccess::Write,
     ];
 
-    /// Whether a place that is given for this is given for another as well.
+    /// Whether this access includes another.
     fn includes(self, other: PathAccess) -> bool {
         match other {
             PathAccess::Remove => matches!(self, PathAccess::Remove | PathAccess::Write),
@@ -82,20 +82,20 @@ impl PathAccess {
     }
 }
 
-/// A folder with all below it, or a file, that a worker process opens things at itself.
+/// A folder with everything below it, or a file, that a worker process accesses itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PathRule {
-    /// Where it is, absolute. It may not exist yet.
+    /// The absolute path. It may not exist yet.
     pub path: PathBuf,
-    /// What the worker does with the path.
+    /// The worker's access to the path.
     pub access: PathAccess,
-    /// The directive that says so, with its place, for people.
+    /// The directive that requires the access, with its position, for messages.
     pub line: String,
 }
 
 impl PathRule {
-    /// Where the kernel writes core files of a worker process that works in this folder, or in the
-    /// master's; none where it gives them to a program.
+    /// The rule for core files, which the kernel writes to the worker process's working directory,
+    /// this folder or the master's; `None` if the kernel pipes them to a program.
     #[must_use]
     pub fn of_core_files(folder: Option<&Path>, line: &str) -> Option<PathRule> {
         let pattern = fs::read_to_string("/proc/sys/kernel/core_pattern").ok()?;
@@ -114,23 +114,23 @@ impl PathRule {
     }
 }
 
-/// What a worker process may still do.
+/// The permissions of a worker process.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Confinement {
-    /// Whether it is confined.
+    /// The level.
     pub level: Level,
-    /// Where it writes and reads.
+    /// The paths that it may write and read.
     pub places: Vec<PathRule>,
     /// Whether it connects from addresses that the machine does not have (`CAP_NET_RAW`).
     pub keeps_raw_network: bool,
-    /// Whether it may come to use io_uring.
+    /// Whether it may use io_uring.
     pub may_use_rings: bool,
-    /// Programs that it has run, by a process beside it.
+    /// Programs that a helper process runs for it.
     pub programs: Vec<Program>,
 }
 
 impl Confinement {
-    /// What a person should know of it who tests a configuration: places that confine nothing.
+    /// Notices for the test of a configuration: paths that make the confinement ineffective.
     pub fn notes(&self) -> impl Iterator<Item = String> {
         let (level, name) = match self.level {
             Level::Off => (None, ""),
@@ -147,7 +147,7 @@ impl Confinement {
     }
 }
 
-/// What a process has given away, in words for the log.
+/// The enforced restrictions of a process, in words for the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InForce {
     level: Level,
@@ -155,9 +155,9 @@ pub struct InForce {
     files: files::InForce,
     places: usize,
     system_calls: Result<(), String>,
-    /// Whether the filter of system calls is there, to be narrowed by [`close_rings`].
+    /// Whether the system call filter is installed, which [`close_rings`] narrows.
     has_filter: bool,
-    /// What was to be written and is not there.
+    /// Paths to be written that do not exist.
     pub left_out: Vec<String>,
 }
 
@@ -196,17 +196,16 @@ impl Display for InForce {
 }
 
 impl InForce {
-    /// Whether anything that was asked for is not to be had here.
+    /// Whether this machine lacks a feature of the requested confinement.
     pub fn lacks_anything(&self) -> bool {
         let has_files = matches!(self.files, files::InForce::Landlock(_));
         self.level != Level::Off && (!has_files || self.system_calls.is_err())
     }
 
-    /// Forbids all threads to make rings of io_uring, and to use them unless `keeps`. What failed
-    /// comes back.
+    /// Forbids all threads to create io_uring rings, and to use them unless `keeps`.
     ///
     /// # Errors
-    /// What failed, in words for the log.
+    /// The failure, in words for the log.
     pub fn close_rings(&self, keeps: bool) -> Result<(), String> {
         if !self.has_filter {
             return Ok(());
@@ -216,11 +215,11 @@ impl InForce {
     }
 }
 
-/// Confines this process, whose only thread calls this, for good. In the middle it becomes who it
-/// is to be by `become_user`.
+/// Confines this process permanently; called by its only thread. `become_user` changes the user
+/// between the steps.
 ///
 /// # Errors
-/// What failed, in words for the log: the process must not go on then.
+/// The failure, in words for the log: the process must not continue.
 pub fn confine(
     confinement: &Confinement,
     become_user: impl FnOnce() -> Result<(), String>,
@@ -265,7 +264,8 @@ pub fn confine(
     })
 }
 
-/// What a confinement comes to on this machine at this moment: places as the kernel knows them.
+/// The permissions that a confinement grants on this machine at this moment, with paths resolved to
+/// files.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Granted {
     level: Level,
@@ -274,17 +274,17 @@ pub(crate) struct Granted {
     places: HashMap<(u64, u64), PathAccess>,
 }
 
-/// What a confinement wants that another does not give.
+/// A permission that one confinement needs and another does not grant.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum MissingGrant {
-    /// A place: the words for the log.
+    /// A path: the text for the log.
     Place(String),
-    /// To have this program run.
+    /// A program to run.
     Program(PathBuf),
 }
 
 impl Confinement {
-    /// What it gives a worker process that starts now.
+    /// The permissions that a worker process started now gets.
     pub(crate) fn granted(&self) -> Granted {
         let mut places: HashMap<(u64, u64), PathAccess> = HashMap::new();
         for place in &self.places {
@@ -301,8 +301,7 @@ impl Confinement {
         }
     }
 
-    /// What it wants first that a running process does not have, where both are confined to the
-    /// same level.
+    /// The first permission that it needs and a running process of the same level does not have.
     pub(crate) fn wants_beyond(&self, running: &Granted) -> Option<MissingGrant> {
         if self.level == Level::Off || running.level == Level::Off {
             return None;
@@ -326,7 +325,7 @@ impl Confinement {
 }
 
 impl Granted {
-    /// Whether a place, or a folder that it lies in, is given for this and more.
+    /// Whether this access, or more, is granted for the path or a folder above it.
     fn covers(&self, path: &Path, access: PathAccess) -> bool {
         let Ok(real) = fs::canonicalize(path) else {
             return false;
@@ -339,7 +338,7 @@ impl Granted {
     }
 }
 
-/// What the kernel knows a file or folder by.
+/// The kernel's identity of a file or folder.
 fn identity(path: &Path) -> Option<(u64, u64)> {
     let found = fs::metadata(path).ok()?;
     Some((found.dev(), found.ino()))
@@ -394,7 +393,7 @@ mod tests {
         for covered in [
             &[("a", Write)][..],
             &[("a", Read), ("a/inner", Write), ("b", Append)],
-            // Made in the folder above, which is covered.
+            // The folder to create is below one that is covered.
             &[("a/new/below", Write)],
             // Reads are not confined.
             &[(".", Read)],
@@ -419,7 +418,7 @@ mod tests {
         };
         assert_eq!(reads("a/inner"), None);
         assert_eq!(reads("nothing/there"), None);
-        // What may be appended to may not be read.
+        // A path for appending must not be read.
         assert!(reads("b").is_some() && reads(".").is_some());
         let program = Program {
             path: "/bin/true".into(),

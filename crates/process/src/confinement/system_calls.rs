@@ -1,21 +1,19 @@
-//! Which system calls a worker process may make (seccomp(2)): those that serving takes, and no
+//! The system calls that a worker process may make (seccomp(2)): those that serving needs, and no
 //! others.
 //!
-//! The filter names what is allowed. Any other call fails with EPERM; one that is younger than
-//! Linux 5.1 fails with ENOSYS, so that the C library does without it. Since Linux 5.11 the kernel
-//! remembers what a filter allows whatever the arguments are, and such calls do not run through it
-//! again.
+//! The filter lists the allowed calls. Any other call fails with EPERM, or with ENOSYS if it is
+//! newer than Linux 5.1, so that the C library falls back. Since Linux 5.11 the kernel caches which
+//! calls a filter allows regardless of arguments, and such calls do not run the filter again.
 //!
-//! seccomp does not see what a ring of io_uring is asked for: the engine restricts its rings
-//! itself, and no ring can be made once the threads have theirs ([`close_rings`]).
+//! seccomp does not see the operations of an io_uring ring: the engine restricts its rings itself,
+//! and no ring can be created once the threads have theirs ([`close_rings`]).
 #![allow(unsafe_code)]
 
 use std::io;
 
 use libc::{c_long, sock_filter};
 
-/// The architecture that the numbers of calls below belong to; none where they are not known to
-/// fit.
+/// The architecture of the system call numbers below; `None` if they are not known for it.
 #[cfg(target_arch = "x86_64")]
 const ARCHITECTURE: Option<u32> = Some(0xC000_003E);
 #[cfg(target_arch = "aarch64")]
@@ -26,15 +24,16 @@ const ARCHITECTURE: Option<u32> = None;
 /// Offsets in `struct seccomp_data`.
 const NUMBER: u32 = 0;
 const ARCH: u32 = 4;
-/// Where the lower half of an argument lies; both architectures are little-endian.
+/// Offset of the lower half of an argument; both architectures are little-endian.
 const fn argument(index: u32) -> u32 {
     16 + 8 * index
 }
 
-/// From this number on calls are the same on all architectures, and younger than Linux 5.1.
+/// From this number on, calls have the same numbers on all architectures, and are newer than Linux
+/// 5.1.
 const YOUNG: u32 = 424;
 
-/// Allowed whatever their arguments, the most frequent first.
+/// Allowed with any arguments, the most frequent first.
 const ALLOWED: &[c_long] = &[
     // Connections and files.
     libc::SYS_recvfrom,
@@ -138,7 +137,7 @@ const ALLOWED: &[c_long] = &[
     libc::SYS_msync,
     libc::SYS_munlock,
     libc::SYS_munmap,
-    // Threads, signals within the process, clocks, and what a process may ask of itself.
+    // Threads, signals within the process, clocks, and information about the process itself.
     libc::SYS_capget,
     libc::SYS_clock_getres,
     libc::SYS_clock_nanosleep,
@@ -184,7 +183,7 @@ const ALLOWED: &[c_long] = &[
     libc::SYS_sched_setattr,
     libc::SYS_sched_setscheduler,
     libc::SYS_sched_yield,
-    // To forbid rings, once the threads have theirs.
+    // To forbid rings once the threads have theirs.
     libc::SYS_seccomp,
     libc::SYS_set_robust_list,
     libc::SYS_set_tid_address,
@@ -195,10 +194,10 @@ const ALLOWED: &[c_long] = &[
     libc::SYS_uname,
 ];
 
-/// Linux 6.5; the number is the same everywhere.
+/// Linux 6.5; the same number on all architectures.
 const CACHESTAT: c_long = 451;
 
-/// What this architecture has beside them: older forms of the same calls.
+/// Additional calls of this architecture: older forms of the calls above.
 #[cfg(target_arch = "x86_64")]
 const ALLOWED_HERE: &[c_long] = &[
     libc::SYS_epoll_wait,
@@ -232,44 +231,45 @@ const ALLOWED_HERE: &[c_long] = &[
 #[cfg(not(target_arch = "x86_64"))]
 const ALLOWED_HERE: &[c_long] = &[];
 
-/// Calls about rings of io_uring; the same numbers everywhere.
+/// The io_uring calls; the same numbers on all architectures.
 const RINGS: &[c_long] = &[
     libc::SYS_io_uring_enter,
     libc::SYS_io_uring_setup,
     libc::SYS_io_uring_register,
 ];
 
-/// Puts a byte into a terminal's input, as if it had been typed.
+/// Inserts a byte into a terminal's input, as if it had been typed.
 const TIOCSTI: u32 = 0x5412;
 
-/// Allows this process, whose only thread calls this, what serving takes; rings of io_uring where
-/// `rings`. It holds for all threads that come.
+/// Installs the filter for serving; called by the only thread of the process. Allows io_uring if
+/// `rings`. Threads started later inherit the filter.
 ///
 /// # Errors
-/// `Unsupported` on an architecture whose numbers are not known here; those of seccomp(2).
+/// `Unsupported` on an architecture with unknown system call numbers; otherwise those of
+/// seccomp(2).
 pub(super) fn allow_serving(rings: bool) -> io::Result<()> {
     let Some(architecture) = ARCHITECTURE else {
         return Err(io::ErrorKind::Unsupported.into());
     };
     install(&serving(architecture, rings), libc::SECCOMP_FILTER_FLAG_LOG)?;
-    // A filter of its own, which does not fill the kernel's log with every thread that starts.
+    // A separate filter, so that thread starts do not fill the kernel's log.
     let mut filter = Filter::new(architecture);
     filter.answer(libc::SYS_clone3, error(libc::ENOSYS));
     install(&filter.finish(libc::SECCOMP_RET_ALLOW), 0)
 }
 
-/// Forbids all threads of this process to make rings of io_uring, and to use any unless `keeps`
-/// says that they have some.
+/// Forbids all threads of this process to create io_uring rings, and to use any unless `keeps` says
+/// that they have some.
 ///
 /// # Errors
-/// As of [`allow_serving`].
+/// As for [`allow_serving`].
 pub(super) fn close_rings(keeps: bool) -> io::Result<()> {
     let Some(architecture) = ARCHITECTURE else {
         return Err(io::ErrorKind::Unsupported.into());
     };
     let mut filter = Filter::new(architecture);
     let forbidden = if keeps {
-        // invariant: there are three
+        // invariant: `RINGS` has three elements
         &RINGS[1..2]
     } else {
         RINGS
@@ -284,12 +284,12 @@ pub(super) fn close_rings(keeps: bool) -> io::Result<()> {
 fn serving(architecture: u32, rings: bool) -> Vec<sock_filter> {
     let mut filter = Filter::new(architecture);
     let rings = if rings { RINGS } else { &[] };
-    // The wait of either engine is the call that comes most often.
+    // The wait of either engine is the most frequent call.
     for call in rings.iter().chain(ALLOWED).chain(ALLOWED_HERE) {
         filter.answer(*call, libc::SECCOMP_RET_ALLOW);
     }
-    // A thread, and no process. clone3() has its flags in memory, where no filter sees them: the C
-    // library does without it where another filter says that it is not there.
+    // Threads only, no processes. The flags of clone3() are in memory, where no filter sees them:
+    // the C library falls back to clone() if another filter reports clone3() as missing.
     filter.answer(libc::SYS_clone3, libc::SECCOMP_RET_ALLOW);
     filter.answer_if(libc::SYS_clone, |checks| {
         checks.push(load(argument(0)));
@@ -304,8 +304,8 @@ fn serving(architecture: u32, rings: bool) -> Vec<sock_filter> {
         checks.push(answer(error(libc::EPERM)));
     });
     filter.answer_if(libc::SYS_socket, sockets);
-    // About this process, and no other of the same user. It starts none, so its number stays what
-    // it is.
+    // Only for this process, and no other of the same user. The process never forks, so its PID
+    // does not change.
     for call in [libc::SYS_tgkill, libc::SYS_prlimit64] {
         filter.answer_if(call, |checks| {
             checks.push(load(argument(0)));
@@ -317,10 +317,10 @@ fn serving(architecture: u32, rings: bool) -> Vec<sock_filter> {
     filter.finish(error(libc::EPERM))
 }
 
-/// Sockets of streams and datagrams, of the network and of this machine; and those by which the C
-/// library asks for the machine's addresses. None that sees packets.
+/// Stream and datagram sockets of the network and of this machine, and the netlink sockets by which
+/// the C library reads the machine's addresses. No packet sockets.
 fn sockets(checks: &mut Vec<sock_filter>) {
-    // The type without its flags.
+    // Masks the flags out of the type.
     const TYPE: u32 = 0xf;
     checks.push(load(argument(0)));
     checks.extend(when(
@@ -346,11 +346,11 @@ fn sockets(checks: &mut Vec<sock_filter>) {
     checks.push(answer(error(libc::EPERM)));
 }
 
-/// A filter that is being written: instructions in the order in which they run.
+/// A filter under construction: instructions in execution order.
 struct Filter(Vec<sock_filter>);
 
 impl Filter {
-    /// A call by another architecture's numbers ends the process: nothing of ours makes one.
+    /// A call with another architecture's numbers kills the process: Tidegate makes no such call.
     fn new(architecture: u32) -> Filter {
         Filter(vec![
             load(ARCH),
@@ -364,15 +364,14 @@ impl Filter {
         self.0.extend(when(call as u32, &[answer(with)]));
     }
 
-    /// Answers a call by what is looked at of its arguments: the instructions, each way through
-    /// which answers.
+    /// Decides a call by its arguments: every path through the instructions must return an action.
     fn answer_if(&mut self, call: c_long, write: impl FnOnce(&mut Vec<sock_filter>)) {
         let mut checks = Vec::new();
         write(&mut checks);
         self.0.extend(when(call as u32, &checks));
     }
 
-    /// Answers every other call.
+    /// Returns this action for every other call.
     fn finish(mut self, with: u32) -> Vec<sock_filter> {
         if with != libc::SECCOMP_RET_ALLOW {
             self.0.push(unless(jump(libc::BPF_JGE, YOUNG)));
@@ -385,7 +384,7 @@ impl Filter {
     }
 }
 
-/// Runs `then` where what was loaded is `value`, and what follows otherwise.
+/// Runs `then` if the loaded value is `value`, and continues after it otherwise.
 fn when(value: u32, then: &[sock_filter]) -> Vec<sock_filter> {
     let over = u8::try_from(then.len()).unwrap_or(u8::MAX);
     debug_assert_eq!(
@@ -394,7 +393,7 @@ fn when(value: u32, then: &[sock_filter]) -> Vec<sock_filter> {
         "a jump goes over 255 at most"
     );
     let test = match then {
-        // The way of the architecture: to what follows the next instruction.
+        // The check of the architecture: a match skips the next instruction.
         [] => sock_filter {
             jt: 1,
             jf: 0,
@@ -409,7 +408,7 @@ fn when(value: u32, then: &[sock_filter]) -> Vec<sock_filter> {
     std::iter::once(test).chain(then.iter().copied()).collect()
 }
 
-/// Skips the next instruction where the test succeeds.
+/// Skips the next instruction if the test succeeds.
 fn unless(test: sock_filter) -> sock_filter {
     sock_filter {
         jt: 1,
@@ -443,15 +442,15 @@ fn error(number: i32) -> u32 {
     libc::SECCOMP_RET_ERRNO | (number as u32 & libc::SECCOMP_RET_DATA)
 }
 
-/// Has the kernel run a filter for this thread and those that it starts, and with TSYNC for all
-/// that there are. With LOG what it refuses stands in the kernel's log.
+/// Installs a filter for this thread and those that it starts, and with TSYNC for all existing
+/// threads. With LOG, refused calls appear in the kernel's log.
 fn install(filter: &[sock_filter], flags: libc::c_ulong) -> io::Result<()> {
     let program = libc::sock_fprog {
         len: u16::try_from(filter.len()).map_err(|_| io::ErrorKind::InvalidInput)?,
         filter: filter.as_ptr().cast_mut(),
     };
-    // Without it, kernels before 5.16 take speculation off the whole process, which costs far more
-    // than the filter.
+    // Without this flag, kernels before 5.16 disable speculation for the whole process, which costs
+    // far more than the filter.
     let flags = flags | libc::SECCOMP_FILTER_FLAG_SPEC_ALLOW;
     // SAFETY: the program points to as many instructions as it says, which the kernel copies during
     // the call.
@@ -465,7 +464,7 @@ fn install(filter: &[sock_filter], flags: libc::c_ulong) -> io::Result<()> {
     };
     match done {
         0 => Ok(()),
-        // TSYNC tells the thread that could not follow.
+        // TSYNC returns the thread that could not be synchronized.
         1.. => Err(io::Error::other("a thread has a filter of its own")),
         _ => Err(io::Error::last_os_error()),
     }

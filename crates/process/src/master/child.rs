@@ -1,4 +1,4 @@
-//! One worker as the master sees it: a process, or a thread of the master.
+//! A worker in the master's view: a process, or a thread of the master.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -16,15 +16,15 @@ use crate::environment;
 use crate::title;
 use crate::worker;
 
-/// How long a worker may take to compile its first bundle.
+/// Time limit for a worker to compile its first bundle.
 const READY_LIMIT: Duration = Duration::from_secs(60);
 
-/// What a worker is there for.
+/// The purpose of a worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Role {
-    /// Compiles what is in force, to serve by it.
+    /// Compiles the generation in force, to serve with it.
     Starting,
-    /// Compiles what a reload wants, in a process of its own.
+    /// Compiles a reload's generation, in a new process.
     Candidate,
     Serving,
     Leaving,
@@ -32,19 +32,19 @@ pub(super) enum Role {
 
 pub(super) struct Child {
     pub(super) id: u64,
-    /// None for a thread.
+    /// `None` for a thread.
     pub(super) pid: Option<Pid>,
-    /// None once the other end is closed.
+    /// `None` once the other end is closed.
     pub(super) control: Option<MasterEnd>,
     pub(super) role: Role,
-    /// The generation that it was told to serve by last.
+    /// The last generation that it was told to serve with.
     pub(super) generation: Option<u64>,
     pub(super) started: Instant,
 }
 
 impl Child {
-    /// Starts a process: this program again, with the control channel as its standard input.
-    /// `environment` is what it gets of ours, see [`MasterSettings::environment`].
+    /// Starts a process: this program again, with the control channel as its standard input. For
+    /// `environment` see [`MasterSettings::environment`].
     ///
     /// [`MasterSettings::environment`]: crate::MasterSettings::environment
     pub(super) fn process(role: Role, environment: &[String]) -> io::Result<Child> {
@@ -81,35 +81,35 @@ impl Child {
         }
     }
 
-    /// Tells the worker something.
+    /// Sends a command to the worker.
     pub(super) fn send(&mut self, command: Command<Rc<OwnedFd>>) {
         if let Some(control) = &mut self.control {
             control.send(command);
         }
     }
 
-    /// Tells the worker to serve by what it has prepared.
+    /// Tells the worker to serve with the generation that it has prepared.
     pub(super) fn serve_by(&mut self, generation: u64) {
         self.role = Role::Serving;
         self.generation = Some(generation);
         self.send(Command::Commit { generation });
     }
 
-    /// Tells the worker to end, in one way or the other.
+    /// Tells the worker to end, by this command.
     pub(super) fn end(&mut self, command: Command<Rc<OwnedFd>>) {
         self.role = Role::Leaving;
         self.send(command);
     }
 
-    /// Signals a process; a thread has nothing that could be signalled.
+    /// Signals a process; a thread cannot be signalled.
     pub(super) fn kill(&self, signal: Signal) {
         if let Some(pid) = self.pid {
-            // It may have ended already.
+            // The process may have ended already.
             let _ = rustix::process::kill_process(pid, signal);
         }
     }
 
-    /// When a worker that starts must be ready.
+    /// The deadline by which a starting worker must be ready.
     pub(super) fn ready_deadline(&self) -> Option<Instant> {
         (self.role == Role::Starting).then(|| self.started + READY_LIMIT)
     }

@@ -1,5 +1,5 @@
-//! What one worker process alone can have, such as a receive queue of a network card: opened for it
-//! once it serves; the master keeps none of the descriptors.
+//! Resources that only one worker process can have, such as a receive queue of a network card:
+//! opened for a worker once it serves; the master keeps none of the descriptors.
 //!
 //! ```text
 //!   worker serves ─▶ open, Devices ─▶ worker: HasDevices ─▶ follow: it is used
@@ -18,35 +18,36 @@ use crate::bundle;
 use crate::control::Command;
 use crate::log::{Level, Log};
 
-/// How long a device that another program has is left alone.
+/// Interval between attempts to open a device that another program has.
 const RETRY: Duration = Duration::from_secs(5);
 
-/// What the master remembers of devices.
+/// The master's state of the devices.
 #[derive(Debug, Default)]
 pub(super) struct Devices {
-    /// The worker that has them, or is about to end with them.
+    /// The worker that has the devices, even if it is about to end.
     owner: Option<u64>,
-    /// When those that another program has are tried again.
+    /// Time of the next attempt to open those that another program has.
     pub(super) retry_at: Option<Instant>,
-    /// What was said last about one that could not be opened, which is not said again.
+    /// The last message about a device that could not be opened, which is not repeated.
     said: Option<String>,
 }
 
 impl Devices {
-    /// Whether this worker has them.
+    /// Whether this worker has the devices.
     pub(super) fn is_owner(&self, id: u64) -> bool {
         self.owner == Some(id)
     }
 }
 
 impl Master {
-    /// A worker serves by the generation in force: it gets its devices, or goes on with them.
+    /// Gives the devices to a worker that serves with the generation in force, or updates those
+    /// that it has.
     pub(super) fn give_devices(&mut self, id: u64) {
         if self.devices.owner == Some(id) {
             return self.follow_devices();
         }
         if self.devices.owner.is_some() || self.stop.is_some() {
-            // They come when the worker that has them has ended.
+            // The worker gets the devices when their current owner has ended.
             return;
         }
         let opened = self.open_devices();
@@ -74,14 +75,15 @@ impl Master {
         }
     }
 
-    /// The worker uses them.
+    /// Records that the worker uses the devices.
     pub(super) fn devices_are_used(&mut self, id: u64) {
         if self.devices.owner == Some(id) {
             self.follow_devices();
         }
     }
 
-    /// What is new is to go elsewhere: the worker that has them is about to end, or to be replaced.
+    /// Directs new connections away from the devices, because their worker is about to end or to be
+    /// replaced.
     pub(super) fn release_devices(&self) {
         if self.devices.owner.is_some() {
             for device in &self.generation.needs.devices {
@@ -90,14 +92,14 @@ impl Master {
         }
     }
 
-    /// The worker has ended: the one that serves gets what it had.
+    /// Gives the devices of a worker that has ended to the serving one.
     pub(super) fn devices_are_free(&mut self, id: u64) {
         if self.devices.owner.take_if(|owner| *owner == id).is_some() {
             self.give_devices_again();
         }
     }
 
-    /// Another program may have let go of them.
+    /// Tries again to open devices that another program may have released.
     pub(super) fn give_devices_again(&mut self) {
         self.devices.retry_at = None;
         let mut children = self.children.iter();
@@ -143,17 +145,17 @@ impl Master {
     }
 }
 
-/// What was opened for a worker.
+/// The result of opening devices for a worker.
 #[derive(Default)]
 struct Opened {
     descriptors: Vec<(String, OwnedFd)>,
-    /// What could not be opened may be in a while.
+    /// Whether devices that could not be opened may be available later.
     is_passing: bool,
 }
 
-/// Whether a server may start although it cannot open all that it needs; if not, the log says why.
-/// What can be opened is closed again: it is opened for the worker. A server that takes the place
-/// of another (`follows`) waits for what that one has.
+/// Whether a server may start although some devices cannot be opened; if not, the log says why.
+/// Opened devices are closed again, since they are opened for the worker later. A server that takes
+/// over from another (`follows`) waits for that server's devices.
 pub(crate) fn check(devices: &[Device], follows: bool, log: &Log) -> bool {
     let required = devices.iter().filter(|device| device.is_required);
     let refused = required.filter_map(|device| (device.open)().err());

@@ -1,11 +1,11 @@
-//! Hosts that are looked up again after a reload, beside the master's loop.
+//! Resolves hosts again after a reload, in parallel to the master's loop.
 //!
-//! A reload asks no name server for the hosts that the configuration in force has already: it must
-//! come to an end, and at once, where no name server answers. But a reload is also how an operator
-//! has a server notice that a host has moved. So the hosts that a reload took over are looked up
-//! once it is in force, on threads of their own; where an address has changed, the master makes a
-//! generation of the same texts and the new addresses. A host that no name server tells of keeps
-//! the addresses that it had.
+//! A reload does not resolve the hosts that the configuration in force has already, because a
+//! reload must finish quickly even if no name server answers. But operators also reload to make a
+//! server notice that a host has moved. So the hosts whose addresses a reload took over are
+//! resolved again once it is in force, on separate threads. If an address has changed, the master
+//! makes a generation from the same files with the new addresses. A host that cannot be resolved
+//! keeps its addresses.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -20,27 +20,27 @@ use rustix::event::EventfdFlags;
 /// Hosts with their addresses, each once.
 pub(super) type Hosts = Vec<(String, Vec<IpAddr>)>;
 
-/// Hosts that are looked up at the same time.
+/// Maximum number of concurrent lookups.
 const THREADS_MAX: usize = 8;
 
-/// What the system says of a host; nothing where it says nothing.
+/// A host with its addresses, or `None` if it was not resolved.
 type ResolvedHost = (String, Option<Vec<IpAddr>>);
 
-/// Looking hosts up, until they are all answered.
+/// Lookups of hosts in progress.
 pub(super) struct HostLookup {
-    /// The generation whose hosts they are.
+    /// The generation of the hosts.
     pub(super) generation: u64,
     shared: Arc<LookupState>,
 }
 
 struct LookupState {
     answers: Mutex<Option<Vec<ResolvedHost>>>,
-    /// Readable when it is set.
+    /// Readable once all results are there.
     wake: OwnedFd,
 }
 
 impl HostLookup {
-    /// Begins to look hosts up.
+    /// Starts the lookups.
     pub(super) fn begin(generation: u64, names: Vec<String>) -> io::Result<HostLookup> {
         let wake = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let shared = Arc::new(LookupState {
@@ -53,13 +53,13 @@ impl HostLookup {
             .spawn(move || {
                 let answers = look_up(&names);
                 *theirs.lock() = Some(answers);
-                // Only a counter that is full refuses, and that one wakes all the same.
+                // Only a full counter refuses a write, and a full counter is readable anyway.
                 let _ = rustix::io::write(&theirs.wake, &1_u64.to_ne_bytes());
             })?;
         Ok(HostLookup { generation, shared })
     }
 
-    /// The answers, when all are there.
+    /// The results, once all are there.
     pub(super) fn answers(&self) -> Option<Vec<ResolvedHost>> {
         self.shared.lock().take()
     }
@@ -77,7 +77,7 @@ impl LookupState {
     }
 }
 
-/// Looks every name up, some at the same time: one that no server answers takes many seconds.
+/// Resolves all names, several concurrently: a name that no server answers takes many seconds.
 fn look_up(names: &[String]) -> Vec<ResolvedHost> {
     let next = AtomicUsize::new(0);
     let answers = Mutex::new(Vec::with_capacity(names.len()));
@@ -90,7 +90,7 @@ fn look_up(names: &[String]) -> Vec<ResolvedHost> {
     };
     std::thread::scope(|scope| {
         for _ in 1..names.len().min(THREADS_MAX) {
-            // Without another thread this one does it all.
+            // If no further thread starts, this one resolves all names.
             let _ = std::thread::Builder::new().spawn_scoped(scope, work);
         }
         work();
@@ -98,8 +98,8 @@ fn look_up(names: &[String]) -> Vec<ResolvedHost> {
     answers.into_inner().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The hosts of `known` whose addresses `answers` change, whatever their order; those that have
-/// changed, and those that nobody told of.
+/// The hosts of `known` with the new addresses of `answers`, the hosts whose addresses have changed
+/// in more than their order, and the names that were not resolved.
 pub(super) fn changes(known: &Hosts, answers: Vec<ResolvedHost>) -> (Hosts, Vec<String>) {
     let (mut changed, mut silent) = (Hosts::new(), Vec::new());
     for (name, answer) in answers {

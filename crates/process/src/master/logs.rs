@@ -1,8 +1,8 @@
-//! Logs over time: where the master's own lines go, and USR1, which opens every log again.
+//! The master's own log targets, and USR1, which reopens every log.
 //!
-//! Generations that were replaced serve on until their last request has ended, in the worker
-//! process that serves or in an older one, and may write files that the configuration in force does
-//! not name. The master remembers what those files are and opens them too, since workers may not.
+//! Replaced generations serve until their last request has ended, in the serving worker process or
+//! in an older one, and may write files that the configuration in force does not name. The master
+//! keeps a list of those files and reopens them too, since workers may not.
 
 use std::rc::Rc;
 
@@ -17,15 +17,15 @@ use super::reload::Generation;
 /// A generation that was replaced and may still have requests.
 pub(super) struct Replaced {
     number: u64,
-    /// The worker that serves them.
+    /// The worker that serves its remaining requests.
     child: u64,
-    /// Its logs, for all workers that have served by it.
+    /// Its logs, shared by all workers that have served with it.
     logs: Rc<[Need]>,
 }
 
 impl Master {
-    /// Remembers a generation that was replaced, for each worker that has served by it until now:
-    /// those that leave, too.
+    /// Records a replaced generation for each worker that has served with it until now, including
+    /// those that are ending.
     pub(super) fn remember(&mut self, number: u64, needs: Vec<Need>) {
         let is_log = |need: &Need| matches!(need.kind, NeedKind::Log { .. });
         let logs: Rc<[Need]> = needs.into_iter().filter(is_log).collect();
@@ -38,18 +38,18 @@ impl Master {
         }));
     }
 
-    /// The last request of a generation has ended.
+    /// Removes a generation whose last request has ended.
     pub(super) fn forget_generation(&mut self, child: u64, number: u64) {
         self.replaced
             .retain(|one| (one.child, one.number) != (child, number));
     }
 
-    /// A worker has ended, with every generation that it served by.
+    /// Removes all generations of a worker that has ended.
     pub(super) fn forget_generations_of(&mut self, child: u64) {
         self.replaced.retain(|one| one.child != child);
     }
 
-    /// USR1: new files under the old names, for the master, every worker and every generation.
+    /// USR1: opens new files at the old paths, for the master, every worker and every generation.
     pub(super) fn reopen_logs(&mut self) {
         self.log.notice("reopening logs");
         let generation = &mut self.generation;
@@ -78,7 +78,7 @@ impl Master {
         }
     }
 
-    /// Lets the master's own lines go where the generation in force says.
+    /// Switches the master's own log lines to the targets of the generation in force.
     pub(super) fn follow_logs(&mut self) {
         let Generation {
             descriptors, needs, ..

@@ -1,9 +1,9 @@
-//! Reload, in two steps: prepare, where everything may fail and nothing changes, and commit,
-//! where nothing can fail.
+//! Reload, in two phases: prepare, which may fail and changes nothing, and commit, which cannot
+//! fail.
 //!
-//! *Prepare*: the master reads the configuration, opens logs and what is new, and sends the bundle
-//! to the worker that serves, or to a new worker process where a changed directive asks for one.
-//! *Commit*: when that worker says that it is ready.
+//! *Prepare*: the master reads the configuration, opens logs and new descriptors, and sends the
+//! bundle to the serving worker, or to a new worker process if a changed directive requires one.
+//! *Commit*: follows when that worker reports that it is ready.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -29,28 +29,28 @@ use crate::pid_file::{self, PidFile};
 use crate::reply::Reply;
 use crate::start::{self, Examined};
 
-/// How long a worker may take to compile a new configuration.
+/// Time limit for a worker to compile a new configuration.
 const PREPARE_LIMIT: Duration = Duration::from_secs(60);
 
-/// One configuration with everything that belongs to it.
+/// A configuration with all of its resources.
 pub(super) struct Generation {
     pub(super) number: u64,
     pub(super) needs: Needs,
     pub(super) descriptors: Descriptors,
-    /// The hosts that it names, with the addresses that it goes by.
+    /// The hosts in the configuration, with the addresses that it uses.
     pub(super) hosts: Hosts,
     bundle: Rc<OwnedFd>,
-    /// What worker processes that start by it may do.
+    /// The permissions of worker processes that start with this generation.
     granted: Granted,
 }
 
-/// A reload that waits for its worker.
+/// A reload whose worker is preparing.
 pub(super) struct Reload {
     pub(super) next: Generation,
-    /// The worker that prepares it.
+    /// The worker that prepares the generation.
     pub(super) target: u64,
     pub(super) deadline: Instant,
-    /// Hosts whose addresses were taken over, to be looked up again.
+    /// Hosts whose addresses were taken over, to be resolved again.
     taken_over: Vec<String>,
     replies: Vec<Reply>,
 }
@@ -95,7 +95,7 @@ impl Generation {
         })
     }
 
-    /// Everything that was read for it.
+    /// Everything that was read for the generation.
     fn recording(&self) -> Result<Recording, String> {
         let bundle = self.bundle.try_clone().map_err(|error| error.to_string())?;
         let contents = bundle::unseal(bundle).and_then(|bytes| Contents::decode(&bytes));
@@ -111,7 +111,7 @@ impl Generation {
         Generation::seal(1, options, examined, descriptors)
     }
 
-    /// The command that makes a worker compile it.
+    /// The command that makes a worker compile the generation.
     pub(super) fn prepare(&self) -> Command<Rc<OwnedFd>> {
         let (bundle, descriptors) = (Rc::clone(&self.bundle), self.descriptors.shared());
         Command::Prepare {
@@ -123,8 +123,7 @@ impl Generation {
 }
 
 impl Master {
-    /// HUP: the first step of a reload from the files. Hosts whose addresses are known are not
-    /// looked up.
+    /// HUP: starts a reload from the files. Hosts with known addresses are not resolved.
     pub(super) fn begin_reload(&mut self, replies: Vec<Reply>) {
         self.log.notice("reconfiguring");
         self.lookup = None;
@@ -145,14 +144,14 @@ impl Master {
         }
     }
 
-    /// Tells the workers that serve that a reload has failed.
+    /// Tells the serving workers that a reload has failed.
     fn tell_of_failure(&mut self) {
         let serving = self.children.iter_mut();
         let serving = serving.filter(|child| matches!(child.role, Role::Serving));
         serving.for_each(|child| child.send(Command::ReloadFailed));
     }
 
-    /// Follows what name servers have said of the hosts that the last reload took over.
+    /// Applies the results of resolving the hosts of the last reload again.
     pub(super) fn follow_hosts(&mut self) {
         let Some(lookup) = &self.lookup else { return };
         let Some(answers) = lookup.answers() else {
@@ -195,7 +194,7 @@ impl Master {
         }
     }
 
-    /// Has a worker prepare a generation.
+    /// Tells a worker to prepare a generation.
     fn prepare(&mut self, next: Generation, taken_over: Vec<String>, replies: Vec<Reply>) {
         let serving = self
             .children
@@ -271,10 +270,10 @@ impl Master {
         }
     }
 
-    /// Reads the configuration from `files`, opens logs and what is new, and seals the bundle; the
-    /// errors, once logged.
+    /// Reads the configuration from `files`, opens logs and new descriptors, and seals the bundle;
+    /// returns the errors after logging them.
     fn next_generation<F: Files>(&self, files: Recorder<F>) -> Result<Generation, Vec<String>> {
-        // A mistake in the compiler of the configuration must not end the master.
+        // A bug in the configuration's compiler must not end the master.
         let examine = || start::examine(&self.options, self.application, files);
         let examined = catch_unwind(AssertUnwindSafe(examine))
             .map_err(|_| self.refuse("the configuration could not be examined: internal error"))?
@@ -310,13 +309,13 @@ impl Master {
         })
     }
 
-    /// Logs why a reload is refused; the same for its sender.
+    /// Logs why a reload is refused; returns the text for its sender.
     pub(super) fn refuse(&self, text: &str) -> Vec<String> {
         self.log.write(Level::Emerg, text);
         vec![format!("[emerg] {text}")]
     }
 
-    /// The second step: the new generation is the one in force.
+    /// Commits: the new generation is in force.
     pub(super) fn commit_reload(&mut self) {
         let Some(reload) = self.reload.take() else {
             return;
@@ -381,7 +380,7 @@ impl Master {
         }
     }
 
-    /// Undoes the first step; the errors have been logged.
+    /// Undoes the preparation; the errors have been logged.
     pub(super) fn fail_reload(&mut self, errors: &[String]) {
         let Some(Reload {
             next,
@@ -404,10 +403,10 @@ impl Master {
         answer(replies, errors);
     }
 
-    /// The worker that was to prepare has ended. One that served may have been about to end before
-    /// it was told, by a crash or a signal of its own, which says nothing of the configuration: a
-    /// new process tries once more, beside the one that takes its place. If the configuration is
-    /// what ends workers, it ends that one only.
+    /// Handles the end of the preparing worker. A worker that served may have been about to end
+    /// anyway, by a crash or a signal of its own, which says nothing about the configuration: a new
+    /// process tries once more, in addition to the one that replaces the worker. If the
+    /// configuration makes workers crash, only that process is affected.
     pub(super) fn prepare_elsewhere(&mut self, ended: &str, role: Role) {
         let text = format!("{ended} ended while it prepared the configuration");
         let again = role == Role::Serving && self.own_process && self.stop.is_none();
@@ -432,7 +431,7 @@ impl Master {
         }
     }
 
-    /// The worker did not get ready in time. One that serves goes on; a new one is of no use.
+    /// Handles a preparation that timed out. A serving worker continues; a new one is discarded.
     pub(super) fn reload_timed_out(&mut self) {
         let seconds = PREPARE_LIMIT.as_secs();
         let errors = self.refuse(&format!("no worker was ready for the reload in {seconds}s"));
@@ -445,7 +444,7 @@ impl Master {
         self.fail_reload(&errors);
     }
 
-    /// Closes what was opened for a generation that will not be.
+    /// Closes the descriptors of a generation that was not committed.
     fn undo(&mut self, mut next: Generation) {
         self.abandoned = next.number;
         next.descriptors
@@ -453,7 +452,7 @@ impl Master {
     }
 }
 
-/// Tells those who wait for a reload that it has failed.
+/// Replies to the senders of a reload that has failed.
 pub(super) fn answer(replies: Vec<Reply>, errors: &[String]) {
     for reply in replies {
         reply.failed(errors);

@@ -1,15 +1,16 @@
-//! When the next worker starts after one has died: at once, unless the last ones died at once too.
+//! When the next worker starts after one has crashed: at once, unless the previous ones ended soon
+//! after their start.
 
 use std::time::{Duration, Instant};
 
-/// A worker that lives shorter has died of its start.
+/// A worker with a shorter life is considered to have failed at its start.
 const SHORT_LIFE: Duration = Duration::from_secs(1);
-/// The first pause, doubled with every further short life up to the longest. It is so short that
-/// even a worker that dies a third time in a row is back within 200 ms.
+/// The first delay, doubled after every further short life up to the maximum. Small enough that
+/// even after a third crash in a row the worker is back within 200 ms.
 const PAUSE_MIN: Duration = Duration::from_millis(50);
 const PAUSE_MAX: Duration = Duration::from_secs(10);
 
-/// The history of deaths, and the start that it leads to.
+/// The history of crashes, and the resulting time of the next start.
 #[derive(Debug, Default)]
 pub(super) struct Restart {
     short_lives: u32,
@@ -17,14 +18,14 @@ pub(super) struct Restart {
 }
 
 impl Restart {
-    /// Counts a death and says how long to wait; zero is at once. Otherwise the time is kept.
+    /// Counts a crash and returns the delay; zero for at once. A longer delay is also stored.
     pub(super) fn after(&mut self, lived: Duration) -> Duration {
         if lived >= SHORT_LIFE {
             self.short_lives = 0;
         }
         let pause = match self.short_lives {
             0 => Duration::ZERO,
-            // Past 16 doublings the longest pause is long reached.
+            // After 16 doublings the maximum is long reached.
             count => PAUSE_MAX.min(PAUSE_MIN * (1 << (count - 1).min(16))),
         };
         self.short_lives = self.short_lives.saturating_add(1);
@@ -32,12 +33,12 @@ impl Restart {
         pause
     }
 
-    /// A worker starts now.
+    /// Records the start of a worker.
     pub(super) fn started(&mut self) {
         self.due = None;
     }
 
-    /// When the next worker starts.
+    /// The time of the next start.
     pub(super) fn due(&self) -> Option<Instant> {
         self.due
     }

@@ -1,11 +1,11 @@
-//! USR2: another program, or a newer version of this one, takes this one's place without a
-//! connection refused; and WINCH, which has only the other one of both serve.
+//! USR2: another program, or a newer version of this one, takes over without refusing a connection;
+//! and WINCH, which makes the old program stop accepting while both run.
 //!
-//! The file that this program was started by is started anew, with the same arguments, and finds
-//! the listening sockets by their numbers ([`inherited`]): that is how nginx does it, so either may
-//! follow the other. Both serve then, the pid file of the older one has `.oldbin` behind its name,
-//! and QUIT to the older one ends the change. Where the newer one ends before that, the older one
-//! has its pid file back and goes on alone.
+//! The file from which this program was started is started again with the same arguments, and
+//! inherits the listening sockets by number ([`inherited`]). nginx does the same, so either program
+//! may follow the other. Then both serve, the older one's pid file has the suffix `.oldbin`, and
+//! QUIT to the older one completes the upgrade. If the newer one ends before that, the older one
+//! restores its pid file and continues alone.
 //!
 //! ```text
 //!              USR2                 WINCH                    QUIT
@@ -34,43 +34,44 @@ use crate::predecessor::Predecessor;
 use crate::reply::Reply;
 use crate::{environment, inherited, service_manager, state};
 
-/// What is logged of USR2 where another program has the same sockets already, as with nginx.
+/// Log message for USR2 if another program already shares the sockets, as in nginx.
 const IGNORED: &str = "the changing binary signal is ignored: you should shutdown or terminate \
                        before either old or new binary's process";
 
-/// What is logged of it where the program has not gone to the background.
+/// Log message for USR2 if the program runs in the foreground.
 const IGNORED_IN_FOREGROUND: &str = "the changing binary signal is ignored: who has started this \
                                      server in the foreground waits for its end";
 
-/// What a reload is told that WINCH breaks off.
+/// The reply to a reload that WINCH aborts.
 const STOPS_ACCEPTING: &str = "[emerg] the server stops accepting connections and does not reload";
 
 /// How this program was started.
 pub(crate) enum Origin {
-    /// By a command that waits for its end.
+    /// By a command that waits for the program's end.
     Foreground,
-    /// By a command that has left it in the background.
+    /// By a command that has put the program into the background.
     Background,
-    /// By a service manager, which is told who follows it.
+    /// By a service manager, which is notified of a new main process.
     Service,
-    /// By USR2 to a program before it.
+    /// By USR2 to the program before this one.
     HandedOn(Older),
 }
 
-/// The program that has handed its sockets on to this one: its parent as long as it lives.
+/// The program that has handed its sockets over to this one: the parent process as long as it
+/// lives.
 pub(crate) struct Older {
     pid: Option<Pid>,
-    /// Readable when it has ended.
+    /// Readable when that program has ended.
     end: Option<OwnedFd>,
-    /// Files of the Unix sockets that it has handed on.
+    /// Files of the Unix sockets that it has handed over.
     socket_files: Vec<PathBuf>,
-    /// Whom to ask for the state of its zones, until that was done.
+    /// The socket on which to ask for the state of its zones, until that was done.
     state: Option<OwnedFd>,
 }
 
 impl Older {
-    /// The parent of this process, which has handed on sockets with these files, and the socket by
-    /// which it is asked for the state of its zones.
+    /// The parent of this process, which has handed over sockets with these files, and the socket
+    /// on which to ask for the state of its zones.
     pub(crate) fn parent(socket_files: Vec<PathBuf>, state: Option<OwnedFd>) -> Older {
         let pid = rustix::process::getppid();
         let end = pid.and_then(|pid| rustix::process::pidfd_open(pid, PidfdFlags::empty()).ok());
@@ -83,24 +84,24 @@ impl Older {
     }
 }
 
-/// What the master knows of programs before and behind it.
+/// The master's state of the programs before and after it.
 pub(crate) struct Upgrade {
-    /// What this program was started by.
+    /// The command line of this program.
     command_line: Vec<OsString>,
     origin: Origin,
-    /// The program that this one has handed its sockets on to.
+    /// The program to which this one has handed its sockets over.
     new_binary: Option<Pid>,
-    /// Where that one asks for the state of zones, until it has done so.
+    /// The socket on which the new program asks for the state of zones, until it has done so.
     question: Option<OwnedFd>,
-    /// Whether workers have been told by WINCH to end, and none is to be started.
+    /// Whether WINCH has told workers to end, and none is to be started.
     has_stopped_accepting: bool,
-    /// Files of Unix sockets that this program has no more, but maybe another: the last one that
-    /// ends removes them.
+    /// Files of Unix sockets that this program has closed but another may still have: the last
+    /// program to end removes them.
     left_files: Vec<PathBuf>,
 }
 
 impl Upgrade {
-    /// `left_files` are those that were handed on without being needed.
+    /// `left_files` are those that were handed over without being needed.
     pub(crate) fn new(
         command_line: Vec<OsString>,
         origin: Origin,
@@ -116,22 +117,22 @@ impl Upgrade {
         }
     }
 
-    /// Whether a process is the program that follows.
+    /// Whether a process is the new program.
     pub(super) fn is_by(&self, pid: Pid) -> bool {
         self.new_binary == Some(pid)
     }
 
-    /// The program that follows, if it is there.
+    /// The new program, if it exists.
     pub(super) fn new_binary(&self) -> Option<Pid> {
         self.new_binary
     }
 
-    /// Whether the program that follows is there.
+    /// Whether the new program exists.
     pub(super) fn has_new_binary(&self) -> bool {
         self.new_binary.is_some()
     }
 
-    /// Readable when the program that follows asks for the state of zones, or never will.
+    /// Readable when the new program asks for the state of zones, or never will.
     pub(super) fn question(&self) -> Option<BorrowedFd<'_>> {
         self.question.as_ref().map(AsFd::as_fd)
     }
@@ -153,12 +154,12 @@ impl Upgrade {
         }
     }
 
-    /// Workers are started again.
+    /// Records that workers are started again.
     pub(super) fn accepts_again(&mut self) {
         self.has_stopped_accepting = false;
     }
 
-    /// Readable when the program before this one has ended, until that has been noticed.
+    /// Readable when the older program has ended, until that has been handled.
     pub(super) fn end_of_older(&self) -> Option<BorrowedFd<'_>> {
         match &self.origin {
             Origin::HandedOn(older) => older.end.as_ref().map(AsFd::as_fd),
@@ -166,18 +167,18 @@ impl Upgrade {
         }
     }
 
-    /// Whether there is another program for the same sockets, one before this or one behind.
+    /// Whether another program, older or newer, shares the sockets.
     fn shares_sockets(&self) -> bool {
         self.has_new_binary() || self.older().is_some()
     }
 
-    /// Whether another program accepts connections in this one's place.
+    /// Whether another program accepts connections in the place of this one.
     pub(super) fn another_accepts(&self) -> bool {
         let older = self.older().and_then(|older| older.pid);
         self.has_new_binary() || older.is_some_and(|pid| Predecessor::find(pid).is_none())
     }
 
-    /// The program before this one, as long as it lives.
+    /// The older program, as long as it lives.
     fn older(&self) -> Option<&Older> {
         match &self.origin {
             Origin::HandedOn(older) => {
@@ -188,23 +189,23 @@ impl Upgrade {
         }
     }
 
-    /// Whether another program may listen by the socket of this file.
+    /// Whether another program may listen on the socket of this file.
     fn shares(&self, file: &PathBuf) -> bool {
         let is_inherited = |older: &Older| older.socket_files.contains(file);
         self.has_new_binary() || self.older().is_some_and(is_inherited)
     }
 
-    /// Whether the program runs for itself. Who waits for one in the foreground would take its end
-    /// for that of the server, and a terminal whose size changes sends WINCH.
+    /// Whether the program runs in the background. Whoever waits for a foreground program would
+    /// take its end for that of the server, and a terminal whose size changes sends WINCH.
     fn is_by_itself(&self) -> bool {
         !matches!(self.origin, Origin::Foreground)
     }
 }
 
 impl Master {
-    /// Whether USR2 has an effect: where the program runs in the background in its processes, and
-    /// no other change is under way, as with nginx. An older program that has been told to quit is
-    /// no reason to wait: its last request may take for hours.
+    /// Whether USR2 has an effect: as in nginx, if the program runs in the background with worker
+    /// processes, and no other upgrade is in progress. An older program that has been told to quit
+    /// does not count: its last request may take hours.
     pub(super) fn may_upgrade(&self) -> bool {
         self.may_stop_accepting() && !self.upgrade.another_accepts()
     }
@@ -214,7 +215,7 @@ impl Master {
         self.own_process && self.stop.is_none() && self.upgrade.is_by_itself()
     }
 
-    /// Starts the program that follows.
+    /// Starts the new program.
     pub(super) fn upgrade(&mut self) {
         if !self.may_upgrade() {
             let text = if self.upgrade.is_by_itself() {
@@ -225,7 +226,7 @@ impl Master {
             return self.log.write(Level::Crit, text);
         }
         self.log.notice("changing binary");
-        // At its end it may remove the pid file that this one is about to put aside.
+        // The older program may remove, at its end, the pid file that this one is about to rename.
         let older = self.upgrade.older().and_then(|older| older.pid);
         self.predecessor = older
             .and_then(Predecessor::find)
@@ -247,7 +248,7 @@ impl Master {
         }
     }
 
-    /// Starts what this program was started by, with the sockets that listen; the error is the line
+    /// Starts this program's command line again, with the listening sockets; the error is the line
     /// for the log.
     fn start_new_binary(&mut self) -> Result<Pid, String> {
         let (program, arguments) = self
@@ -301,8 +302,8 @@ impl Master {
         }
     }
 
-    /// A process has ended that is no worker: where it was the program that follows, this one goes
-    /// on alone, and serves again if it had left that to the other.
+    /// Handles the end of a process that is not a worker: if it was the new program, this one
+    /// continues alone, and serves again if it had stopped.
     pub(super) fn upgrade_ended(&mut self, pid: Pid) {
         if !self.upgrade.is_by(pid) {
             return;
@@ -315,15 +316,16 @@ impl Master {
         }
     }
 
-    /// Has the worker that serves write what it knows for the program that follows, which asks for
-    /// that once it is ready.
+    /// Tells the serving worker to save its state for the new program, which asks for it once it is
+    /// ready.
     pub(super) fn hand_over_state(&mut self) {
         let Some(socket) = self.upgrade.question.take() else {
             return;
         };
         match state::is_asked(&socket) {
             Ok(true) => {
-                // Without an answer it sees that the socket is closed, and goes on without.
+                // Without an answer the new program sees the socket closed, and continues without
+                // the state.
                 if let Some(file) = self.save_state()
                     && let Err(error) = state::answer(&socket, file.as_fd())
                 {
@@ -343,8 +345,8 @@ impl Master {
         }
     }
 
-    /// WINCH: every request to its end, and no new connections, which wait in the queues of the
-    /// sockets where no other program takes them. The master stays.
+    /// WINCH: completes every request and accepts no new connections, which wait in the sockets'
+    /// queues if no other program accepts them. The master stays.
     pub(super) fn stop_accepting(&mut self) {
         if !self.may_stop_accepting() {
             return;
@@ -359,7 +361,7 @@ impl Master {
         self.leave_workers();
     }
 
-    /// Starts a worker where WINCH has ended those that were there; whether it has.
+    /// Starts a worker if WINCH has ended the previous ones; returns whether it did.
     fn accept_again(&mut self) -> bool {
         let has_stopped = std::mem::take(&mut self.upgrade.has_stopped_accepting);
         if has_stopped {
@@ -368,8 +370,8 @@ impl Master {
         has_stopped
     }
 
-    /// HUP while both programs are there: the older one serves again by what it has, as with nginx.
-    /// The files of the configuration may be the newer one's by then.
+    /// HUP while both programs run: as in nginx, the older one serves again with its current
+    /// configuration, because the configuration files may already be the newer one's.
     pub(super) fn serve_again(&mut self, replies: Vec<Reply>) {
         let is_serving = |child: &super::Child| child.role == Role::Serving;
         if self.accept_again() || !self.children.iter().any(is_serving) {
@@ -384,7 +386,7 @@ impl Master {
         self.remove_files(files);
     }
 
-    /// Removes files of Unix sockets that were closed, once no other program listens by them.
+    /// Removes the files of closed Unix sockets, once no other program listens on them.
     pub(super) fn remove_files(&mut self, files: Vec<PathBuf>) {
         let (left, removed): (Vec<_>, Vec<_>) = files
             .into_iter()
@@ -395,8 +397,8 @@ impl Master {
         self.upgrade.left_files.extend(left);
     }
 
-    /// Removes the files that were left to another program, where that has ended and none listens
-    /// by them.
+    /// Removes the files that were left to another program, if that program has ended and nothing
+    /// listens on them.
     pub(super) fn remove_left_files(&mut self) {
         if self.upgrade.older().is_none()
             && let Origin::HandedOn(older) = &mut self.upgrade.origin
@@ -414,7 +416,7 @@ impl Master {
         }
     }
 
-    /// Has the pid file again that the server before this one has removed at its end.
+    /// Writes the pid file again after the server before this one has removed it at its end.
     pub(super) fn follow_predecessor(&mut self) {
         if let Some(predecessor) = self.predecessor.take_if(|one| one.has_ended())
             && let Err(text) = self.pid_file.keep()
@@ -426,8 +428,8 @@ impl Master {
     }
 }
 
-/// Where a program lies that may have been started by its name alone. The environment that the
-/// next one gets may have no PATH.
+/// Finds the path of a program that may have been started by its name alone. The environment of the
+/// new program may have no PATH.
 fn located(program: &OsStr) -> PathBuf {
     let is_path = program.as_encoded_bytes().contains(&b'/');
     let folders = std::env::var_os("PATH").filter(|_| !is_path);
@@ -437,7 +439,7 @@ fn located(program: &OsStr) -> PathBuf {
     found.unwrap_or_else(|| Path::new(program).to_owned())
 }
 
-/// Whether a file of a Unix socket is there by which no one listens.
+/// Whether a Unix socket's file exists on which nothing listens.
 fn has_no_listener(file: &Path) -> bool {
     let connected = UnixStream::connect(file);
     connected.is_err_and(|error| error.kind() == std::io::ErrorKind::ConnectionRefused)
