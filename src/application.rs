@@ -1,5 +1,5 @@
-//! Tidegate as the process crate sees it: what a configuration needs, and the server that runs
-//! it, put together from `process` and `server`.
+//! The implementation of the process crate's interfaces: what a configuration needs, and the server
+//! that runs it, composed from `process` and `server`.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::OsStr;
@@ -47,18 +47,18 @@ pub(crate) fn registry() -> &'static Registry {
 }
 
 pub(crate) struct Tidegate {
-    /// What is read in place of files of the disk.
+    /// Contents that replace files on the disk.
     pub(crate) texts: Texts,
-    /// Who is asked for addresses of hosts, where it is to go on without some.
+    /// The resolver of host names, if some may remain unresolved.
     pub(crate) hosts: Option<Arc<MissingHosts<Disk>>>,
-    /// What is done when the first worker serves.
+    /// Called when the first worker starts to serve.
     pub(crate) serving: Option<Box<dyn Fn() + Send + Sync>>,
     /// Files that a reload need not read again.
     pub(crate) last_reading: LastReading,
 }
 
 impl Tidegate {
-    /// A server by the files of the disk.
+    /// A server that reads its files from the disk.
     pub(crate) const fn new() -> Tidegate {
         Tidegate {
             texts: Texts(BTreeMap::new()),
@@ -69,8 +69,8 @@ impl Tidegate {
     }
 }
 
-/// The files of the disk, with texts of our own in the place of some: configurations that a
-/// subcommand makes or changes.
+/// The files on the disk, some of them replaced by contents in memory: configurations that a
+/// subcommand generates or changes.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Texts(pub(crate) BTreeMap<PathBuf, Vec<u8>>);
 
@@ -224,7 +224,8 @@ impl Application for Tidegate {
     }
 }
 
-/// Compiles a configuration, in the master as in a worker; or every error of it.
+/// Compiles a configuration, in the master and in a worker. The error lists all errors of the
+/// configuration.
 pub(crate) fn compile(
     loaded: &Loaded,
     files: &dyn Files,
@@ -255,8 +256,8 @@ pub(crate) fn compile(
     }
 }
 
-/// nginx's warning about connections that there can be no descriptors for. Threads have theirs
-/// together.
+/// nginx's warning that the limit of descriptors is below `worker_connections`. All threads share
+/// the descriptors of the process.
 fn too_many_connections(main: &MainLevel, events: &server::events::Events) -> Option<Diagnostic> {
     let limit = main
         .open_files_max
@@ -275,7 +276,7 @@ fn too_many_connections(main: &MainLevel, events: &server::events::Events) -> Op
     })
 }
 
-/// What the server's part of a configuration is compiled in.
+/// The environment in which the server's part of a configuration is compiled.
 pub(crate) fn environment<'a>(files: &'a dyn Files, options: &'a Options) -> Environment<'a> {
     Environment {
         prefix: &options.prefix,
@@ -285,11 +286,11 @@ pub(crate) fn environment<'a>(files: &'a dyn Files, options: &'a Options) -> Env
     }
 }
 
-/// Where errors go when no line writes `error_log`.
+/// The destination of errors if the configuration has no `error_log`.
 pub(crate) fn default_error_log(options: &Options) -> Destination {
     match &options.error_log {
         ErrorLog::Stderr => Destination::Stderr,
-        // It is below the prefix already, which the server puts before it as before every path.
+        // The path already contains the prefix, which the server prepends to every path.
         ErrorLog::File(path) => {
             let below = path.strip_prefix(&options.prefix).unwrap_or(path);
             Destination::File(below.to_owned())
@@ -297,10 +298,10 @@ pub(crate) fn default_error_log(options: &Options) -> Destination {
     }
 }
 
-/// The sockets of a listener: with `reuseport` one for each thread, and so for datagrams without
-/// being asked: all that one client sends is given to the same thread, which has its session. Even
-/// one thread's socket is bound so, that further ones can be bound beside it which get nothing
-/// before their threads are there.
+/// The sockets of a listener: one per thread with `reuseport`, and always for datagrams, so that
+/// all datagrams of a client go to the thread that holds its session. Even the socket of a single
+/// thread is bound with SO_REUSEPORT, so that sockets for further threads can be bound later
+/// without receiving datagrams before their threads exist.
 fn listeners(socket: &ListenSocket, threads: usize) -> impl Iterator<Item = Need> {
     let is_datagrams = socket.options.carries == Carries::Datagrams;
     let is_inet = matches!(socket.options.address, Address::Inet(_));
@@ -317,7 +318,8 @@ fn listeners(socket: &ListenSocket, threads: usize) -> impl Iterator<Item = Need
         let probed = options.clone();
         let probe = move || could_listen(&probed);
         let open = move || {
-            // Nobody else is to be joined who was not asked for by `reuseport`.
+            // Without `reuseport` in the configuration, do not share the address with another
+            // program.
             if is_spread && number == 0 {
                 could_listen(&options)?;
             }
@@ -354,9 +356,9 @@ fn listen(options: &ListenOptions) -> Result<OwnedFd, OpenError> {
     })
 }
 
-/// Whether an address could be listened on. It is bound for a moment, but never beside the server
-/// that has it already: the kernel would give this process connections that belong to that one. No
-/// file of a Unix socket is made.
+/// Checks whether an address can be listened on. The address is bound for a moment, but never
+/// shared with the server that already has it: the kernel would give this process connections of
+/// that server. No file of a Unix socket is created.
 fn could_listen(options: &ListenOptions) -> Result<(), OpenError> {
     match options.address.socket_file() {
         Some(path) => process::probe::socket(path)
@@ -375,7 +377,7 @@ fn not_listening(call: &str, address: &Address, error: &io::Error) -> String {
     process::log::failure(&format!("{call} to {address} failed"), error)
 }
 
-/// What a reload does to a socket that it keeps: the options of its `listen` may have changed.
+/// The update of a socket that a reload keeps: the options of its `listen` may have changed.
 fn kept(options: ListenOptions) -> DescriptorUpdate {
     fn ignored(options: &ListenOptions, failed: CallError) -> String {
         let call = format!("{} {} failed, ignored", failed.call, options.address);
@@ -383,7 +385,7 @@ fn kept(options: ListenOptions) -> DescriptorUpdate {
     }
     let (first, then) = (options.clone(), options);
     let before = move |socket: &OwnedFd| {
-        // The sockets of further threads are about to be bound to its address.
+        // Further threads are about to bind sockets to the same address.
         let shared = if first.reuseport {
             engine::net::share(socket)
         } else {
@@ -408,12 +410,12 @@ fn kept(options: ListenOptions) -> DescriptorUpdate {
     }
 }
 
-/// What names one socket of a listener over reloads.
+/// The key that identifies one socket of a listener over reloads.
 fn socket_key(listener: &ListenerId, number: usize) -> String {
     process::listener_key(&listener.0, number)
 }
 
-/// Where the master's lines go; a log in memory is the worker process's own.
+/// The destination of the master's log lines. A log in memory belongs to the worker process alone.
 fn log_place(sink: &Sink) -> Option<LogPlace> {
     match sink {
         Sink::File(file) if file.can_be_reopened() => Some(LogPlace::Descriptor(file.key())),
@@ -450,7 +452,7 @@ fn log(file: Arc<LogFile>) -> Need {
     }
 }
 
-/// Has the process beside a confined worker run the program of an issuer.
+/// Asks the process beside a confined worker to run an issuer's program.
 fn run_program(
     program: &acme::DnsProgram,
     arguments: &[&OsStr],
@@ -467,7 +469,7 @@ fn run_program(
     }))
 }
 
-/// What the worker process of a configuration may do.
+/// The permissions of a configuration's worker process.
 fn confinement(
     main: &MainLevel,
     events: &server::events::Events,
@@ -506,8 +508,8 @@ fn confinement(
     }
 }
 
-/// The lines of the main level and of its `events` block that a running worker process cannot
-/// follow when they change, and the first that asks for a capability, which it has given away.
+/// The lines of the main level and of its `events` block whose changes a running worker process
+/// cannot apply, and the first line that needs a capability, which the worker process has dropped.
 fn new_process_lines(tree: &Tree) -> Vec<NewProcessLine> {
     fn new_process_line(line: &Line) -> NewProcessLine {
         NewProcessLine {
@@ -541,40 +543,41 @@ fn new_process_lines(tree: &Tree) -> Vec<NewProcessLine> {
     lines
 }
 
-/// A line's words; equal texts mean the same.
+/// The arguments of a line as one text, for comparison.
 fn text(line: &Line) -> String {
     let words: Vec<_> = line.args.iter().map(|word| word.text()).collect();
     words.join("\0")
 }
 
-/// How long an end at once waits for what services have begun to save: the master kills the process
+/// Time limit for saving the state of services after a fast shutdown: the master kills the process
 /// after a second.
 const TERMINATE_WAIT: Duration = Duration::from_millis(500);
 
-/// The worker: threads that serve, and the configuration they serve by.
+/// The worker: its threads, and the configuration that they serve.
 struct Server {
     events: Events,
     prepared: Option<Prepared>,
     serving: Option<Serving>,
-    /// Generations that served before and may still have requests.
+    /// Earlier generations that may still have requests.
     replaced: Vec<Weak<Generation>>,
-    /// What runs beside the threads.
+    /// The services that run beside the threads.
     services: Services,
-    /// What zones of the worker before this one held, until the first configuration goes on with
-    /// it.
+    /// The state of the previous worker's zones, until the first configuration restores it.
     state_before: Option<Vec<u8>>,
-    /// The ways to the workers whose place this one takes when it begins to serve.
+    /// Connections to the workers that this worker replaces when it starts to serve.
     predecessors: Vec<OwnedFd>,
 }
 
-/// A configuration that waits for its turn.
+/// A configuration that is prepared but not yet committed.
 struct Prepared {
     generation: Arc<Generation>,
-    /// Set when it serves: only then its end is told to the master.
+    /// Set by the commit. The end of a generation that was never committed is not reported to the
+    /// master.
     committed: Arc<AtomicBool>,
     shares: Vec<Share>,
     shutdown_timeout: Option<Duration>,
-    /// The threads that are to serve by it; where none serve yet, they do not listen.
+    /// The threads that will serve this generation. Threads that have just been started do not
+    /// listen yet.
     workers: Arc<Workers>,
 }
 
@@ -628,7 +631,7 @@ impl WorkerProcess for Server {
         let committed = Arc::new(AtomicBool::new(false));
         let (ended, served) = (self.events.clone(), Arc::clone(&committed));
         generation.on_end(move || {
-            // What never came into force has not ended either.
+            // A generation that was never committed does not report its end.
             if served.load(Ordering::Acquire) {
                 ended.generation_finished(number);
             }
@@ -638,7 +641,7 @@ impl WorkerProcess for Server {
             Some(serving) => Arc::clone(&serving.workers),
             None => Arc::new(start_threads(&main, &events, &generation)?),
         };
-        // There is a log from here on.
+        // Logged only here, since no log was open before.
         restored.into_iter().for_each(log_restored);
         let shares = workers.shares(&sockets).map_err(|error| {
             process::log::failure("listening sockets could not be shared", &error)
@@ -674,8 +677,8 @@ impl WorkerProcess for Server {
         committed.store(true, Ordering::Release);
         framework::reloads::note_success();
         logs::set_main_of(&generation);
-        // As in nginx, what was accepted before a reload has as long as after an order to quit, by
-        // the configuration of that time.
+        // As in nginx, connections accepted before a reload have the same time limit as after an
+        // order to quit, by the configuration that they were accepted under.
         let serving = self.serving.as_ref();
         let limit = serving.and_then(|serving| serving.shutdown_timeout);
         if self.serving.is_none() {
@@ -709,7 +712,7 @@ impl WorkerProcess for Server {
         for generation in serving.chain(replaced) {
             let open = generation.part::<OpenLogs>();
             for file in open.iter().flat_map(|open| &open.0) {
-                // Generations that write the same file have a descriptor each.
+                // Generations that write to the same file each have a descriptor of their own.
                 let descriptor = logs.get(&file.key()).map(OwnedFd::try_clone);
                 if let Some(Ok(descriptor)) = descriptor {
                     file.install(descriptor);
@@ -762,7 +765,7 @@ impl WorkerProcess for Server {
 }
 
 impl Server {
-    /// Ends when every request has, in one way or the other.
+    /// Stops the threads. `how` decides whether requests in progress are completed.
     fn stop(&mut self, how: fn(&Workers, Option<Duration>)) {
         let Some(serving) = &self.serving else {
             return self.events.drained();
@@ -775,14 +778,15 @@ impl Server {
             workers.wait();
             events.drained();
         };
-        // Without a thread the end is not told; the master still can end the process.
+        // If no thread can be started, the end is not reported; the master can still kill the
+        // process.
         let _ = std::thread::Builder::new()
             .name("end".to_owned())
             .spawn(body);
     }
 }
 
-/// Says what zones go on with.
+/// Logs which zones were restored.
 fn log_restored(restored: Result<RestoredZones, Unfit>) {
     use logs::{Level, process_error};
     match restored {
@@ -801,7 +805,7 @@ fn log_restored(restored: Result<RestoredZones, Unfit>) {
     }
 }
 
-/// Starts the threads of this process. They listen when the generation is committed.
+/// Starts the threads of this process. The threads listen once the generation is committed.
 fn start_threads(
     main: &MainLevel,
     events: &server::events::Events,
@@ -824,8 +828,8 @@ fn start_threads(
         .map_err(|error| process::log::failure("worker threads could not be started", &error))
 }
 
-/// The sockets of a listener, out of the bundle's descriptors. There may be more than threads:
-/// those of threads that a reload has taken away.
+/// The sockets of a listener, taken from the bundle's descriptors. There may be more sockets than
+/// threads after a reload has reduced the number of threads.
 fn sockets(
     socket: &ListenSocket,
     descriptors: &mut HashMap<String, OwnedFd>,

@@ -1,8 +1,9 @@
-//! nginx's command line: the flags, what they mean for paths, and what is printed for them.
+//! nginx's command line: its flags, the paths that follow from them, and the texts printed for
+//! them.
 //!
-//! Flags may be joined (`-tq`), a value may follow its flag at once (`-c/etc/x.conf`), and the
-//! last of a flag that is written twice counts, all as with nginx. Texts are nginx's, with our
-//! name in front.
+//! Flags may be joined (`-tq`), a value may follow its flag without a blank (`-c/etc/x.conf`), and
+//! of a repeated flag the last one counts, as in nginx. Texts are nginx's, prefixed with this
+//! program's name.
 
 use std::ffi::{OsStr, OsString};
 use std::fmt::Write;
@@ -11,18 +12,18 @@ use std::path::{Path, PathBuf};
 
 use process::{Action, ErrorLog, Options, SignalName};
 
-/// Where things are when the command line does not say: the paths of Debian's nginx, so that its
-/// `/etc/nginx` is served as it is, and a pid file of our own.
+/// Default paths: those of Debian's nginx, so that an existing `/etc/nginx` works unchanged, and a
+/// separate pid file.
 pub(crate) mod paths {
-    /// Relative data paths start here (`-p`).
+    /// Base of relative data paths (`-p`).
     pub(crate) const PREFIX: &str = "/usr/share/nginx";
-    /// The configuration (`-c`), where it exists.
+    /// The default configuration (`-c`) if this file exists.
     pub(crate) const OWN_CONF: &str = "/etc/tidegate/tidegate.conf";
-    /// The configuration (`-c`) where there is none of our own, and where the program stands in
-    /// nginx's place, under its name.
+    /// The default configuration (`-c`) if Tidegate's own does not exist, or if the program is
+    /// called `nginx`.
     pub(crate) const NGINX_CONF: &str = "/etc/nginx/nginx.conf";
 
-    /// The configuration that is read if the command line names none.
+    /// The configuration that is read without `-c`.
     pub(crate) fn conf() -> &'static str {
         let exists = |path: &str| std::path::Path::new(path).exists();
         conf_of(crate::cli::is_called_nginx(), exists)
@@ -37,7 +38,7 @@ pub(crate) mod paths {
         }
     }
 
-    /// The log until the configuration's own is open, and its default (`-e`).
+    /// The log until the log of the configuration is open, and the default of `-e`.
     pub(crate) const ERROR_LOG: &str = "/var/log/nginx/error.log";
     /// The default of `pid`.
     pub(crate) const PID: &str = "/run/tidegate.pid";
@@ -50,19 +51,19 @@ pub(crate) fn is_called_nginx() -> bool {
     process::program_name() == "nginx"
 }
 
-/// The nginx whose behaviour ours is compared with.
+/// The version of nginx that Tidegate's behaviour is compared with.
 pub(crate) const NGINX_VERSION: &str = "1.31.5";
 
-/// What a command line asks for.
+/// A parsed command line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct CommandLine {
-    /// What is printed first.
+    /// The text to print first.
     pub(crate) show: Option<Show>,
-    /// What is done then; nothing where something is shown and no test is asked for.
+    /// The options to start with afterwards; `None` if only a text was requested.
     pub(crate) options: Option<Options>,
 }
 
-/// What is printed first.
+/// A text to print.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Show {
     pub(crate) help: bool,
@@ -100,7 +101,7 @@ pub(crate) fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Com
 }
 
 impl Flags {
-    /// One argument, without its dash: switches, and at its end maybe a flag with a value.
+    /// Parses one argument without its dash: switches, and possibly a flag with a value at its end.
     fn read(
         &mut self,
         mut letters: &[u8],
@@ -159,7 +160,7 @@ impl Flags {
             };
         }
         let prefix = PathBuf::from(self.prefix.unwrap_or_else(|| paths::PREFIX.into()));
-        // Joined even where it is absolute: an absolute path wins.
+        // Joined even if absolute: an absolute path replaces the prefix.
         let below = |path: &OsStr| prefix.join(Path::new(path));
         let conf = self.conf.unwrap_or_else(|| paths::conf().into());
         let error_log = self.error_log.unwrap_or_else(|| paths::ERROR_LOG.into());
@@ -188,7 +189,8 @@ impl Flags {
     }
 }
 
-/// The text of `-v`, `-V` and `-h`; `modules` are the configure arguments that are true of us.
+/// The text of `-v`, `-V` and `-h`; `modules` are the configure arguments that apply to this
+/// program.
 pub(crate) fn shown(show: Show, modules: &[String]) -> String {
     let mut text = format!("tidegate version: tidegate/{}\n", env!("CARGO_PKG_VERSION"));
     if show.help {
@@ -307,7 +309,7 @@ mod tests {
         let conf = |is_nginx, exists: bool| paths::conf_of(is_nginx, |_| exists);
         assert_eq!(conf(false, true), "/etc/tidegate/tidegate.conf");
         assert_eq!(conf(false, false), "/etc/nginx/nginx.conf");
-        // In nginx's place it is nginx's, whatever else is installed.
+        // Under nginx's name, nginx's configuration is used even if Tidegate's own exists.
         assert_eq!(conf(true, true), "/etc/nginx/nginx.conf");
     }
 

@@ -1,9 +1,8 @@
 //! docs/compatibility.md: every directive and variable of nginx and of NGINX Plus, and whether they
 //! are here.
-//!
-//! The names are those of `server::reference`. Whether Tidegate has them is asked of the
-//! directive table and of the list of variables; how they differ, of docs/differences.md. Nothing
-//! of the page is written by hand, and a test sees to it that it is fresh.
+//! The names are those of `server::reference`. The directive table and the list of variables say
+//! whether Tidegate supports them; docs/differences.md says how they differ. The whole page is
+//! generated, and a test fails if it is stale.
 
 pub(crate) mod areas;
 
@@ -15,7 +14,7 @@ use server::reference::{self, ReferenceName};
 
 const DIFFERENCES: &str = include_str!("../docs/differences.md");
 
-/// Where the directives of the `http` modules stand.
+/// The contexts in which directives of the `http` modules are valid.
 const HTTP: Contexts = Contexts::HTTP
     .or(Contexts::SERVER)
     .or(Contexts::LOCATION)
@@ -28,7 +27,7 @@ const STREAM: Contexts = Contexts::STREAM
 const MAIL: Contexts = Contexts::MAIL.or(Contexts::MAIL_SERVER);
 const CORE: Contexts = Contexts::MAIN.or(Contexts::EVENTS);
 
-/// Whether it is here.
+/// Whether Tidegate supports a name.
 enum Here {
     Yes(&'static Spec),
     Variable,
@@ -129,7 +128,7 @@ fn here(known: ReferenceName, registry: &Registry) -> Here {
         } else {
             "http"
         };
-        // Of a family any name will do.
+        // For a family of variables, any name of the family will do.
         let name = if known.name.ends_with('_') {
             format!("{}name", known.name)
         } else {
@@ -156,14 +155,14 @@ fn here(known: ReferenceName, registry: &Registry) -> Here {
     }
 }
 
-/// Where a directive of a module stands: the same name may mean something else elsewhere.
+/// The contexts of a module's directive: the same name may mean something else in other contexts.
 fn contexts(known: ReferenceName) -> Contexts {
     match (known.module, known.name) {
         (_, "http" | "stream" | "mail" | "events") => Contexts::MAIN,
         ("http_upstream", "upstream") => Contexts::HTTP,
         ("http_upstream_hc" | "http_upstream_conf", _) => HTTP,
         ("core_mgmt", "mgmt") => Contexts::MAIN,
-        // They stand in blocks of their own, which we do not have.
+        // These directives belong in blocks that Tidegate does not have.
         ("core_mgmt", _) => Contexts::NONE,
         ("http_oidc", name) if !matches!(name, "oidc_provider" | "auth_oidc") => Contexts::NONE,
         (module, _) if module.starts_with("http_upstream") => Contexts::UPSTREAM,
@@ -177,8 +176,8 @@ fn contexts(known: ReferenceName) -> Contexts {
 /// Names that docs/differences.md uses for commands of server side includes.
 const SSI_COMMANDS: &[&str] = &["`if`", "`include`", "`set`"];
 
-/// Links to the sections of docs/differences.md that name something. `shown` is a span of code;
-/// arguments may follow the name in theirs.
+/// Links to the sections of docs/differences.md that mention a name. `shown` is a code span; the
+/// code span in the section may have arguments after the name.
 fn differences(shown: &str) -> String {
     let exact = shown;
     let open = shown.trim_end_matches('`').trim_end_matches('…');
@@ -189,11 +188,11 @@ fn differences(shown: &str) -> String {
         if let Some(title) = line.strip_prefix("## ") {
             heading = title;
         }
-        // Its commands have names that directives have, too.
+        // Commands of server side includes share names with directives.
         if heading == "Server side includes" && SSI_COMMANDS.contains(&exact) {
             continue;
         }
-        // Rows of tables are about what has no effect.
+        // Rows of tables list parameters without effect.
         let names = line.contains(exact) || line.contains(&with_arguments);
         if names && !line.starts_with('|') && !found.contains(&heading) {
             found.push(heading);
@@ -210,7 +209,7 @@ fn differences(shown: &str) -> String {
     }
 }
 
-/// What a heading is called in links.
+/// The anchor of a heading in links.
 fn anchor(title: &str) -> String {
     let letters = title.to_lowercase();
     let kept = letters.chars().filter_map(|letter| match letter {

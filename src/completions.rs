@@ -13,7 +13,7 @@ pub(crate) struct Arguments {
     shell: Shell,
 }
 
-/// Prints the completions of `program`, whose subcommands they name, for the shell asked for.
+/// Prints the completions of `program` for the requested shell.
 pub(crate) fn run(arguments: &Arguments, program: Command) -> ExitCode {
     let mut program = with_nginx_options(program);
     let mut script = Vec::new();
@@ -22,12 +22,12 @@ pub(crate) fn run(arguments: &Arguments, program: Command) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// Adds nginx's options, which `cli` reads without clap, since they join and have texts of their
-/// own.
+/// Adds nginx's options. `cli` parses them without clap, since they may be joined and have help
+/// texts of their own.
 fn with_nginx_options(program: Command) -> Command {
     let switch = |letter: char, help: &'static str| {
-        // The option's help is its name for clap, which wants one that lives as long as the
-        // program.
+        // clap's name for the option is its help text, because clap requires a name with a static
+        // lifetime.
         Arg::new(help)
             .short(letter)
             .action(ArgAction::SetTrue)

@@ -1,4 +1,4 @@
-//! What control groups allow a process, of both versions: cgroups(7), and of Linux
+//! The limits that control groups of version 1 and 2 set for a process: cgroups(7), and of Linux
 //! `Documentation/admin-guide/cgroup-v2.rst` and `Documentation/scheduler/sched-bwc.rst`.
 
 use std::collections::BTreeMap;
@@ -6,21 +6,21 @@ use std::path::Path;
 
 use crate::machine_files::MachineFiles;
 
-/// What control groups allow, the tightest of those around the process.
+/// The tightest limits of the control groups that contain a process.
 #[derive(Debug, Default)]
 pub(crate) struct ControlGroup {
     /// Processors, as in 1.5.
     pub(crate) quota: Option<f64>,
-    /// How often the quota was spent before its period was over.
+    /// Periods in which the quota was used up.
     pub(crate) throttled: u64,
-    /// How often a process was ended for want of memory.
+    /// Processes killed for lack of memory.
     pub(crate) out_of_memory: u64,
-    /// 1 or 2, of the hierarchy that says so.
+    /// The version (1 or 2) of the hierarchy that sets the quota.
     pub(crate) version: u8,
 }
 
 impl ControlGroup {
-    /// Those of a process, whose folder in `/proc` is `me`.
+    /// The limits of a process whose folder in `/proc` is `me`.
     pub(crate) fn read(files: &MachineFiles<'_>, me: &str) -> ControlGroup {
         let mut all = ControlGroup::default();
         for line in files.text(format!("{me}/cgroup")).lines() {
@@ -50,8 +50,8 @@ impl ControlGroup {
         all
     }
 
-    /// How many of so many processors they let work at a time: a quota of 1.5 is for two, half of
-    /// the time. At least one.
+    /// Number of processors, of `all`, that the quota lets work at the same time, rounded up: a
+    /// quota of 1.5 gives two. At least one.
     pub(crate) fn processors_of(&self, all: usize) -> usize {
         let quota = self.quota.map(|quota| quota.ceil() as usize); // `as` stays within the type
         quota.map_or(all, |quota| quota.min(all)).max(1)
@@ -116,7 +116,7 @@ mod tests {
 
     use super::*;
 
-    /// A machine of these files.
+    /// A folder with the files of a machine.
     struct Folder(PathBuf);
 
     impl Folder {
@@ -189,7 +189,7 @@ mod tests {
         }
     }
 
-    /// Both hierarchies at a time: each may have the controller.
+    /// Both hierarchies at the same time: either may have the controller.
     #[test]
     fn the_first_version_and_both_beside_each_other() {
         let first = ("proc/self/cgroup", "4:memory:/a\n2:cpu,cpuacct:/a\n0::/b\n");

@@ -54,7 +54,7 @@ const EXAMPLES: [&str; 16] = [
     include_str!("../examples/directives/bypass.conf"),
 ];
 
-/// What the pages of directives say beside their declarations.
+/// What the pages of directives add to their declarations.
 fn guide() -> Guide<'static> {
     static ALL: OnceLock<Vec<Example>> = OnceLock::new();
     Guide {
@@ -63,7 +63,8 @@ fn guide() -> Guide<'static> {
     }
 }
 
-/// The module of nginx, or of others, that has the directive; what none has is Tidegate's own.
+/// The module of nginx, or of a third party, that has the directive. A directive of no module is
+/// Tidegate's own.
 fn module_of(spec: &Spec) -> &'static str {
     let of_stream = spec.contexts.to_string().contains("stream");
     let of_http = spec.contexts.to_string().contains("http");
@@ -148,15 +149,15 @@ fn print_page(name: &str, registry: &Registry) -> Result<(), String> {
     Err(format!("unknown directive \"{name}\"{hint}"))
 }
 
-/// Lists the directives whose names begin so, with the first sentence of their pages. Whether there
-/// are any.
+/// Lists the directives whose names start with `beginning`, with the first sentence of their pages.
+/// False if there are none.
 fn print_beginning_with(beginning: &str, registry: &Registry) -> bool {
     let specs = registry.iter().map(|declared| declared.spec());
     let named = specs.flat_map(|spec| spec.names().map(move |name| (name, spec)));
     let found: BTreeMap<&str, &Spec> = named
         .filter(|(name, _)| name.starts_with(beginning))
         .collect();
-    // One name alone is more likely to be misspelled.
+    // A single match is more likely a misspelling.
     if found.len() < 2 && !beginning.ends_with('_') {
         return false;
     }
@@ -176,7 +177,8 @@ fn is_variable(name: &str) -> bool {
         && (FEATURES.variable(&name).is_some() || reference::variables(&name).next().is_some())
 }
 
-/// Says where a variable comes from; what it holds is nginx's to say, where it is nginx's.
+/// Prints which module a variable belongs to. The value of nginx's variables is left to nginx's
+/// documentation.
 fn print_variable(name: &str) -> Result<(), String> {
     let name = name.trim_start_matches('{').trim_end_matches('}');
     let lower = name.to_ascii_lowercase();
@@ -222,7 +224,7 @@ fn print_variable(name: &str) -> Result<(), String> {
 fn not_yet(name: &str, known: &ReferenceName) -> String {
     let ReferenceName { owner, module, .. } = known;
     if owner == module {
-        // A module of others.
+        // A module of a third party.
         return format!("{module} has \"{name}\"; Tidegate does not");
     }
     format!("{owner} has \"{name}\" (module {module}); Tidegate does not yet")

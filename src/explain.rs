@@ -1,6 +1,7 @@
-//! `tidegate explain URL`: what a configuration does with a request, and why.
+//! `tidegate explain URL`: how a configuration handles a request, and why.
 //!
-//! The command line of it; the answer is `server::explain`'s. Described in docs/explain.md.
+//! Only the command line is here; `server::explain` computes the answer. Described in
+//! docs/explain.md.
 
 use std::ffi::OsString;
 use std::io::Write;
@@ -73,7 +74,7 @@ impl From<String> for ExplainError {
     }
 }
 
-/// What is to be printed.
+/// The text to print.
 fn answer(arguments: &Arguments) -> Result<Vec<u8>, ExplainError> {
     let mut question = Question::new(&arguments.url)?;
     for field in &arguments.fields {
@@ -83,8 +84,8 @@ fn answer(arguments: &Arguments) -> Result<Vec<u8>, ExplainError> {
     question.from = arguments.from;
     question.to.clone_from(&arguments.to);
     let options = options(arguments)?;
-    // Names that stand in the configuration several times are looked up once, and what is asked may
-    // have nothing to do with one that is not found.
+    // A name that appears several times in the configuration is resolved once. A name that cannot
+    // be resolved is no error, since the request may not depend on it.
     let hosts = MissingHosts::new(Disk);
     let files = Recorder::new(&hosts);
     let mut loaded = conf::load(
@@ -97,7 +98,7 @@ fn answer(arguments: &Arguments) -> Result<Vec<u8>, ExplainError> {
     if loaded.has_errors() {
         return Err(errors(&mut loaded, Vec::new()));
     }
-    // Not the main level: users and limits of the machine that serves say nothing of requests.
+    // Without the main level: users and process limits do not affect how a request is handled.
     let environment = environment(&files, &options);
     let compiled = server::compile(&loaded.tree, &environment, default_error_log(&options))
         .map_err(|diagnostics| errors(&mut loaded, diagnostics))?;
@@ -116,7 +117,7 @@ fn answer(arguments: &Arguments) -> Result<Vec<u8>, ExplainError> {
     })
 }
 
-/// Where the configuration is, by the rules of the server's own command line.
+/// The options that locate the configuration, by the rules of the server's own command line.
 fn options(arguments: &Arguments) -> Result<Options, String> {
     let mut flags = vec![OsString::from("-t")];
     let mut add = |flag: &str, value: &OsString| flags.extend([flag.into(), value.clone()]);

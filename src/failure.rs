@@ -1,4 +1,5 @@
-//! How a subcommand ends that has done nothing. The server's own errors go to its logs.
+//! The exit of a subcommand that has failed before doing anything. The server's own errors go to
+//! its logs.
 
 use std::io::Write;
 use std::process::ExitCode;

@@ -1,5 +1,5 @@
-//! Files in which a machine tells of itself, below a root, so that another machine's copy of
-//! `/proc` and `/sys` can be read as well. What cannot be read is not there.
+//! Files in which the kernel describes a machine, below a root, so that a copy of another machine's
+//! `/proc` and `/sys` can be read as well. An unreadable file counts as absent.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -12,7 +12,7 @@ pub(crate) struct MachineFiles<'a> {
 }
 
 impl MachineFiles<'_> {
-    /// What a file holds; nothing where it cannot be read.
+    /// The content of a file; empty if the file cannot be read.
     pub(crate) fn text(&self, path: impl AsRef<Path>) -> String {
         fs::read_to_string(self.root.join(path)).unwrap_or_default()
     }
@@ -43,7 +43,7 @@ impl MachineFiles<'_> {
         self.root.join(path).exists()
     }
 
-    /// The names in a folder, in their order.
+    /// The names in a folder, sorted.
     pub(crate) fn names(&self, path: impl AsRef<Path>) -> Vec<String> {
         let entries = fs::read_dir(self.root.join(path)).into_iter().flatten();
         let mut names: Vec<String> = entries

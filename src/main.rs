@@ -35,7 +35,7 @@ use std::process::ExitCode;
 use application::{Tidegate, registry};
 use failure::fail;
 
-/// The server that nginx's flags start, and the worker process of whichever.
+/// The server that nginx's flags start, and the worker process of every server.
 static TIDEGATE: Tidegate = Tidegate::new();
 
 fn main() -> ExitCode {

@@ -1,4 +1,4 @@
-//! The directives of the main level that are about processes rather than requests.
+//! The directives of the main level that concern processes rather than requests.
 //!
 //! <https://nginx.org/en/docs/ngx_core_module.html>. The `events` block and `error_log` are not
 //! here: they belong to what serves.
@@ -17,7 +17,7 @@ use crate::cli::{is_called_nginx, paths};
 use crate::control_group::ControlGroup;
 use crate::machine_files::MachineFiles;
 
-/// All of them, for the table of directives.
+/// All directives of this file, for the directive table.
 pub(crate) static TABLE: &[&dyn Declared] = &[
     &DAEMON,
     &MASTER_PROCESS,
@@ -197,18 +197,18 @@ static CONFINE: Setting<confinement::Level> =
          the folder before the first of them. Without effect with `master_process off`.",
     );
 
-/// What the directives amount to.
+/// The compiled directives.
 #[derive(Debug)]
 pub(crate) struct MainLevel {
     pub(crate) daemon: bool,
     pub(crate) master_process: bool,
-    /// `pid`, below the prefix where it is relative.
+    /// `pid`, relative to the prefix.
     pub(crate) pid: PathBuf,
-    /// `user`; none where this process cannot become another user.
+    /// `user`; `None` if this process cannot become another user.
     pub(crate) identity: Option<Identity>,
     pub(crate) threads: usize,
     pub(crate) inherits_objects: bool,
-    /// `worker_cpu_affinity`: the CPUs of each thread, or nothing.
+    /// `worker_cpu_affinity`: the CPUs of each thread; empty without the directive.
     pub(crate) affinity: Vec<Vec<usize>>,
     pub(crate) open_files_max: Option<u64>,
     pub(crate) priority: i32,
@@ -262,8 +262,8 @@ impl MainLevel {
     }
 }
 
-/// `worker_priority`. As nginx tells by the value whether there was a line before, one of 0 does
-/// not count as one.
+/// `worker_priority`. nginx detects a duplicate by the value, so a line with 0 does not count as
+/// one.
 fn priority(setter: &Setter<'_>) -> Result<i32, Fault> {
     let this = setter.first();
     let lines = setter.scope().own_lines(&WORKER_PRIORITY.spec);
@@ -294,14 +294,14 @@ fn signed_number(word: &Word) -> Result<i32, Fault> {
     })
 }
 
-/// A `user` line: names, not yet looked up, and the place of the first.
+/// A `user` line: unresolved names, and the position of the first.
 struct UserLine {
     user: Word,
     group: Option<Word>,
 }
 
 fn user(setter: &Setter<'_>) -> Result<UserLine, Fault> {
-    // nginx looks for another line behind the question whether the line has an effect.
+    // nginx checks for a duplicate only after checking whether the line has any effect.
     let first = setter.scope().own_lines(&USER.spec).first().copied();
     let is_again = first.is_some_and(|first| first.position != setter.first().position);
     if is_again && !setter.is_default() && identity::is_superuser() {
@@ -314,7 +314,7 @@ fn user(setter: &Setter<'_>) -> Result<UserLine, Fault> {
     })
 }
 
-/// Looks the names of `user` up. Who is not root stays who he is.
+/// Resolves the names in `user`. A process that is not root keeps its user.
 fn identity(
     root: ScopeRef<'_>,
     diagnostics: &mut Vec<Diagnostic>,
@@ -336,7 +336,7 @@ fn identity(
     let name = user.text();
     let found = Identity::resolve(&name, group.as_ref().map(Word::text).as_deref());
     match found {
-        // Where there is no such group, the default user has one of its own.
+        // If there is no such group, the default user's own group is used.
         Err(_) if !is_written => Identity::resolve(&name, None),
         found => found,
     }
@@ -353,8 +353,8 @@ fn identity(
     .map_err(|error| Fault::at(&user, error.to_string()))
 }
 
-/// Whether a line has worker processes connect from addresses that the machine does not have:
-/// `proxy_bind … transparent`, and the like of other modules.
+/// Whether a line makes worker processes connect from addresses that the machine does not have:
+/// `proxy_bind … transparent`, and its counterparts in other modules.
 pub(crate) fn binds_to_foreign_addresses(line: &Line) -> bool {
     let transparent = line
         .args
@@ -363,8 +363,8 @@ pub(crate) fn binds_to_foreign_addresses(line: &Line) -> bool {
     transparent && line.name.bytes.ends_with(b"_bind")
 }
 
-/// More threads than any machine has use for; nginx has no limit, but no thousand processes
-/// either.
+/// More threads than any machine can use. nginx has no limit, but a thousand processes are not
+/// practical either.
 const THREADS_MAX: usize = 1024;
 
 fn worker_processes(setter: &Setter<'_>) -> Result<usize, Fault> {
@@ -375,13 +375,13 @@ fn worker_processes(setter: &Setter<'_>) -> Result<usize, Fault> {
     let number = conf::parse::number_of(&word.bytes)
         .and_then(|number| usize::try_from(number).ok())
         .filter(|number| *number <= THREADS_MAX);
-    // nginx starts with no worker where none is asked for; no operator wants that.
+    // nginx starts without workers if 0 is configured, which no operator wants.
     let number = number.filter(|number| *number > 0);
     number.ok_or_else(|| Fault::at(word, "\"worker_processes\" directive invalid value"))
 }
 
-/// As many threads as there are processors for this process: by its affinity, and by the quota of
-/// its control groups.
+/// The number of processors available to this process, by its affinity and the quota of its control
+/// groups.
 fn processors() -> usize {
     let allowed = rustix::thread::sched_getaffinity(None);
     let allowed = allowed.map_or(1, |set| set.count() as usize);
@@ -392,9 +392,9 @@ fn processors() -> usize {
 }
 
 enum Affinity {
-    /// One CPU a thread, of these.
+    /// One of these CPUs per thread.
     Auto(Vec<usize>),
-    /// These CPUs for each thread, the last for all further ones.
+    /// A set of CPUs per thread; the last one applies to all further threads.
     Masks(Vec<Vec<usize>>),
 }
 
@@ -402,7 +402,7 @@ impl Affinity {
     /// The CPUs of each thread.
     fn cpus(&self, threads: usize) -> Vec<Vec<usize>> {
         match self {
-            // nginx binds nothing where `auto` may use no CPU.
+            // nginx binds no worker if `auto` has no CPU to use.
             Affinity::Auto(cpus) => cpus
                 .iter()
                 .cycle()
@@ -439,8 +439,8 @@ fn usable_cpus() -> Vec<usize> {
     }
 }
 
-/// CPUs of a mask: binary digits, the last of which is CPU 0. A mask without any is taken, as by
-/// nginx: the system refuses it when the thread starts, which is an alert.
+/// The CPUs of a mask: binary digits, the last of which is CPU 0. An empty mask is accepted, as by
+/// nginx: the system refuses it when the thread starts, which is logged as an alert.
 fn cpu_mask(word: &Word) -> Result<Vec<usize>, Fault> {
     let max = rustix::thread::CpuSet::MAX_CPU;
     if word.bytes.len() > max {

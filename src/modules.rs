@@ -1,17 +1,17 @@
-//! Which of nginx's modules we have: the end of `-V`'s configure arguments.
+//! Which of nginx's modules Tidegate has: the end of `-V`'s configure arguments.
 //!
-//! Scripts and test suites read those to know what a binary can do. nginx builds some modules
-//! unless it is told not to, others only when it is told to; so a module we lack is
-//! `--without-…`, one we have beyond the default is `--with-…`. Whether we have one is asked of
-//! the directive table: it is there when its directive is known and works.
+//! Scripts and test suites read the arguments to find out what a binary supports. nginx builds some
+//! modules by default and others on request; so a missing default module is listed as
+//! `--without-…`, and an optional module that Tidegate has as `--with-…`. A module is present if
+//! its directive is in the directive table and works.
 
 use conf::{Contexts, Effect, Registry};
 
 /// A module of nginx.
 struct Module {
-    /// Its name as configure knows it.
+    /// The module's name in configure's options.
     name: &'static str,
-    /// A directive that nothing else has in one of these contexts.
+    /// A directive that only this module has in one of these contexts.
     directive: &'static str,
     contexts: Contexts,
 }
@@ -113,10 +113,10 @@ const OPTIONAL: &[Module] = &[
     module("mail", "mail"),
 ];
 
-/// The configure arguments that are true of a program with these directives.
+/// The configure arguments that describe a program with these directives.
 pub(crate) fn configure_arguments(registry: &Registry) -> Vec<String> {
     let without = DEFAULT.iter().filter(|module| !works(module, registry));
-    // The debug level works in every build.
+    // The debug log level works in every build.
     let always = std::iter::once("--with-debug".to_owned());
     let with = OPTIONAL.iter().filter(|module| works(module, registry));
     without

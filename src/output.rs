@@ -1,7 +1,7 @@
-//! What subcommands print. Where the reader has gone (`tidegate docs | head -1`) they end, without
-//! a word: the macros of the standard library would panic.
+//! Standard output of subcommands. If the reader has gone (`tidegate docs | head -1`), the process
+//! ends silently, whereas the macros of the standard library would panic.
 //!
-//! These macros stand in the place of those, for all files behind this one in `main.rs`.
+//! These macros shadow the standard ones in all files declared after this one in `main.rs`.
 
 use std::fmt::Arguments;
 use std::io::{self, Write};

@@ -1,16 +1,17 @@
 //! A folder of this run alone: pid file, temporary files, logs.
 //!
-//! It is made anew, so no other user can have put anything into it, and goes with its owner.
+//! The folder is newly created, so no other user can have put anything into it, and is removed with
+//! its owner.
 
 use std::fs::{self, DirBuilder};
 use std::io;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
-/// How often another name is tried where one is taken.
+/// Names that are tried if a name is taken.
 const ATTEMPTS: u32 = 100;
 
-/// The folder; removed with everything in it when the value is dropped, unless it is to stay.
+/// The folder. Unless it is to be kept, it is removed with its contents when the value is dropped.
 #[derive(Debug)]
 pub(crate) struct PrivateFolder {
     path: PathBuf,
@@ -18,8 +19,8 @@ pub(crate) struct PrivateFolder {
 }
 
 impl PrivateFolder {
-    /// A folder among the temporary files, removed at the end. The error names what could not be
-    /// made.
+    /// Creates a temporary folder, removed on drop. The error has the path that could not be
+    /// created.
     pub(crate) fn temporary(purpose: &str) -> Result<PrivateFolder, (PathBuf, io::Error)> {
         let base = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
         let base = base.filter(|path| path.is_dir());
@@ -46,7 +47,7 @@ impl PrivateFolder {
         }
     }
 
-    /// A folder that the user wants to have here, and to keep.
+    /// Creates a folder at a path that the user has chosen, which is kept.
     pub(crate) fn lasting(path: &Path) -> Result<PrivateFolder, (PathBuf, io::Error)> {
         let path = path.to_owned();
         match make(&path) {
@@ -55,14 +56,14 @@ impl PrivateFolder {
         }
     }
 
-    /// Where it is, absolute.
+    /// The absolute path of the folder.
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 }
 
-/// Makes a folder for its owner. Where that is root, a worker process of another user must reach
-/// what it owns in it, but need not see what else there is.
+/// Creates a folder for its owner. If the owner is root, a worker process of another user must be
+/// able to reach its own files in the folder, but not list the folder.
 fn make(path: &Path) -> io::Result<()> {
     let mode = if process::identity::is_superuser() {
         0o711
@@ -75,7 +76,7 @@ fn make(path: &Path) -> io::Result<()> {
 impl Drop for PrivateFolder {
     fn drop(&mut self) {
         if !self.stays {
-            // What cannot be removed is no reason to fail at the end.
+            // A failure to remove the folder is ignored at the end.
             let _ = fs::remove_dir_all(&self.path);
         }
     }

@@ -1,8 +1,7 @@
-//! docs/shortcuts.md: which requests are answered from memory, and what each module says of that.
+//! docs/shortcuts.md: which requests are answered from memory, and the conditions of each module.
 //!
-//! What a module may say stands beside the code that says it (`Module::SHORTCUTS`); what the server
-//! itself looks at, in `http::response::prebuilt`. Nothing of the page is written by hand, and a
-//! test sees to it that it is fresh.
+//! A module's conditions are declared beside its code (`Module::SHORTCUTS`); the server's own are
+//! in `http::response::prebuilt`. The whole page is generated, and a test fails if it is stale.
 
 use std::fmt::Write;
 
@@ -77,7 +76,7 @@ fn row(entry: &Entry, page: &mut String) {
     let _ = writeln!(page, "| {} | {} |", title(entry), says.join("<br>"));
 }
 
-/// A module by its directives, without those that go on with the name of another of them
+/// A module's title: its directives, except those that extend the name of another one
 /// (`gzip_types`).
 fn title(entry: &Entry) -> String {
     let directives = entry.directives.iter().copied().flatten();
@@ -133,7 +132,7 @@ mod tests {
         );
     }
 
-    /// What is registered with plans has a row, and what is not has none.
+    /// Every module registered with plans has a row, and no other module has one.
     #[test]
     fn modules_have_rows() {
         let page = super::page(FEATURES.0);

@@ -1,9 +1,9 @@
-//! `tidegate templates`: files of a configuration out of templates with variables of the
-//! environment, as nginx's image makes them at its start with `envsubst`.
+//! `tidegate templates`: writes configuration files from templates with environment variables, as
+//! nginx's image does at its start with `envsubst`.
 //!
-//! Variables of nginx look the same (`$host`), so only what the environment has is replaced. Every
-//! template is read and replaced before the first file is written. Not here: anything that a
-//! configuration means.
+//! nginx's variables look the same (`$host`), so only names that exist in the environment are
+//! replaced. All templates are read and expanded before the first file is written. The meaning of a
+//! configuration is not considered here.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -37,12 +37,12 @@ pub(crate) struct Arguments {
     filter: Option<OsString>,
 }
 
-/// The places of nginx's image.
+/// The default paths, as in nginx's image.
 const FROM: &str = "/etc/nginx/templates";
 const TO: &str = "/etc/nginx/conf.d";
 const SUFFIX: &str = ".template";
 
-/// Writes the files and says which.
+/// Writes the files and prints their names.
 pub(crate) fn run(arguments: &Arguments) -> ExitCode {
     let said = |option: &Option<OsString>, name: &str, default: &str| {
         let option = option.clone().or_else(|| std::env::var_os(name));
@@ -77,7 +77,7 @@ pub(crate) fn run(arguments: &Arguments) -> ExitCode {
 
 type Variables = BTreeMap<Vec<u8>, Vec<u8>>;
 
-/// The variables of the environment whose names have a match of the pattern.
+/// The environment variables whose names match the pattern.
 fn variables(
     filter: &[u8],
     all: impl Iterator<Item = (OsString, OsString)>,
@@ -100,7 +100,7 @@ fn variables(
     Ok(variables)
 }
 
-/// Reads all templates, then writes all files; each template with its file, in order.
+/// Reads all templates, then writes all files. Returns each template with its file, in order.
 fn write_all(
     from: &Path,
     to: &Path,
@@ -113,7 +113,7 @@ fn write_all(
     let mut names = Vec::new();
     match find(from, Path::new(""), suffix, &mut names) {
         Ok(()) => {}
-        // An image without templates is the usual one.
+        // Most images have no templates, so a missing folder is no error.
         Err((path, error)) if error.kind() == io::ErrorKind::NotFound && path == from => {
             return Ok(Vec::new());
         }
@@ -139,14 +139,14 @@ fn write_all(
     Ok(written)
 }
 
-/// The names of templates below a folder, links followed; the error with the path that it is about.
+/// The names of templates below a folder, following links. The error has the path that it concerns.
 fn find(
     top: &Path,
     below: &Path,
     suffix: &[u8],
     names: &mut Vec<PathBuf>,
 ) -> Result<(), (PathBuf, io::Error)> {
-    /// Links may lead in a circle.
+    /// Limits the depth, since links may form a cycle.
     const DEPTH_MAX: usize = 32;
 
     let folder = top.join(below);
@@ -169,7 +169,7 @@ fn find(
     Ok(())
 }
 
-/// A text with `$NAME` and `${NAME}` replaced where there is such a variable.
+/// A text with `$NAME` and `${NAME}` replaced by the variables that exist.
 fn replaced(text: &[u8], variables: &Variables) -> Vec<u8> {
     let mut out = Vec::with_capacity(text.len());
     let mut rest = text;
@@ -188,8 +188,8 @@ fn replaced(text: &[u8], variables: &Variables) -> Vec<u8> {
     out
 }
 
-/// The name of the variable that a text begins with, and how long that is with its dollar and
-/// braces.
+/// The name of the variable that a text starts with, and the length of the whole reference with its
+/// dollar sign and braces.
 fn reference(text: &[u8]) -> Option<(&[u8], usize)> {
     let after = text.strip_prefix(b"$")?;
     let (name, braces) = match after.strip_prefix(b"{") {
@@ -278,7 +278,7 @@ mod tests {
         assert_eq!(std::fs::read(to.join("sites/b.conf")).unwrap(), b"b 80");
         assert!(!to.join("other").exists());
         std::fs::remove_dir_all(&to).unwrap();
-        // A template that cannot be read keeps all from being written.
+        // An unreadable template prevents all files from being written.
         std::os::unix::fs::symlink("nowhere", from.join("z.template")).unwrap();
         let error = write_all(&from, &to, b".template", &variables).unwrap_err();
         assert!(

@@ -1,6 +1,6 @@
-//! `tidegate cache`: what lies in the folder of a `proxy_cache_path` or its kin, and removing some
-//! of it. The folder is read and changed as files, so it works beside a server and without one; the
-//! store's `Listing` does the work. Described in docs/cache.md.
+//! `tidegate cache`: lists or removes entries in the folder of a `proxy_cache_path` or a similar
+//! directive. It works on the files in the folder, with or without a running server; the store's
+//! `Listing` does the work. Described in docs/cache.md.
 
 use std::ffi::OsString;
 use std::io::Write;
@@ -93,7 +93,7 @@ pub(crate) fn run(arguments: &Arguments) -> ExitCode {
     }
 }
 
-/// Which entries a command line means.
+/// The entries that a command line selects.
 struct Chosen {
     names: Vec<Vec<u8>>,
     prefixes: Vec<Vec<u8>>,
@@ -117,12 +117,12 @@ impl Chosen {
         chosen
     }
 
-    /// Whether it names an entry, by its key or by its tag.
+    /// Whether the key or the tag of an entry is selected.
     fn names(&self, listed: &ListedEntry) -> bool {
         self.has_key_of(listed) || self.tag.as_ref().is_some_and(|tag| listed.has_tag(tag))
     }
 
-    /// Whether an entry is all that it asks for; where it asks for nothing, each one is.
+    /// Whether an entry meets all conditions; without conditions every entry does.
     fn admits(&self, listed: &ListedEntry) -> bool {
         let is_key = self.names.is_empty() && self.prefixes.is_empty() || self.has_key_of(listed);
         is_key && self.tag.as_ref().is_none_or(|tag| listed.has_tag(tag))
@@ -130,7 +130,7 @@ impl Chosen {
 
     fn has_key_of(&self, listed: &ListedEntry) -> bool {
         let is_named = self.names.iter().any(|name| listed.is_named(name));
-        // What says no key belongs to all of the cache only.
+        // An entry without a key matches only the selection of the whole cache.
         let begins = |prefix: &Vec<u8>| prefix.is_empty() || listed.begins_with(prefix);
         is_named || self.prefixes.iter().any(begins)
     }

@@ -1,4 +1,4 @@
-//! Entries as lines, as pages and as JSON.
+//! Entries formatted as lines, as detailed pages and as JSON.
 
 use std::fmt::Write;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -7,10 +7,10 @@ use base::json::Writer;
 use proto::date;
 use store::disk::{Fault, Head, ListedEntry, Origin};
 
-/// What stands above the lines.
+/// The column titles above the lines.
 pub(super) const TITLE: &str = "STATE         FOR         SIZE   UNUSED  KEY";
 
-/// The time at which all is told.
+/// The time that all ages are relative to.
 pub(super) struct Now {
     millis: i64,
 }
@@ -24,17 +24,17 @@ impl Now {
         }
     }
 
-    /// Milliseconds from a time on.
+    /// Milliseconds elapsed since a time.
     fn since(&self, millis: i64) -> i64 {
         self.millis.saturating_sub(millis)
     }
 }
 
-/// Whether an entry is given as it is.
+/// Whether an entry is fresh or stale.
 enum State {
-    /// For so many milliseconds.
+    /// For this many more milliseconds.
     Fresh(i64),
-    /// Since so many milliseconds.
+    /// For this many milliseconds.
     Stale(i64),
     Damaged,
 }
@@ -82,8 +82,8 @@ pub(super) fn line(listed: &ListedEntry, now: &Now) -> String {
     line
 }
 
-/// All that is known of an entry. `body` is what has come of checking it: nothing where there is
-/// no checksum.
+/// All details of an entry. `body` is the result of verifying its checksum; `None` if there is no
+/// checksum.
 pub(super) fn whole(listed: &ListedEntry, body: Option<Result<(), Fault>>, now: &Now) -> String {
     let mut page = String::new();
     let mut row = |name: &str, value: &str| {
@@ -154,7 +154,7 @@ pub(super) fn whole(listed: &ListedEntry, body: Option<Result<(), Fault>>, now: 
     page
 }
 
-/// An entry as a JSON object. `body` as with [`whole`], where it has been checked.
+/// An entry as a JSON object. `body` as in [`whole`], if it has been verified.
 pub(super) fn json(
     listed: &ListedEntry,
     body: Option<Option<Result<(), Fault>>>,
@@ -211,7 +211,7 @@ fn writer(head: &Head) -> &'static str {
     }
 }
 
-/// How long ago an entry was used: by the saved index, or stored where it does not know it yet.
+/// Time since an entry was last used by the saved index or was stored, whichever is shorter.
 fn unused(listed: &ListedEntry, now: &Now) -> Option<Duration> {
     let stored = listed.head.as_ref().ok().map(|head| head.times.received);
     let stored = stored.and_then(|stored| u64::try_from(now.since(stored)).ok());
@@ -222,7 +222,7 @@ fn unused(listed: &ListedEntry, now: &Now) -> Option<Duration> {
     }
 }
 
-/// A key or a line of a head on a terminal: what moves its cursor is shown by its number.
+/// A key or a header line for a terminal: control characters are escaped.
 fn text(bytes: &[u8]) -> String {
     let mut text = String::new();
     for character in String::from_utf8_lossy(bytes).chars() {

@@ -1,6 +1,7 @@
-//! The table of README.md: what of nginx works and what does not yet, by area instead of by module.
+//! The table of README.md: the parts of nginx that work and those that do not yet, by area instead
+//! of by module.
 //!
-//! It counts the directives of the free nginx; docs/compatibility.md has them one by one.
+//! Counts the directives of the free nginx; docs/compatibility.md lists them all.
 
 use std::fmt::Write;
 
@@ -10,11 +11,11 @@ use server::reference::{self, ReferenceName};
 
 use super::{Here, here};
 
-/// The lines of README.md between which the table stands.
+/// The lines of README.md that enclose the table.
 const BEGIN: &str = "<!-- made by `make docs`: what works -->\n";
 const END: &str = "<!-- end of what works -->\n";
 
-/// How many names of missing directives a row shows.
+/// Names of missing directives that a row shows.
 const NAMES_MAX: usize = 4;
 
 /// Each area with nginx's modules that belong to it; `stream_*` means all whose names begin so.
@@ -110,7 +111,7 @@ const AREAS: &[(&str, &[&str])] = &[
     ("Perl", &["http_perl"]),
 ];
 
-/// README.md with a fresh table; `None` where the lines are missing between which it stands.
+/// README.md with the table regenerated; `None` if the lines that enclose the table are missing.
 pub(crate) fn refreshed(readme: &str, registry: &Registry) -> Option<String> {
     let (before, rest) = readme.split_once(BEGIN)?;
     let (_, after) = rest.split_once(END)?;

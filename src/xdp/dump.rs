@@ -1,7 +1,8 @@
-//! `tidegate xdp dump`: the frames of connections that pass the kernel by, as a pcap file.
+//! `tidegate xdp dump`: writes the frames of connections that bypass the kernel as a pcap file.
 //!
-//! `tcpdump` cannot see them. Who may look into the worker process can: the ring of each queue is
-//! reached by the process's own descriptor, and nothing of the server's configuration is needed.
+//! `tcpdump` cannot see these frames. A user who may inspect the worker process can: the ring of
+//! each queue is reached through the process's own descriptor, so the server's configuration is not
+//! needed.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -14,19 +15,19 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use engine::xdp::Dump;
 
-/// How often queues are asked for frames.
+/// Interval of polling the queues for frames.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 
-/// How often processes are looked for that have begun to serve.
+/// Interval of searching for processes that have started to serve.
 const SEARCH_EVERY: Duration = Duration::from_secs(1);
 
-/// The header of a pcap file whose times are in nanoseconds, of Ethernet
-/// (draft-ietf-opsawg-pcap-06, section 4).
+/// Magic number of a pcap file with timestamps in nanoseconds (draft-ietf-opsawg-pcap-06, section
+/// 4).
 const PCAP_MAGIC: u32 = 0xa1b2_3c4d;
 const PCAP_VERSION: [u16; 2] = [2, 4];
 const PCAP_ETHERNET: u32 = 1;
 
-/// The longest frame that such a file says it may hold.
+/// The snapshot length in the file's header: the maximum length of a frame.
 const FRAME_MAX: u32 = 65_535;
 
 /// Write the frames of connections that pass the kernel by as a pcap file
@@ -98,21 +99,21 @@ fn dump(arguments: &Arguments) -> Result<(), String> {
     Ok(())
 }
 
-/// The queues that are looked on at.
+/// The queues that are watched.
 #[derive(Default)]
 struct Queues {
-    /// Each with its process.
+    /// Each queue with its process.
     open: Vec<(u32, Dump)>,
     searched: BTreeSet<u32>,
-    /// Frames that queues have lost that are no more.
+    /// Frames lost in queues that no longer exist.
     lost_before: u64,
-    /// Why queues cannot be looked on at.
+    /// Why queues cannot be watched.
     failures: Vec<String>,
 }
 
 impl Queues {
-    /// Looks on at the queues of processes that were not there before, and no longer at those of
-    /// processes that have gone.
+    /// Starts to watch the queues of new processes, and stops watching those of processes that have
+    /// ended.
     fn search(&mut self, arguments: &Arguments) -> Result<(), String> {
         let running = match arguments.pid {
             Some(pid) => with_children(pid),
@@ -128,7 +129,7 @@ impl Queues {
         for pid in new {
             self.search_process(pid, arguments);
         }
-        // A process that serves no queue yet is looked at again.
+        // Processes that serve no queue yet are searched again next time.
         self.searched = self.open.iter().map(|(pid, _)| *pid).collect();
         if arguments.pid.is_some() && running.is_empty() {
             return Err("the process has ended".to_owned());
@@ -183,7 +184,7 @@ impl Queues {
         }
     }
 
-    /// What has come, by time, `count` frames at most.
+    /// The captured frames in order of time, `count` at most.
     fn look(&mut self, count: u64) -> Result<Vec<(u64, Vec<u8>)>, String> {
         let mut came = Vec::new();
         for (pid, queue) in &mut self.open {
@@ -213,7 +214,7 @@ fn processes() -> BTreeSet<u32> {
     entries.filter_map(number).collect()
 }
 
-/// A process and those that it has started, as far as they run.
+/// A process and its running descendants.
 fn with_children(pid: u32) -> BTreeSet<u32> {
     let mut all = BTreeSet::new();
     if fs::metadata(format!("/proc/{pid}")).is_err() {
@@ -230,7 +231,7 @@ fn with_children(pid: u32) -> BTreeSet<u32> {
     all
 }
 
-/// A pcap file that is being written.
+/// A pcap file being written.
 struct Pcap {
     out: io::BufWriter<Box<dyn Write>>,
     count: u64,

@@ -1,8 +1,8 @@
-//! `use xdp` between the processes: the master opens queues of interfaces and says which listeners
-//! they serve, a worker process has its threads serve by them.
+//! `use xdp` across processes: the master opens queues of interfaces and sets which listeners they
+//! serve; a worker process attaches the queues to its threads.
 //!
-//! The descriptors are the worker's alone. What the master keeps is which connections the filter of
-//! each interface takes.
+//! Only the worker holds the descriptors. The master keeps the filter of each interface, which
+//! selects connections.
 
 mod dump;
 
@@ -41,10 +41,10 @@ pub(crate) fn run(arguments: &Arguments) -> ExitCode {
     }
 }
 
-/// The filters of the interfaces that are open, by name.
+/// The filters of open interfaces, by interface name.
 static FILTERS: Mutex<BTreeMap<String, Filter>> = Mutex::new(BTreeMap::new());
 
-/// What follows the name of an interface in the keys of its descriptors.
+/// The suffix after an interface's name in the keys of its descriptors.
 const SOCKET: &str = "socket";
 const FRAMES: &str = "frames";
 const LINK: &str = "link";
@@ -84,7 +84,7 @@ pub(crate) fn devices(events: &Events, listening: &[ListenSocket], threads: usiz
     xdp.interfaces.iter().map(device).collect()
 }
 
-/// What is to be said of listeners that ask for what they cannot get.
+/// Warnings about listeners whose settings `use xdp` cannot honour.
 pub(crate) fn warnings(events: &Events, listening: &[ListenSocket]) -> Vec<Diagnostic> {
     let asking = listening.iter().filter(|listening| listening.options.xdp);
     let warning = |listening: &ListenSocket| {
@@ -101,7 +101,7 @@ pub(crate) fn warnings(events: &Events, listening: &[ListenSocket]) -> Vec<Diagn
     asking.filter_map(warning).collect()
 }
 
-/// The address that a listener takes connections of TCP at.
+/// The address at which a listener accepts TCP connections.
 fn address(listening: &ListenSocket) -> Option<SocketAddr> {
     match listening.options.address {
         Address::Inet(address) if listening.options.carries == Carries::Streams => Some(address),
@@ -114,7 +114,7 @@ fn with_filter<R>(interface: &str, what: impl FnOnce(&mut Filter) -> R) -> Optio
     filters.get_mut(interface).map(what)
 }
 
-/// Has the filter of an interface take connections to these listeners, and no others.
+/// Sets the filter of an interface to exactly these listeners.
 fn follow(interface: &str, listeners: &[SocketAddr]) -> Vec<(Level, String)> {
     let taken = with_filter(interface, |filter| {
         let before: Vec<_> = filter.taken().collect();
@@ -167,7 +167,7 @@ fn open(options: &Options) -> Result<OpenDevice, DeviceError> {
     Ok(OpenDevice { descriptors, notes })
 }
 
-/// What the start says of an interface.
+/// The log line about an opened interface at start.
 fn description(opened: &Opened) -> String {
     let Opened {
         parts,
@@ -199,7 +199,7 @@ fn description(opened: &Opened) -> String {
     text
 }
 
-/// Has the threads of a worker process serve by what it was given.
+/// Attaches the received queues to the threads of a worker process.
 pub(crate) fn attach(
     workers: &Workers,
     mut devices: HashMap<String, OwnedFd>,
