@@ -1,6 +1,6 @@
-//! The configuration that `accelerate` and `serve --proxy` amount to.
+//! The configuration that `accelerate` and `serve --proxy` generate.
 //!
-//! As with `serve`, nothing here is more than an operator could have written.
+//! As with `serve`, the text uses only directives that an operator could write.
 
 use std::fmt::Write;
 use std::net::SocketAddr;
@@ -10,47 +10,48 @@ use crate::serve::configuration::AccessLog;
 use crate::serve::secure::Secure;
 use crate::serve::words::quoted;
 
-/// A server that stands in front of another one.
+/// The settings of a reverse proxy for one origin server.
 pub(super) struct Front {
     pub(super) origin: Origin,
-    /// Authorities that the server behind is trusted by, where it speaks TLS.
+    /// Authorities that the origin's certificate is verified with, if it uses TLS.
     pub(super) authorities: Option<String>,
     pub(super) listen: Vec<SocketAddr>,
-    /// Where plain HTTP only leads to TLS.
+    /// Addresses that only redirect from plain HTTP to TLS.
     pub(super) plain: Vec<SocketAddr>,
     pub(super) secure: Option<Secure>,
-    /// A folder for the pid file and bodies; without one they are where they always are.
+    /// The folder of the pid file and of bodies; `None` for the default folders.
     pub(super) folder: Option<String>,
-    /// Where requests are logged: a file, or nothing for standard error.
+    /// The destination of the access log: a file, or empty for standard error.
     pub(super) output: &'static str,
     pub(super) access_log: AccessLog,
-    /// The arguments of `user`, where the master is root.
+    /// The arguments of `user`, if the master is root.
     pub(super) user: Option<String>,
-    /// The version of the PROXY protocol that the server behind is told of clients by.
+    /// The PROXY protocol version for connections to the origin, if the PROXY protocol is used.
     pub(super) proxy_protocol: Option<&'static str>,
-    /// Paths that clients are refused.
+    /// Paths that are refused to clients.
     pub(super) refused: Vec<&'static str>,
     pub(super) cache: Option<Cache>,
 }
 
-/// What is kept, and who may have it go.
+/// The settings of the cache and of purges.
 pub(super) struct Cache {
     pub(super) size: u64,
-    /// How long what says nothing is fresh, if not for a second.
+    /// Freshness of responses without explicit freshness, if not one second.
     pub(super) ttl: Option<String>,
-    /// The share of the time since it was changed for which it is, as in `10%`.
+    /// Heuristic freshness as a share of the time since the last modification, for example `10%`.
     pub(super) heuristic: Option<String>,
     pub(super) ignored_cookies: Vec<String>,
-    /// The socket that purges are taken by.
+    /// The Unix socket that accepts purge requests.
     pub(super) purge_socket: Option<String>,
     /// Networks that may purge over TCP.
     pub(super) purge_from: Vec<String>,
-    /// The folder that the server behind serves, and how often it is asked all the same.
+    /// The folder that the origin serves, and the interval at which the origin is asked
+    /// nevertheless.
     pub(super) files: Option<(String, String)>,
 }
 
-/// Fields by which a client would tell the server behind something about the request that is none
-/// of the key: they are not passed on.
+/// Header fields through which a client could tell the origin something about the request that is
+/// not part of the cache key. These fields are not passed on.
 const NOT_PASSED_ON: [&str; 15] = [
     "Forwarded",
     "Front-End-Https",
@@ -69,14 +70,15 @@ const NOT_PASSED_ON: [&str; 15] = [
     "X-Url-Scheme",
 ];
 
-/// Fields that name another method. GET and HEAD have none, for that is what the cache goes by.
+/// Header fields that override the method. For GET and HEAD they are removed, since the cache goes
+/// by the method.
 const METHOD_OVERRIDES: [(&str, &str); 3] = [
     ("X-HTTP-Method-Override", "http_x_http_method_override"),
     ("X-HTTP-Method", "http_x_http_method"),
     ("X-Method-Override", "http_x_method_override"),
 ];
 
-/// Variables of the fields by which proxies say that they have passed a request on.
+/// Variables of the header fields that proxies add.
 const OF_PROXIES: [&str; 7] = [
     "http_forwarded",
     "http_via",
@@ -87,16 +89,16 @@ const OF_PROXIES: [&str; 7] = [
     "http_true_client_ip",
 ];
 
-/// The host as the client has written it, in lower case, with its port.
+/// The host as sent by the client, in lower case, with its port.
 const HOST: &str = "$host$is_request_port$request_port";
 
-/// The name of the group of servers behind.
+/// The name of the upstream with the origin.
 const ORIGIN: &str = "origin";
 
-/// Bytes of the cache for each byte of what is known of its entries.
+/// Bytes of the cache per byte of its key zone.
 const BYTES_A_KEY: u64 = 32;
 
-/// What a zone of keys takes at least.
+/// Minimum size of a key zone, in bytes.
 const KEYS_MIN: u64 = 1 << 20;
 
 impl Front {
@@ -112,7 +114,7 @@ impl Front {
         self.private(&mut text, "    ", "proxy_temp_path", "proxy");
         text.push_str(&self.access_log.formats(self.cache.is_some()));
         for line in self.access_log.destinations(self.output) {
-            // What another program reads need not be written line by line.
+            // A log that a program reads may be buffered.
             let line = line.replace(" json;", " json buffer=64k flush=100ms;");
             let _ = writeln!(text, "    {line}");
         }
@@ -141,7 +143,7 @@ impl Front {
         text
     }
 
-    /// The line of a directive that names something in the folder, if there is one.
+    /// The line of a directive whose argument is a path in the folder, if there is a folder.
     fn private(&self, text: &mut String, indent: &str, directive: &str, name: &str) {
         if let Some(folder) = &self.folder {
             let path = quoted(&format!("{folder}/{name}"));
@@ -149,15 +151,15 @@ impl Front {
         }
     }
 
-    /// What lines below decide by.
+    /// The `map` blocks that the other lines refer to.
     fn maps(&self, text: &mut String) {
-        // HTTP/2 in the clear and TLS would lead around everything that is decided here.
+        // An upgrade to HTTP/2 or TLS would bypass all rules of this configuration.
         text.push_str(
             "    map $http_upgrade $upgrade { default $http_upgrade; ~*(h2|http/|tls) ''; }\n    map \
              $upgrade $connection_upgrade { default upgrade; '' ''; }\n",
         );
         if self.purging_networks().is_some() {
-            // What a proxy has passed on may have come from anywhere.
+            // A request forwarded by a proxy may come from anywhere.
             let fields = OF_PROXIES.map(|name| format!("${name}")).concat();
             let _ = writeln!(
                 text,
@@ -179,7 +181,7 @@ impl Front {
         );
     }
 
-    /// The server that clients ask.
+    /// The server for clients.
     fn server(&self, text: &mut String) {
         text.push_str("    server {\n");
         let mut line = |line: &str| {
@@ -193,10 +195,10 @@ impl Front {
         let secure = self.secure.iter().flat_map(Secure::server_lines);
         secure.for_each(|secure| line(&secure));
         if !matches!(self.secure, Some(Secure::Domains { .. })) {
-            // What a client that names no host asks for.
+            // The name for clients that send no host.
             line("server_name localhost;");
         }
-        // The server behind has limits of its own.
+        // The origin has limits of its own.
         line("client_max_body_size 0;");
         for path in &self.refused {
             line(&format!("location ~ ^{path}(/|$) {{ return 403; }}"));
@@ -208,7 +210,8 @@ impl Front {
         let cache_lines = self.cache.as_ref().map(|cache| self.cache_lines(cache));
         let cache_lines = cache_lines.unwrap_or_default();
         let pass = self.pass_line();
-        // Conditions that fail for GET without `Upgrade`: hits from memory need not ask them.
+        // These conditions are false for GET without `Upgrade`, so hits from memory need not
+        // evaluate them.
         line("location / {");
         line(&format!(
             "    if ($request_method ~ \"^(PURGE|BAN)$\") {{ return {refusal}; }}"
@@ -233,7 +236,7 @@ impl Front {
             line(&format!("    {pass}"));
             line("}");
         }
-        // What becomes a socket is no answer to keep, and may be silent for long.
+        // An upgraded connection is no response to cache, and may be silent for long.
         line("location @upgrade {");
         line("    proxy_read_timeout 1d;");
         line(&format!("    {pass}"));
@@ -250,19 +253,20 @@ impl Front {
         format!("proxy_pass {scheme}://{ORIGIN};")
     }
 
-    /// How requests are passed on.
+    /// The lines for passing requests on.
     fn passing_lines(&self) -> Vec<String> {
         let mut lines = vec![
             "proxy_connect_timeout 10s;".to_owned(),
             "proxy_read_timeout 5m;".to_owned(),
-            // Uploads reach the server behind as they come.
+            // Uploads are streamed to the origin.
             "proxy_request_buffering off;".to_owned(),
-            // Its URLs are those of clients.
+            // The origin's URLs are the same as those of clients.
             "proxy_redirect off;".to_owned(),
-            // Answers stay what they are.
+            // Responses are passed on unchanged.
             "proxy_pass_header Server;".to_owned(),
             "proxy_pass_header Date;".to_owned(),
-            // Nor are they orders to a server of nginx's kind, which was none of it before.
+            // X-Accel fields have no effect, since the origin was not behind a server like nginx
+            // before.
             "proxy_ignore_headers X-Accel-Charset X-Accel-Expires X-Accel-Limit-Rate \
              X-Accel-Redirect;"
                 .to_owned(),
@@ -296,7 +300,7 @@ impl Front {
         lines
     }
 
-    /// What is kept of answers, and who gets it.
+    /// The lines about what is cached, and for which requests.
     fn cache_lines(&self, cache: &Cache) -> Vec<String> {
         let mut lines = vec![
             "proxy_cache accelerate;".to_owned(),
@@ -307,7 +311,8 @@ impl Front {
             "proxy_cache_lock_timeout 5s;".to_owned(),
             "proxy_cache_lock_max_waiting 1000;".to_owned(),
             "proxy_cache_max_variants 16;".to_owned(),
-            // Further into a file a range is fetched as it is, and not the whole.
+            // For a range further into a file, only that range is fetched instead of the whole
+            // file.
             "proxy_cache_max_range_offset 1m;".to_owned(),
             "proxy_no_cache $is_stream;".to_owned(),
         ];
@@ -327,14 +332,14 @@ impl Front {
         lines
     }
 
-    /// The networks that may purge over TCP, if there are any.
+    /// The networks that may purge over TCP, if any.
     fn purging_networks(&self) -> Option<String> {
         let cache = self.cache.as_ref()?;
         let is_some = !cache.purge_from.is_empty();
         is_some.then(|| cache.purge_from.join(" "))
     }
 
-    /// The server that leads from plain HTTP to TLS.
+    /// The server that redirects from plain HTTP to TLS.
     fn plain(&self, text: &mut String) {
         if self.plain.is_empty() {
             return;
@@ -346,7 +351,7 @@ impl Front {
         text.push_str("        return 301 https://$host$request_uri;\n    }\n");
     }
 
-    /// The server that purges by a socket of this machine.
+    /// The server that accepts purges on a Unix socket.
     fn purging(&self, text: &mut String) {
         let socket = self
             .cache
@@ -379,7 +384,7 @@ impl Front {
     }
 }
 
-/// RFC 9111, with what that leaves open.
+/// Caching rules by RFC 9111, and choices where the RFC leaves them open.
 fn semantics(cache: &Cache) -> String {
     let heuristic = match &cache.heuristic {
         Some(percent) => format!(" heuristic={percent}"),
@@ -391,7 +396,7 @@ fn semantics(cache: &Cache) -> String {
     )
 }
 
-/// What answers are found by again: all that the server behind is asked for.
+/// The cache key: the scheme, the host and the URI of a request to the origin.
 fn key(scheme: &str) -> String {
     format!("{scheme}://{HOST}$request_uri")
 }
@@ -403,7 +408,7 @@ mod tests {
     use super::*;
     use crate::application::{Texts, registry};
 
-    /// The errors that reading a text finds.
+    /// The errors found when a text is parsed.
     fn errors(text: &str) -> Vec<String> {
         let path = Path::new("/accelerate.conf");
         let texts = Texts([(path.to_owned(), text.as_bytes().to_vec())].into());

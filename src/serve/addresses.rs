@@ -1,24 +1,24 @@
-//! Where `serve` listens: what `--listen` means, which port is free, and under which URLs people
-//! reach it.
+//! The addresses that `serve` listens on: `--listen`, the search for a free port, and the URLs to
+//! print.
 
 use std::fs;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, ToSocketAddrs};
 
-/// The port that is meant where none is given.
+/// The default port.
 const PORT: u16 = 8080;
 
-/// How many ports are tried, from [`PORT`] on, where none was asked for.
+/// Ports that are tried, starting with [`PORT`], if no port was requested.
 const PORTS_TRIED_MAX: u16 = 100;
 
 pub(crate) struct ListenChoice {
     pub(crate) addresses: Vec<SocketAddr>,
-    /// What to say where it is not what people expect.
+    /// A message if the port is not the expected one.
     pub(crate) note: Option<String>,
 }
 
-/// What `--listen` asks for, checked to be free; without it the first free port from 8080 on. The
-/// error is the line to print.
+/// The addresses of `--listen`, checked to be free; without `--listen`, the first free port
+/// starting with 8080. The error is the line to print.
 pub(crate) fn choose(listen: &[String]) -> Result<ListenChoice, String> {
     if listen.is_empty() {
         return first_free(PORT);
@@ -64,18 +64,18 @@ fn first_free(wanted: u16) -> Result<ListenChoice, String> {
     ))
 }
 
-/// Binds for a moment, to learn whether that will do and which port 0 stands for.
+/// Binds for a moment, to check that the address is usable and to resolve port 0.
 fn bind(address: SocketAddr) -> io::Result<SocketAddr> {
     TcpListener::bind(address)?.local_addr()
 }
 
-/// The addresses that a `--listen` names: a host name may have several.
+/// The addresses of a `--listen` argument: a host name may have several.
 fn parse(text: &str) -> Result<Vec<SocketAddr>, String> {
     if let Ok(port) = text.parse::<u16>() {
-        // Nothing is open to the network that the user did not ask for.
+        // Without an explicit address, the server is not reachable from the network.
         return Ok(vec![SocketAddr::from((Ipv4Addr::LOCALHOST, port))]);
     }
-    // The system would take the number for that of an address.
+    // The system would parse a plain number as an IPv4 address.
     if !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit()) {
         return Err(format!("--listen {text}: there is no such port"));
     }
@@ -96,7 +96,7 @@ fn parse(text: &str) -> Result<Vec<SocketAddr>, String> {
     Ok(found.collect())
 }
 
-/// The URLs of some addresses: of one that stands for all, each that this machine has.
+/// The URLs for some addresses; for an unspecified address, those of all addresses of this machine.
 pub(crate) fn urls(addresses: &[SocketAddr]) -> Vec<String> {
     let mut urls = Vec::new();
     for address in addresses {
@@ -126,8 +126,7 @@ fn all<Ip: Into<IpAddr>>(loopback: IpAddr, others: Vec<Ip>) -> Vec<IpAddr> {
     std::iter::once(loopback).chain(others).collect()
 }
 
-/// The addresses of this machine in the kernel's routing table: the line after an address says
-/// what kind it is.
+/// This machine's addresses in the kernel's routing table: the line after an address has its type.
 fn own_ipv4(table: &str) -> Vec<Ipv4Addr> {
     let mut found: Vec<Ipv4Addr> = Vec::new();
     let mut last = None;
@@ -145,8 +144,8 @@ fn own_ipv4(table: &str) -> Vec<Ipv4Addr> {
     found
 }
 
-/// The addresses of this machine in the kernel's list of IPv6 addresses, without link-local ones:
-/// their URLs would need the name of an interface.
+/// This machine's addresses in the kernel's list of IPv6 addresses, without link-local addresses,
+/// whose URLs would need an interface name.
 fn own_ipv6(table: &str) -> Vec<Ipv6Addr> {
     const GLOBAL: &str = "00";
     let address = |line: &str| {

@@ -1,7 +1,7 @@
-//! The configuration that `serve` amounts to.
+//! The configuration that `serve` generates.
 //!
-//! Nothing here is more than an operator could have written; it decides what is sensible where none
-//! says: what is cached, compressed, hidden and logged.
+//! The text uses only directives that an operator could write. This file chooses the defaults:
+//! which responses are cached, compressed, hidden and logged.
 
 use std::fmt::Write;
 use std::net::SocketAddr;
@@ -11,22 +11,22 @@ use super::secure::Secure;
 use super::types;
 use super::words::quoted;
 
-/// What a site is like.
+/// The settings of a site.
 pub(super) struct Site {
     pub(super) listen: Vec<SocketAddr>,
-    /// Where plain HTTP only leads to TLS.
+    /// Addresses that only redirect from plain HTTP to TLS.
     pub(super) plain: Vec<SocketAddr>,
     /// How connections are secured, if they are.
     pub(super) secure: Option<Secure>,
     pub(super) root: String,
-    /// A folder for the pid file and request bodies; without one they are where they always are.
+    /// The folder of the pid file and of request bodies; `None` for the default folders.
     pub(super) folder: Option<String>,
-    /// Where requests are logged: a file, or nothing for standard error.
+    /// The destination of the access log: a file, or empty for standard error.
     pub(super) output: &'static str,
     pub(super) types: Option<String>,
-    /// The file of names and passwords, where they are asked for.
+    /// The file of names and passwords, if a password is required.
     pub(super) users: Option<String>,
-    /// The arguments of `user`, where the master is root.
+    /// The arguments of `user`, if the master is root.
     pub(super) user: Option<String>,
     pub(super) access_log: AccessLog,
     pub(super) browse: bool,
@@ -36,27 +36,28 @@ pub(super) struct Site {
     pub(super) php: Treatment,
 }
 
-/// How requests are logged.
+/// The format of the access log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum AccessLog {
-    /// One short line a request.
+    /// One short line per request.
     Terminal {
         /// Whether the status has a colour.
         colours: bool,
     },
-    /// One object a request.
+    /// One JSON object per request.
     Json,
 }
 
-/// Names that hold a digest of what is in the file, as bundlers make them: letters and digits in
-/// eight or more hexadecimal digits before the extension. Under such a name nothing ever changes.
+/// File names that contain a digest of the content, as bundlers generate them: at least eight
+/// hexadecimal digits, with both letters and digits, before the extension. The content under such a
+/// name never changes.
 const DIGEST_NAME: &str = "[.-](?=[0-9a-f]*[a-f])(?=[0-9a-f]*[0-9])[0-9a-f]{8,}\
                            \\.(?:css|js|mjs|wasm|woff2?|png|jpe?g|gif|svg|webp|avif)$";
 
-/// Caches ask before they use what they have; an answer without a body then.
+/// Makes caches revalidate before each use; a revalidated response has no body.
 const ASK: &str = "no-cache";
 
-/// A year: the longest that RFC 9111 recommends.
+/// A year: the longest freshness that RFC 9111 recommends.
 const KEEP: &str = "public, max-age=31536000, immutable";
 
 impl Site {
@@ -121,7 +122,7 @@ http {{
         )
     }
 
-    /// The line of a directive that names something in the folder, if there is one.
+    /// The line of a directive whose argument is a path in the folder, if there is a folder.
     fn private(&self, indent: &str, directive: &str, name: &str) -> String {
         let path = self
             .folder
@@ -132,7 +133,7 @@ http {{
         })
     }
 
-    /// The server that leads from plain HTTP to TLS.
+    /// The server that redirects from plain HTTP to TLS.
     fn plain(&self) -> String {
         if self.plain.is_empty() {
             return String::new();
@@ -165,7 +166,7 @@ http {{
         } else {
             "index index.html index.htm;"
         });
-        // The port that people see may be another one than ours.
+        // The public port may differ from the port that this server listens on.
         line("absolute_redirect off;");
         self.headers(ASK).iter().for_each(|header| line(header));
         if let Some(users) = &self.users {
@@ -173,7 +174,8 @@ http {{
             line(&format!("auth_basic_user_file {};", quoted(users)));
         }
         if self.cors {
-            // Browsers ask without a name and a password, so this comes before those are wanted.
+            // Browsers send preflight requests without credentials, so this precedes the password
+            // check.
             line("if ($request_method = OPTIONS) { return 204; }");
         }
         if self.browse {
@@ -183,7 +185,7 @@ http {{
         }
         self.php.server_lines().iter().for_each(|php| line(php));
         if self.php.runs() && !matches!(self.secure, Some(Secure::Domains { .. })) {
-            // What a client that names no host asks for; scripts make URLs of it.
+            // The name for clients that send no host; scripts build URLs from it.
             line("server_name localhost;");
         }
         let fallback = match (self.spa, self.php.runs()) {
@@ -196,7 +198,7 @@ http {{
                 "location / {{ try_files $uri $uri/ {fallback}; }}"
             ));
         }
-        // What has an extension is a file or nothing to an application of one page.
+        // In a single-page application, a path with an extension is either a file or an error.
         let fallback = fallback.filter(|_| !self.spa);
         self.php_locations(fallback)
             .iter()
@@ -216,10 +218,10 @@ http {{
         text
     }
 
-    /// Locations of what is hidden and of PHP, which come before all that know files only.
-    /// `fallback` takes what is no file.
+    /// The locations of hidden names and of PHP, which precede the locations of plain files.
+    /// `fallback` handles paths without a file.
     fn php_locations(&self, fallback: Option<&str>) -> Vec<String> {
-        // Its answers say themselves what is to become of them.
+        // Responses of PHP set their own caching headers.
         let headers = if self.cors {
             self.cors_headers()
         } else {
@@ -232,7 +234,7 @@ http {{
         );
         let mut lines = Vec::new();
         if !self.hidden {
-            // RFC 8615 has a name for what is not meant to be hidden.
+            // RFC 8615 defines the name of a folder that is not meant to be hidden.
             lines.push("location ^~ /.well-known/ {".to_owned());
             lines.push("    location ~ [^/]/\\. { return 404; }".to_owned());
             lines.extend(php.lines().map(|line| format!("    {line}")));
@@ -254,13 +256,13 @@ http {{
         self.access_log.formats(false) + &destinations.collect::<String>()
     }
 
-    /// Every header of a scope: a location with one of its own has no other.
+    /// All headers of a scope: a location with a header of its own inherits none.
     fn headers(&self, caching: &str) -> Vec<String> {
         let mut headers = vec![
             format!("add_header Cache-Control \"{caching}\";"),
-            // A file is what its type says, and no script because it looks like one.
+            // Browsers must not run a file as a script against its media type.
             "add_header X-Content-Type-Options nosniff always;".to_owned(),
-            // Other sites learn where a visitor comes from, and not from which page.
+            // Other sites see the origin that a visitor comes from, but not the page.
             "add_header Referrer-Policy strict-origin-when-cross-origin always;".to_owned(),
         ];
         if self.cors {
@@ -269,7 +271,7 @@ http {{
         headers
     }
 
-    /// The headers that let pages of other origins read the site.
+    /// The headers that allow pages of other origins to read the site.
     fn cors_headers(&self) -> Vec<String> {
         let methods = if self.php.runs() {
             "GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS"
@@ -292,7 +294,7 @@ http {{
 }
 
 impl AccessLog {
-    /// Classes of status on a terminal: name, which status is of it, colour.
+    /// Classes of status codes on a terminal: name, pattern, colour.
     const CLASSES: [(&str, &str, u8); 4] = [
         ("done", "~^2 1; default 0;", 32),
         ("moved", "~^3 1; default 0;", 36),
@@ -300,8 +302,8 @@ impl AccessLog {
         ("failed", "~^[234] 0; default 1;", 31),
     ];
 
-    /// What the lines are like: lines of the `http` block. `cached` tells what a cache has had of
-    /// each, too.
+    /// The log formats, as lines of the `http` block. With `cached`, each line also has the cache
+    /// status.
     pub(crate) fn formats(self, cached: bool) -> String {
         match self {
             AccessLog::Json => json_format(cached),
@@ -309,7 +311,7 @@ impl AccessLog {
         }
     }
 
-    /// Every `access_log` of a scope: one with a line of its own has no other.
+    /// All `access_log` lines of a scope: a scope with a line of its own inherits none.
     pub(crate) fn destinations(self, output: &str) -> Vec<String> {
         let output = quoted(output);
         match self {
@@ -352,8 +354,8 @@ fn json_format(cached: bool) -> String {
     )
 }
 
-/// A format for each class of status: colours are text of the format, because values of variables
-/// are made harmless.
+/// A format per class of status codes. The colours are part of the format's text, because control
+/// characters in values of variables are escaped.
 fn terminal_formats(colours: bool, cached: bool) -> String {
     let mut text =
         String::from("    map $time_iso8601 $clock { default -; ~T(?<of_day>[0-9:]+) $of_day; }\n");
@@ -405,7 +407,7 @@ mod tests {
         }
     }
 
-    /// The errors that reading a text finds.
+    /// The errors found when a text is parsed.
     fn errors(text: &str) -> Vec<String> {
         let path = Path::new("/serve.conf");
         let texts = Texts([(path.to_owned(), text.as_bytes().to_vec())].into());

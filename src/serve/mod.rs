@@ -1,12 +1,11 @@
 //! `tidegate serve DIR`: a site without any configuration.
 //!
-//! Nothing is served by other code than everywhere else: the arguments become the text of a
-//! configuration ([`configuration`]), which takes the way of every configuration. Here are the
-//! arguments, the addresses and what is printed.
+//! The arguments are turned into the text of a configuration ([`configuration`]), which is compiled
+//! like any other; serving has no code of its own. This file has the arguments and the messages.
 //!
-//! Deliberately not here: several sites, reload. Who wants those writes a configuration;
-//! `--print-configuration` is the one to begin with. `--proxy` is the business of
-//! [`accelerate`](crate::accelerate), which passes requests on with a cache between.
+//! Deliberately not here: several sites, reload. For those, write a configuration, starting from
+//! the output of `--print-configuration`. `--proxy` belongs to [`accelerate`](crate::accelerate),
+//! which puts a cache before a server.
 
 pub(crate) mod addresses;
 pub(crate) mod configuration;
@@ -102,20 +101,20 @@ pub(crate) fn run(arguments: Arguments) -> ExitCode {
     }
 }
 
-/// All that is known before anything is served.
+/// Everything needed to start the server.
 pub(crate) struct Prepared {
     pub(crate) options: Options,
     pub(crate) text: String,
-    /// Files of the configuration that are on no disk.
+    /// Files of the configuration that exist in memory only.
     pub(crate) texts: BTreeMap<PathBuf, Vec<u8>>,
     pub(crate) announcement: String,
-    /// Ended when it is dropped, at the end.
+    /// Stopped when dropped.
     pub(crate) pool: Option<php::Pool>,
-    /// Removed when it is dropped, at the end.
+    /// Removed when dropped.
     pub(crate) folder: PrivateFolder,
 }
 
-/// Works out everything; nothing is left to do where the configuration was only to be printed.
+/// Prepares the server; `None` if the configuration was only to be printed.
 fn prepare(arguments: Arguments) -> Result<Option<Prepared>, String> {
     let directory = folder(&arguments.directory)?;
     if arguments.spa && !directory.join("index.html").is_file() {
@@ -140,12 +139,13 @@ fn prepare(arguments: Arguments) -> Result<Option<Prepared>, String> {
     let user = worker_user(arguments.place.user.clone())?;
     let credentials = arguments.password.as_deref();
     let credentials = credentials.map(password::credentials).transpose()?;
-    // Which may take seconds: before there is anything that a signal would leave behind.
+    // This may take seconds, so it precedes everything that an interrupting signal would leave
+    // behind.
     let wanted = arguments.php.as_deref();
     let php = wanted.map(|wanted| php::find(wanted, &directory, user.as_ref()));
     let php = php.transpose()?;
     let folder = match arguments.php {
-        // Uploads go through it.
+        // Uploads are stored there.
         Some(_) => PrivateFolder::roomy("serve"),
         None => PrivateFolder::temporary("serve"),
     };
@@ -177,7 +177,8 @@ fn prepare(arguments: Arguments) -> Result<Option<Prepared>, String> {
         root: if arguments.place.print_configuration {
             quoted(&text(&directory)?)
         } else {
-            // Relative to the prefix, so that a name with `$` in it is no variable.
+            // Relative to the prefix, so that a `$` in the folder's name is not taken for a
+            // variable.
             ".".to_owned()
         },
         folder: if arguments.place.print_configuration {
@@ -227,7 +228,7 @@ fn prepare(arguments: Arguments) -> Result<Option<Prepared>, String> {
     }))
 }
 
-/// Options of a server that this process is, and whose errors people read.
+/// Options of a server that runs in the foreground, with errors on the terminal.
 pub(crate) fn in_foreground() -> Options {
     Options {
         conf_path: PathBuf::new(),
@@ -256,12 +257,12 @@ impl Prepared {
             texts: Texts(texts),
             hosts: None,
             last_reading: conf::LastReading::new(),
-            // On standard error: where the output is piped, it holds lines of the log alone.
+            // On standard error, so that standard output, which may be piped, has log lines only.
             serving: Some(Box::new(move || {
                 let _ = std::io::stderr().write_all(announcement.as_bytes());
             })),
         };
-        // It lives as long as the process, which is what a leak is.
+        // Leaked deliberately, because the value lives as long as the process.
         process::run(options, Box::leak(Box::new(tidegate)))
     }
 }
@@ -276,7 +277,7 @@ pub(crate) fn folder(path: &Path) -> Result<PathBuf, String> {
     }
 }
 
-/// Lines for people on a terminal, JSON for programs.
+/// Text for a terminal, JSON for programs.
 pub(crate) fn access_log() -> AccessLog {
     if !std::io::stdout().is_terminal() {
         return AccessLog::Json;
@@ -286,16 +287,16 @@ pub(crate) fn access_log() -> AccessLog {
     AccessLog::Terminal { colours: !plain }
 }
 
-/// Where lines go. Standard output cannot be opened where it is closed or a socket, as under
-/// systemd; then it is standard error, which needs no opening.
+/// The destination of log lines. Standard output cannot be reopened if it is closed or a socket, as
+/// under systemd; then standard error is used, which need not be opened.
 pub(crate) fn output() -> &'static str {
     const STDOUT: &str = "/dev/stdout";
     let opened = std::fs::OpenOptions::new().append(true).open(STDOUT);
     opened.map_or("", |_| STDOUT)
 }
 
-/// What becomes of PHP. A pool that is not started has no address yet; a configuration that is
-/// printed names Debian's.
+/// How PHP is handled. A pool that has not been started has no address yet; a printed configuration
+/// uses Debian's address instead.
 fn treatment(arguments: &Arguments, php: Option<&Php>, folder: &Path) -> Treatment {
     const USUAL: &str = "unix:/run/php/php-fpm.sock";
     match php {
@@ -312,7 +313,7 @@ fn treatment(arguments: &Arguments, php: Option<&Php>, folder: &Path) -> Treatme
     }
 }
 
-/// What to say of PHP: who runs it, or that nothing does.
+/// The message about PHP: what runs it, or that nothing does.
 fn about_php(arguments: &Arguments, directory: &Path, php: Option<Php>) -> String {
     let script = || php::first_script(directory).filter(|_| !arguments.php_source);
     match php {

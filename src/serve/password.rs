@@ -1,9 +1,9 @@
-//! `--password`: a name and a password, in a file that `auth_basic_user_file` reads.
+//! `--password`: a name and a password, stored in a file for `auth_basic_user_file`.
 //!
-//! Every user of a machine can see the arguments of every process. So a password among them is
-//! moved to the environment, which only its owner can see, by starting this program again in the
-//! place of itself. In the file it is written as a digest, since a colon would end it there; that
-//! needs no costly hash, because the file is as private as the process, and gone with it.
+//! Every user of a machine can see the arguments of every process. So this program executes itself
+//! again with the password in the environment, which only the process's owner can see. In the file
+//! the password is stored as a digest, since a colon would end it there. No slow hash is needed,
+//! because the file is as private as the process and removed with it.
 
 use std::ffi::OsString;
 use std::fs::OpenOptions;
@@ -19,14 +19,14 @@ use sha1::{Digest, Sha1};
 /// The environment variable that holds a password.
 const VARIABLE: &str = "TIDEGATE_PASSWORD";
 
-/// Who may come in.
+/// A user's name and password.
 pub(super) struct UserPassword {
     user: String,
     password: String,
 }
 
-/// What `--password` says. Does not return where that was the password itself: then the program
-/// starts again and finds it in the environment.
+/// Parses the argument of `--password`. If the argument contains the password itself, this function
+/// does not return: the program is executed again and finds the password in the environment.
 pub(super) fn credentials(argument: &str) -> Result<UserPassword, String> {
     if let Some((user, password)) = argument.split_once(':') {
         return Err(start_again(argument, user, password));
@@ -39,7 +39,7 @@ pub(super) fn credentials(argument: &str) -> Result<UserPassword, String> {
         return Err("--password wants a name and a password".to_owned());
     }
     if user.starts_with('#') {
-        // It would begin a comment in the file.
+        // A `#` would start a comment in the file.
         return Err("--password takes no name that begins with #".to_owned());
     }
     if [&user, &password]
@@ -51,8 +51,8 @@ pub(super) fn credentials(argument: &str) -> Result<UserPassword, String> {
     Ok(UserPassword { user, password })
 }
 
-/// A link in a folder of our own to a file of names and passwords: the directive would take `$` in
-/// its own name for a variable. Its path.
+/// Creates a link in the private folder to a file of names and passwords, since the directive would
+/// take a `$` in the file's name for a variable. Returns the path of the link.
 pub(super) fn link(file: &Path, folder: &Path) -> Result<PathBuf, String> {
     let path = folder.join("users");
     std::os::unix::fs::symlink(file, &path).map_err(|error| {
@@ -61,8 +61,8 @@ pub(super) fn link(file: &Path, folder: &Path) -> Result<PathBuf, String> {
     Ok(path)
 }
 
-/// Starts this program in the place of itself, with the password in the environment. Returns why
-/// that failed.
+/// Executes this program again with the password in the environment. Returns the error if that
+/// fails.
 fn start_again(argument: &str, user: &str, password: &str) -> String {
     let program = match std::env::current_exe() {
         Ok(program) => program,
@@ -79,7 +79,7 @@ fn start_again(argument: &str, user: &str, password: &str) -> String {
     process::log::failure("this program could not be started again", &error)
 }
 
-/// An argument in which the password, if it is there, has been left out.
+/// An argument with the password removed, if it contains the password.
 fn without_password(argument: OsString, secret: &str, user: &str) -> OsString {
     match argument.to_str() {
         Some(text) if text == secret => user.into(),
@@ -99,8 +99,8 @@ impl UserPassword {
         line
     }
 
-    /// Writes the file, into a folder of our own, for a reader of this number (else for
-    /// ourselves). Its path.
+    /// Writes the file into the private folder, readable for the user with this id, or else for the
+    /// user of this process. Returns its path.
     pub(super) fn write(&self, folder: &Path, reader: Option<u32>) -> Result<PathBuf, String> {
         let path = folder.join("users");
         let written = OpenOptions::new()

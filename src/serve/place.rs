@@ -1,5 +1,5 @@
-//! Where a server that a subcommand starts is reached, how its connections are secured, and as whom
-//! it serves: the options that `serve` and `accelerate` have in common.
+//! The options that `serve` and `accelerate` share: where the server listens, how its connections
+//! are secured, and as which user it runs.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -49,7 +49,7 @@ pub(crate) struct Place {
 }
 
 impl Place {
-    /// Where to listen, and where only to lead from plain HTTP to TLS.
+    /// The addresses to serve at, and the addresses that only redirect from plain HTTP to TLS.
     pub(crate) fn listen(&self) -> (Vec<String>, Vec<String>) {
         let ports = |port: u16| vec![format!("0.0.0.0:{port}"), format!("[::]:{port}")];
         let is_asked_for = !self.listen.is_empty() || self.port.is_some();
@@ -62,7 +62,7 @@ impl Place {
         }
     }
 
-    /// How the site is secured, if it is; files that this needs are added to the texts.
+    /// How the site is secured, if at all; the files needed for it are added to the texts.
     pub(crate) fn secure(
         &self,
         addresses: &[SocketAddr],
@@ -96,8 +96,8 @@ impl Place {
         Ok(Some(files))
     }
 
-    /// What to say where every interface is open, which `:8080` does not look like. A site with a
-    /// name of its own is meant to be.
+    /// A warning if the server listens on every interface, which is not obvious from `:8080`. A
+    /// site with a domain is meant to be public.
     pub(crate) fn open_to_all(&self, addresses: &[SocketAddr], what: &str) -> String {
         let open = addresses
             .iter()
@@ -112,7 +112,7 @@ impl Place {
     }
 }
 
-/// Under which URLs people reach the site.
+/// The URLs at which the site is reached.
 pub(crate) fn urls(addresses: &[SocketAddr], secure: Option<&Secure>) -> Vec<String> {
     match secure {
         Some(Secure::Domains { names, .. }) => {
@@ -132,14 +132,14 @@ pub(crate) fn urls(addresses: &[SocketAddr], secure: Option<&Secure>) -> Vec<Str
     }
 }
 
-/// Whom the worker process becomes.
+/// The user that the worker process runs as.
 pub(crate) struct User {
     /// The arguments of `user`.
     pub(crate) line: String,
     pub(crate) identity: Identity,
 }
 
-/// Whom to serve as; nobody else where this process is not root.
+/// The user to serve as; `None` if this process is not root.
 pub(crate) fn worker_user(wanted: Option<String>) -> Result<Option<User>, String> {
     if !identity::is_superuser() {
         return match wanted {
@@ -174,7 +174,7 @@ pub(crate) fn worker_user(wanted: Option<String>) -> Result<Option<User>, String
 }
 
 impl User {
-    /// What to say where the user may not enter the folder: every answer would be 403.
+    /// A warning if the user may not enter the folder: every response would be 403.
     pub(super) fn warning(&self, directory: &Path) -> Option<String> {
         let closed = directory
             .ancestors()
@@ -192,7 +192,7 @@ impl User {
         self.may(folder, EXECUTE)
     }
 
-    /// Whether the user may connect to a socket, as far as modes say.
+    /// Whether the user may connect to a socket, judged by file modes.
     pub(crate) fn may_connect(&self, socket: &Path) -> bool {
         const WRITE: u32 = 0o222;
         let real = socket.canonicalize();
@@ -200,7 +200,7 @@ impl User {
         self.may(socket, WRITE) && folders.all(|folder| self.may_enter(folder))
     }
 
-    /// Whether the mode of a file has one of the bits for the user.
+    /// Whether the mode of a file grants the user any of the bits.
     fn may(&self, path: &Path, bits: u32) -> bool {
         let Ok(metadata) = path.metadata() else {
             return true;
@@ -234,7 +234,7 @@ impl User {
         self.identity.user == 0
     }
 
-    /// Lines of a pool of php-fpm: whom it runs as, and whose its socket is.
+    /// Lines of a php-fpm pool: the user of the pool and the owner of its socket.
     pub(crate) fn pool_lines(&self) -> String {
         let Identity {
             name, user, group, ..

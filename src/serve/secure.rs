@@ -1,7 +1,7 @@
-//! How `serve` speaks TLS: with a certificate that this machine signs for itself
-//! (`--tls internal`), or with one that every browser trusts (`--domain`).
+//! TLS for `serve`: with a certificate signed by an authority of this machine (`--tls internal`),
+//! or by one that every browser trusts (`--domain`).
 //!
-//! Both amount to directives and files of a configuration like any other.
+//! Both are expressed as directives and files of an ordinary configuration.
 
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt;
@@ -12,10 +12,10 @@ use acme::{Authority, Identifier, StateFolder};
 use super::addresses;
 use super::words::{quoted, text};
 
-/// The directory of Let's Encrypt.
+/// The ACME directory of Let's Encrypt.
 const LETS_ENCRYPT: &str = "https://acme-v02.api.letsencrypt.org/directory";
 
-/// What `--tls` may be.
+/// The values of `--tls`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Tls {
     /// An authority of this machine signs a certificate for localhost and the addresses.
@@ -25,28 +25,28 @@ pub(crate) enum Tls {
 /// How connections are secured.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Secure {
-    /// By a certificate and its key, in these files.
+    /// With a certificate and its key in these files.
     Files { certificate: String, key: String },
-    /// By certificates for these names that come by themselves.
+    /// With certificates for these names, obtained automatically.
     Domains {
         names: Vec<String>,
         directory: String,
-        /// Authorities that the server of ACME is trusted by.
+        /// Authorities that the ACME server's certificate is verified with.
         authorities: Option<String>,
         state: String,
     },
 }
 
-/// A certificate for this machine.
+/// A locally signed certificate for this machine.
 pub(crate) struct Internal {
     pub(crate) certificate: String,
     pub(crate) key: String,
-    /// What to say about whom to trust.
+    /// Instructions for trusting the authority.
     pub(crate) note: String,
 }
 
 impl Secure {
-    /// Certificates for domains; each must be a name.
+    /// Certificates for domains; each must be a valid name.
     pub(crate) fn domains(
         names: &[String],
         directory: Option<String>,
@@ -105,7 +105,8 @@ impl Secure {
     }
 }
 
-/// A certificate for localhost and these addresses, signed by the authority of the state folder.
+/// Creates a certificate for localhost and these addresses, signed by the authority in the state
+/// folder.
 pub(crate) fn internal(
     state: &Path,
     listening: &[std::net::SocketAddr],
@@ -137,7 +138,8 @@ pub(crate) fn internal(
         .sign(&identifiers)
         .map_err(|error| failed(&error))?;
     let path = state.join(acme::AUTHORITY_CERTIFICATE);
-    // It is no secret, and who runs this by sudo is to hand it to a browser without.
+    // The certificate is no secret, and a user who runs this with sudo must be able to import it
+    // into a browser without root's permissions.
     std::fs::set_permissions(&path, Permissions::from_mode(0o644))
         .map_err(|error| failed(&error))?;
     let verb = if authority.is_new { "made" } else { "found" };
@@ -154,9 +156,9 @@ pub(crate) fn internal(
     })
 }
 
-/// How people get programs to trust the authority whose certificate is in this file.
+/// Instructions for making programs trust the authority whose certificate is in this file.
 fn trust_note(verb: &str, file: &str, url: &str) -> String {
-    /// Where systems keep more authorities, and what takes them in from there.
+    /// Where systems keep additional authorities, and the command that imports them.
     const STORES: [(&str, &str); 2] = [
         (
             "/usr/local/share/ca-certificates",
@@ -182,7 +184,7 @@ fn trust_note(verb: &str, file: &str, url: &str) -> String {
     )
 }
 
-/// A path as a shell takes it.
+/// A path quoted for a shell.
 fn shell_word(path: &str) -> String {
     let plain = |letter: char| letter.is_ascii_alphanumeric() || "/._-+:@%".contains(letter);
     if path.chars().all(plain) {
@@ -192,8 +194,8 @@ fn shell_word(path: &str) -> String {
     }
 }
 
-/// Where authorities, accounts and certificates are kept: `--state`, else where systems keep such
-/// things.
+/// The folder of authorities, accounts and certificates: `--state`, or the system's default
+/// location.
 pub(crate) fn state_folder(wanted: Option<PathBuf>) -> Result<PathBuf, String> {
     let folder = wanted.or_else(|| {
         if process::identity::is_superuser() {

@@ -1,16 +1,16 @@
-//! Media types by extension, as the IANA registers them (RFC 9239 for JavaScript), and which of
-//! them are text and worth compressing.
+//! Media types by extension, as registered by IANA (RFC 9239 for JavaScript), and which of them are
+//! text or worth compressing.
 
 use std::fmt::Write;
 
-/// What is known of a type beside its extensions.
+/// The properties of a type.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
-    /// Text in UTF-8, as people write it; `charset=utf-8` says so.
+    /// Text in UTF-8, sent with `charset=utf-8`.
     Text,
-    /// Text whose own rules say how it is encoded, or a format that compresses well.
+    /// Text whose format specifies its encoding, or a binary format that compresses well.
     Compressible,
-    /// Compressed already, or not known to be worth it.
+    /// Already compressed, or not known to compress well.
     Opaque,
 }
 
@@ -129,12 +129,12 @@ pub(super) fn block() -> String {
     text
 }
 
-/// The arguments of `charset_types`. `text/html` is always meant.
+/// The arguments of `charset_types`. `text/html` is always included.
 pub(super) fn with_charset() -> String {
     names(|kind| kind == Text)
 }
 
-/// The arguments of `gzip_types` and its kin. `text/html` is always meant.
+/// The arguments of `gzip_types` and similar directives. `text/html` is always included.
 pub(super) fn worth_compressing() -> String {
     names(|kind| kind != Opaque)
 }
@@ -162,7 +162,7 @@ mod tests {
         }
     }
 
-    /// What the package brings as `mime.types`.
+    /// The `mime.types` of the package.
     #[test]
     fn a_package_has_the_same_types() {
         let packaged = include_str!("../../packaging/mime.types");

@@ -1,4 +1,4 @@
-//! Words of configurations that are written here.
+//! Helpers for writing words of generated configurations.
 
 use std::path::{Path, PathBuf};
 
@@ -8,14 +8,14 @@ pub(crate) fn quoted(text: &str) -> String {
     format!("\"{escaped}\"")
 }
 
-/// A path that exists, absolute.
+/// The absolute path of an existing file.
 pub(crate) fn readable(path: &Path) -> Result<PathBuf, String> {
     path.canonicalize().map_err(|error| {
         process::log::failure(&format!("\"{}\" cannot be used", path.display()), &error)
     })
 }
 
-/// A path as it may stand in a configuration of ours.
+/// A path as text for a generated configuration.
 pub(crate) fn text(path: &Path) -> Result<String, String> {
     let text = path.to_str().map(str::to_owned);
     text.ok_or_else(|| format!("{} is not UTF-8", path.display()))

@@ -1,9 +1,8 @@
-//! What holds a configuration back on a machine, and what would help: a table of rules.
+//! A table of rules about settings of the machine that limit a configuration, and their remedies.
 //!
-//! Each rule looks at one thing and says what it has found, how much that may matter, and what
-//! changes it. What a rule rests on stands beside it: its source, and whether the difference has
-//! been measured with Tidegate, or measures as nothing. What published lists say beside that is
-//! judged in `lists`.
+//! Each rule examines one thing and returns its finding, the importance of the finding, and the
+//! changes that help. Each rule states its source, and whether the difference has been measured
+//! with Tidegate or measured as nothing. Other settings of published lists are judged in `lists`.
 
 use super::machine::Machine;
 use super::setup::Setup;
@@ -14,16 +13,16 @@ mod processors;
 mod queues;
 mod sockets;
 
-/// How much it matters, the most first.
+/// Importance, highest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Weight {
-    /// A counter says that it costs connections, packets or time since the machine has started.
+    /// A counter shows that connections, packets or time have been lost since the machine started.
     Loses,
-    /// The configuration asks for more than the machine gives.
+    /// The configuration requires more than the machine allows.
     Limits,
-    /// It helps some loads.
+    /// Helps some workloads.
     MayHelp,
-    /// It is advised often, and measures as nothing.
+    /// Often advised, but measured as having no effect.
     Nothing,
 }
 
@@ -35,12 +34,12 @@ impl Weight {
         Weight::Nothing,
     ];
 
-    /// Whether `--apply` does it without its name.
+    /// Whether `--apply` includes advice of this importance by default.
     pub(super) fn is_applied_unnamed(self) -> bool {
         matches!(self, Weight::Loses | Weight::Limits)
     }
 
-    /// The word in JSON.
+    /// The name in JSON.
     pub(super) fn word(self) -> &'static str {
         match self {
             Weight::Loses => "loses",
@@ -50,7 +49,7 @@ impl Weight {
         }
     }
 
-    /// The line above its advice.
+    /// The heading above this advice.
     pub(super) fn title(self) -> &'static str {
         match self {
             Weight::Loses => "Loses connections, packets or time",
@@ -61,18 +60,18 @@ impl Weight {
     }
 }
 
-/// One thing to look at.
+/// One rule.
 pub(super) struct Rule {
-    /// Its name, which stays.
+    /// The rule's name, which must not change.
     pub(super) id: &'static str,
-    /// What it rests on.
+    /// The source of the rule.
     pub(super) source: &'static str,
     /// What has been measured with Tidegate.
     pub(super) measured: &'static str,
     look: fn(&Machine, &Setup) -> Option<RuleFinding>,
 }
 
-/// What a rule has found.
+/// The finding of a rule.
 struct RuleFinding {
     weight: Weight,
     finding: String,
@@ -84,28 +83,28 @@ struct RuleFinding {
 pub(super) enum AdvisedChange {
     /// A setting of the kernel.
     Setting { name: &'static str, value: String },
-    /// A line of the unit that systemd starts the server by.
+    /// A line of the server's systemd unit.
     Unit { name: &'static str, value: String },
-    /// A line of the configuration; by hand.
+    /// A line of the configuration; applied by hand.
     Configuration(String),
-    /// A command that does not outlive a restart of the machine; by hand.
+    /// A command whose effect is lost at a reboot; applied by hand.
     Command(String),
 }
 
-/// A piece of advice.
+/// A finding with its rule.
 pub(super) struct Advice {
     pub(super) rule: &'static Rule,
     pub(super) weight: Weight,
     pub(super) finding: String,
-    /// Why that matters, and by how much it may.
+    /// Why the finding matters, and how much.
     pub(super) reason: String,
     pub(super) changes: Vec<AdvisedChange>,
 }
 
-/// Not measured with Tidegate, and said so.
+/// The text for rules that have not been measured with Tidegate.
 const NOT_MEASURED: &str = "not measured: it takes a network, a load or a machine that is not here";
 
-/// All rules; of equal weight, the first written come first.
+/// All rules; those of equal importance are listed in this order.
 static RULES: &[&[Rule]] = &[
     queues::RULES,
     descriptors::RULES,
@@ -114,7 +113,7 @@ static RULES: &[&[Rule]] = &[
     sockets::RULES,
 ];
 
-/// What all rules have found, what matters most first.
+/// The findings of all rules, the most important first.
 pub(super) fn advise(machine: &Machine, setup: &Setup) -> Vec<Advice> {
     let rules = RULES.iter().copied().flatten();
     let mut all: Vec<Advice> = rules
@@ -133,7 +132,7 @@ pub(super) fn advise(machine: &Machine, setup: &Setup) -> Vec<Advice> {
     all
 }
 
-/// What is to be applied: the advice that is named, or without a name all that is known to matter.
+/// The advice to apply: the named advice, or without names all advice of sufficient importance.
 pub(super) fn chosen(advice: Vec<Advice>, named: &[String]) -> Result<Vec<Advice>, String> {
     if named.is_empty() {
         let matters = |one: &Advice| one.weight.is_applied_unnamed();
@@ -156,13 +155,13 @@ pub(super) fn chosen(advice: Vec<Advice>, named: &[String]) -> Result<Vec<Advice
     Ok(advice.into_iter().filter(is_named).collect())
 }
 
-/// A setting of the kernel that is to be changed.
+/// A change of a kernel setting.
 fn setting(name: &'static str, value: impl ToString) -> AdvisedChange {
     let value = value.to_string();
     AdvisedChange::Setting { name, value }
 }
 
-/// How often, in words.
+/// A number of times, in words.
 fn times(count: u64) -> String {
     match count {
         0 => "never".to_owned(),

@@ -1,9 +1,9 @@
-//! What is changed on the machine, and taken back: settings of the kernel and a systemd unit.
+//! Applying and undoing changes of the machine: kernel settings and a systemd unit.
 //!
-//! Both are kept in files of their own, so that what others have written stays as it is. The file
-//! of settings remembers what each was before, which is all that is needed to take it back, also
-//! after the machine has started anew. Nothing is written before all of it is known to be writable;
-//! what fails then is undone. By hand remain: lines of the configuration, and commands.
+//! Both are written to separate files, so that existing files stay unchanged. The file of settings
+//! records the previous value of each setting, which suffices to restore it, even after a reboot.
+//! Nothing is written until every file is known to be writable; a later failure is rolled back.
+//! Lines of the configuration and commands must be applied by hand.
 
 use std::fmt::Write as _;
 use std::fs::{self, OpenOptions};
@@ -13,24 +13,25 @@ use std::path::{Path, PathBuf};
 use super::advice::{Advice, AdvisedChange};
 use super::machine::{Machine, normal, setting_path};
 
-/// Where the settings are kept.
+/// The file of settings.
 const SETTINGS_FILE: &str = "etc/sysctl.d/90-tidegate-tune.conf";
-/// Units are changed by a file of this name in their folder.
+/// Name of the drop-in file in a unit's folder.
 const UNIT_FILE: &str = "90-tidegate-tune.conf";
 const UNITS: &str = "etc/systemd/system";
-/// Where settings of others are kept; of the same name in two of them, the first counts.
+/// Folders with other settings files. Of files with the same name, the one in the first folder
+/// counts.
 const OTHERS: &[&str] = &[
     "etc/sysctl.d",
     "run/sysctl.d",
     "usr/local/lib/sysctl.d",
     "usr/lib/sysctl.d",
 ];
-/// The unit where no server runs.
+/// The unit to change if no server is running.
 const UNIT_DEFAULT: &str = "tidegate.service";
 const HEAD: &str =
     "# Written by \"tidegate tune --apply\"; \"tidegate tune --undo\" takes it back.\n";
 
-/// A setting that has been changed.
+/// A changed setting.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct ChangedSetting {
     name: String,
@@ -38,10 +39,10 @@ struct ChangedSetting {
     value: String,
 }
 
-/// Lines about what has been done.
+/// Lines that report the changes.
 pub(super) type ChangeLines = Vec<String>;
 
-/// What could be applied of some advice: the last of each setting counts.
+/// The applicable part of some advice; of several changes to a setting, the most important one counts.
 pub(super) struct Plan {
     settings: Vec<(String, String)>,
     unit: Vec<(String, String)>,
@@ -72,13 +73,13 @@ impl Plan {
 }
 
 fn add(all: &mut Vec<(String, String)>, name: &str, value: &str) {
-    // What is advised first matters most.
+    // The advice listed first is the most important.
     if all.iter().all(|(known, _)| known != name) {
         all.push((name.to_owned(), value.to_owned()));
     }
 }
 
-/// Applies a plan. The error says what keeps it from being applied; then nothing has changed.
+/// Applies a plan. The error says why the plan cannot be applied; nothing has changed then.
 pub(super) fn apply(plan: &Plan, machine: &Machine) -> Result<ChangeLines, String> {
     if plan.is_empty() {
         return Ok(vec!["Nothing to apply.".to_owned()]);
@@ -95,7 +96,7 @@ pub(super) fn apply(plan: &Plan, machine: &Machine) -> Result<ChangeLines, Strin
         file_after.keep(name, &is, value);
     }
     let unit_file = unit_file(&plan.unit_name);
-    // Folders that are made here are taken away again if something fails.
+    // Folders created here are removed again if something fails.
     let mut made = Made::default();
     let written = write_all(plan, root, &file, &file_after, &unit_file, &mut made);
     if let Err((path, error)) = written {
@@ -113,7 +114,7 @@ pub(super) fn apply(plan: &Plan, machine: &Machine) -> Result<ChangeLines, Strin
     Ok(report(plan, machine, &unit_file))
 }
 
-/// Writes everything; the error names what could not be written.
+/// Writes all files; the error names the file that could not be written.
 fn write_all(
     plan: &Plan,
     root: &Path,
@@ -183,8 +184,8 @@ fn report(plan: &Plan, machine: &Machine, unit_file: &Path) -> ChangeLines {
     done
 }
 
-/// Takes back what has been applied. Settings that an administrator has changed since stay as they
-/// are.
+/// Undoes the applied changes. Settings that an administrator has changed since then are left as
+/// they are.
 pub(super) fn undo(machine: &Machine) -> Result<ChangeLines, String> {
     let root = &machine.root;
     let mut done = ChangeLines::new();
@@ -232,7 +233,7 @@ pub(super) fn undo(machine: &Machine) -> Result<ChangeLines, String> {
         let path = unit_file(&unit);
         let removed = remove(&root.join(&path));
         removed.map_err(|error| refused(&path, &error, machine))?;
-        // It is another's if something is left in it.
+        // Another program uses the folder if it is not empty.
         let _ = root.join(&path).parent().map(fs::remove_dir);
         done.push(format!("{} is removed.", below(root, &path)));
         if machine.has_systemd {
@@ -265,7 +266,7 @@ fn take_back(root: &Path, one: &ChangedSetting) -> io::Result<String> {
     Ok(format!("{name} = {shown}, as before"))
 }
 
-/// What has been made so far, to be taken away if the rest fails.
+/// The files and folders created so far, to be removed if a later step fails.
 #[derive(Default)]
 struct Made {
     files: Vec<(PathBuf, Option<String>)>,
@@ -289,7 +290,7 @@ impl Made {
         Ok(())
     }
 
-    /// As far as that goes: the first error is what is told.
+    /// Removes as much as possible and returns the first error.
     fn take_back(self) {
         for (root, name, was) in self.settings {
             let _ = set(&root, &name, &was);
@@ -320,7 +321,7 @@ impl Text {
         }
     }
 
-    /// What each setting was and is, of those that have both lines, one behind the other.
+    /// The previous and the new value of each setting for which both lines are present in sequence.
     fn kept(&self) -> Vec<ChangedSetting> {
         let pairs = self.lines.windows(2);
         pairs
@@ -333,7 +334,7 @@ impl Text {
 
     fn keep(&mut self, name: &str, is: &str, value: &str) {
         let known = self.kept().into_iter().find(|kept| kept.name == name);
-        // Where it was changed since by hand, that is what it goes back to.
+        // If the setting was changed by hand since then, that value is the one to restore.
         let was = match known {
             Some(kept) if kept.value == is => kept.was,
             _ => is.to_owned(),
@@ -357,7 +358,7 @@ impl Text {
         self.lines = left;
     }
 
-    /// Whether nothing is left but the head.
+    /// Whether only the head is left.
     fn is_bare(&self) -> bool {
         let mut lines = self.lines.iter();
         lines.all(|line| line.trim().is_empty() || HEAD.trim_end() == line)
@@ -372,7 +373,7 @@ impl std::fmt::Display for Text {
     }
 }
 
-/// What two lines keep of a setting.
+/// Parses a changed setting from its two lines.
 fn kept(before: &str, line: &str) -> Option<ChangedSetting> {
     let (name, was) = before.strip_prefix("# ")?.split_once(" was ")?;
     let (same, value) = line.split_once(" = ")?;
@@ -398,14 +399,14 @@ fn may_write(root: &Path, name: &str) -> io::Result<()> {
     OpenOptions::new().write(true).open(path).map(drop)
 }
 
-/// Whether a file's folder lets files be made and removed.
+/// Whether files can be created and removed in the folder of a file.
 fn may_remove(file: &Path) -> io::Result<()> {
     let trial = file.with_extension("trial");
     fs::write(&trial, "")?;
     fs::remove_file(trial)
 }
 
-/// What a file holds; `None` if there is none.
+/// Reads a file; `None` if it does not exist.
 fn read(file: &Path) -> io::Result<Option<Text>> {
     match fs::read_to_string(file) {
         Ok(text) => Ok(Some(Text::of(&text))),
@@ -414,7 +415,7 @@ fn read(file: &Path) -> io::Result<Option<Text>> {
     }
 }
 
-/// Writes a file as a whole: it is the old one or the new one.
+/// Replaces a file atomically.
 fn replace(file: &Path, text: &str) -> io::Result<()> {
     let new = file.with_extension("new");
     fs::write(&new, text)?;
@@ -432,7 +433,7 @@ fn unit_file(unit: &str) -> PathBuf {
     Path::new(UNITS).join(format!("{unit}.d")).join(UNIT_FILE)
 }
 
-/// Units that have a file of ours.
+/// The units that have a drop-in file of Tidegate.
 fn units(root: &Path) -> Vec<String> {
     let entries = fs::read_dir(root.join(UNITS)).into_iter().flatten();
     let mut units: Vec<String> = entries
@@ -446,7 +447,7 @@ fn units(root: &Path) -> Vec<String> {
     units
 }
 
-/// The file of others that sets the same later.
+/// Another file that sets the same setting later, and thus overrides it.
 fn set_later(root: &Path, name: &str) -> Option<String> {
     let ours = Path::new(SETTINGS_FILE).file_name()?;
     let mut files: Vec<PathBuf> = vec!["etc/sysctl.conf".into()];
@@ -468,7 +469,7 @@ fn set_later(root: &Path, name: &str) -> Option<String> {
     Some(below(root, file))
 }
 
-/// A path as it is shown.
+/// A path as it is printed.
 fn below(root: &Path, path: impl AsRef<Path>) -> String {
     root.join(path).display().to_string()
 }

@@ -1,11 +1,11 @@
-//! What published lists advise for fast servers, judged for the Linux and the server of today.
+//! Settings that published lists advise for fast servers, judged for today's Linux and Tidegate.
 //!
-//! The lists are those of the measurements that are run again in docs/published-runs.md, and what
-//! guides repeat since.
+//! The lists are those of the measurements repeated in docs/published-runs.md, and advice that
+//! guides have repeated since.
 
 /// A setting that a list advises.
 pub(super) struct Listed {
-    /// The setting, as the list has it.
+    /// The setting as the list writes it.
     pub(super) setting: &'static str,
     pub(super) list: &'static str,
     pub(super) verdict: ListStatus,
@@ -13,16 +13,16 @@ pub(super) struct Listed {
     pub(super) source: &'static str,
 }
 
-/// What it is worth today.
+/// The verdict on a listed setting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ListStatus {
-    /// It still holds; `tune` advises it where it is missing.
+    /// Still valid; `tune` advises the setting if it is missing.
     Holds,
-    /// It helps under a condition that the reason names.
+    /// Helps under a condition that the reason names.
     Depends,
-    /// It does nothing (any more), or not what it is advised for.
+    /// Has no effect (any more), or not the advertised one.
     Folklore,
-    /// It makes things worse.
+    /// Does harm.
     Harmful,
 }
 
@@ -41,7 +41,7 @@ const MEMCACHED: &str = "memcached 1.3.2 over 10 Gbit/s, 2009";
 const ONLOAD: &str = "NGINX Plus over Onload";
 const GUIDES: &str = "guides for nginx";
 
-/// All of them, list by list.
+/// All listed settings, list by list.
 pub(super) static LISTS: &[Listed] = &[
     Listed {
         setting: "net.ipv4.tcp_timestamps = 0",

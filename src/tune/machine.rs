@@ -1,9 +1,9 @@
-//! What a machine says of itself in `/proc` and `/sys`, read once.
+//! The state of a machine according to `/proc` and `/sys`, read once.
 //!
-//! All paths are below a root, so that another machine's copy of those folders can be read as well.
-//! What is missing (in a container, with an older kernel) is absent here and asks for no advice.
-//! Nothing is judged here. Reference: proc(5), cgroups(7), `Documentation/admin-guide/sysctl` of
-//! Linux.
+//! All paths are relative to a root, so that a copy of another machine's folders can be read as
+//! well. A missing file (in a container, with an older kernel) leaves its value absent, and no
+//! advice follows from it. Nothing is judged here. Reference: proc(5), cgroups(7),
+//! `Documentation/admin-guide/sysctl` of Linux.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -45,42 +45,42 @@ const SETTINGS: &[&str] = &[
     "vm.nr_hugepages",
 ];
 
-/// A machine, or what a container shows of it.
+/// A machine, or the part of it that a container can see.
 #[derive(Debug, Default)]
 pub(super) struct Machine {
-    /// The folder that `/proc`, `/sys` and `/etc` are in.
+    /// The folder that contains `/proc`, `/sys` and `/etc`.
     pub(super) root: PathBuf,
     /// As in `Linux 6.12.1`.
     pub(super) kernel: String,
     settings: BTreeMap<&'static str, String>,
     counters: BTreeMap<String, u64>,
-    /// What `/proc/meminfo` holds, in its units.
+    /// The values of `/proc/meminfo`, in its units.
     memory: BTreeMap<String, u64>,
-    /// How often a packet was dropped because a processor's queue was full, and how often a
-    /// processor left packets behind because its time was up.
+    /// Packets dropped because a processor's queue was full, and how often a processor stopped
+    /// polling because its time slice was used up.
     pub(super) softnet: Softnet,
-    /// Processors that are online.
+    /// Online processors.
     pub(super) processors: usize,
     pub(super) clock_source: Option<String>,
     /// As in `powersave`, of the first processor.
     pub(super) governor: Option<String>,
     /// `always`, `madvise` or `never`.
     pub(super) huge_pages: Option<String>,
-    /// Interfaces with a device behind them.
+    /// Interfaces that belong to a device.
     pub(super) interfaces: Vec<Interface>,
-    /// Pages that TCP holds, and connections in TIME-WAIT.
+    /// Pages of memory held by TCP, and connections in TIME-WAIT.
     pub(super) sockets: Sockets,
-    /// The process whose limits these are.
+    /// The process whose limits are judged.
     pub(super) process: Process,
-    /// What the control groups of the process allow.
+    /// The limits of the process's control groups.
     pub(super) group: ControlGroup,
-    /// As in `docker`; none outside of a container.
+    /// For example `docker`; `None` outside a container.
     pub(super) container: Option<&'static str>,
     /// Whether systemd runs the machine.
     pub(super) has_systemd: bool,
 }
 
-/// `/proc/net/softnet_stat`, of all processors together.
+/// `/proc/net/softnet_stat`, summed over all processors.
 #[derive(Debug, Default)]
 pub(super) struct Softnet {
     pub(super) dropped: u64,
@@ -97,29 +97,29 @@ pub(super) struct Sockets {
 pub(super) struct Interface {
     pub(super) name: String,
     pub(super) queues: usize,
-    /// Whether packets of a queue are spread over processors by software (RPS).
+    /// Whether the packets of a queue are distributed over processors by software (RPS).
     pub(super) is_spread: bool,
-    /// Packets that were lost because the device's ring was full.
+    /// Packets lost because the device's ring was full.
     pub(super) missed: u64,
     /// Interrupts of its queues, by processor.
     pub(super) interrupts: Vec<u64>,
 }
 
-/// The process that serves, or this one where none does.
+/// The server's process, or this process if no server is running.
 #[derive(Debug, Default)]
 pub(super) struct Process {
-    /// None where it is this process itself.
+    /// `None` for this process itself.
     pub(super) pid: Option<u32>,
     /// The hard limit of open files.
     pub(super) open_files_max: Option<u64>,
-    /// Bytes that it may lock.
+    /// Limit of locked memory, in bytes.
     pub(super) locked_memory_max: Option<u64>,
-    /// The unit of systemd that it belongs to.
+    /// The systemd unit of the process.
     pub(super) unit: Option<String>,
 }
 
 impl Machine {
-    /// Reads the machine below a root; the process is the one that a pid file names, if it runs.
+    /// Reads the machine below a root. The process is the one in the pid file, if it is running.
     pub(super) fn read(root: &Path, pid_file: Option<&Path>) -> Machine {
         let files = MachineFiles { root };
         let pid = pid_file.and_then(|path| running(&files, path));
@@ -155,39 +155,39 @@ impl Machine {
         machine
     }
 
-    /// A setting as it is, its numbers parted by one blank.
+    /// The value of a setting; several numbers are separated by one blank each.
     pub(super) fn setting(&self, name: &str) -> Option<&str> {
         self.settings.get(name).map(String::as_str)
     }
 
-    /// A setting that is a number.
+    /// The value of a numeric setting.
     pub(super) fn number(&self, name: &str) -> Option<u64> {
         self.setting(name)?.parse().ok()
     }
 
-    /// One number of a setting that has several.
+    /// One of several numbers of a setting.
     pub(super) fn number_of(&self, name: &str, place: usize) -> Option<u64> {
         self.setting(name)?.split(' ').nth(place)?.parse().ok()
     }
 
-    /// How many ports connections to others may have, and the first and the last of them.
+    /// The number of ports for outgoing connections, the first port and the last port.
     pub(super) fn ports(&self) -> Option<(u64, u64, u64)> {
         let name = "net.ipv4.ip_local_port_range";
         let (first, last) = (self.number_of(name, 0)?, self.number_of(name, 1)?);
         Some((last.checked_sub(first)?.checked_add(1)?, first, last))
     }
 
-    /// A counter of the network, as in `TcpExt.ListenOverflows`: 0 where there is none.
+    /// A network counter, for example `TcpExt.ListenOverflows`; 0 if it does not exist.
     pub(super) fn counter(&self, name: &str) -> u64 {
         self.counters.get(name).copied().unwrap_or_default()
     }
 
-    /// A line of `/proc/meminfo`.
+    /// A value of `/proc/meminfo`.
     pub(super) fn memory(&self, name: &str) -> Option<u64> {
         self.memory.get(name).copied()
     }
 
-    /// The release of the kernel, as in (6, 1); (0, 0) where it is not known.
+    /// The kernel's release, for example (6, 1); (0, 0) if unknown.
     pub(super) fn release(&self) -> (u32, u32) {
         let release = self.kernel.split(' ').next_back().unwrap_or_default();
         let mut numbers = release
@@ -200,12 +200,13 @@ impl Machine {
     }
 }
 
-/// A setting's file below `/proc/sys`. A dot within a name would be a slash; those here have none.
+/// A setting's file below `/proc/sys`. In general a dot within a name stands for a slash in the
+/// path; none of the names here has such a dot.
 pub(super) fn setting_path(name: &str) -> PathBuf {
     Path::new("proc/sys").join(name.replace('.', "/"))
 }
 
-/// A setting's value as it is written and compared.
+/// The normalized value of a setting, as it is written and compared.
 pub(super) fn normal(value: &str) -> String {
     value.split_whitespace().collect::<Vec<_>>().join(" ")
 }
@@ -220,7 +221,7 @@ fn kernel(files: &MachineFiles<'_>) -> String {
     release.map_or("Linux".to_owned(), |release| format!("Linux {release}"))
 }
 
-/// The process that a pid file names, if there is one.
+/// The process in a pid file, if it is running.
 fn running(files: &MachineFiles<'_>, pid_file: &Path) -> Option<u32> {
     let below = pid_file.strip_prefix("/").unwrap_or(pid_file);
     let pid = files.number(below)?;
@@ -241,8 +242,8 @@ fn softnet(files: &MachineFiles<'_>) -> Softnet {
     all
 }
 
-/// What chooses the first processor's frequency. Drivers that leave the choice to the processor
-/// call that `powersave` as well, and are no concern here.
+/// The frequency governor of the first processor. Drivers that leave the frequency to the processor
+/// use the name `powersave` as well, which is no concern here.
 fn governor(files: &MachineFiles<'_>) -> Option<String> {
     let folder = Path::new("sys/devices/system/cpu/cpu0/cpufreq");
     let driver = files.word(folder.join("scaling_driver"));
@@ -276,7 +277,7 @@ fn sockets(files: &MachineFiles<'_>) -> Sockets {
     }
 }
 
-/// Pairs of lines: names, and their values.
+/// Parses pairs of lines, names and values.
 fn counters(text: &str) -> BTreeMap<String, u64> {
     let mut all = BTreeMap::new();
     let lines: Vec<&str> = text.lines().collect();
@@ -300,7 +301,7 @@ fn interfaces(files: &MachineFiles<'_>) -> Vec<Interface> {
     let all = Path::new("sys/class/net");
     let interrupts = Interrupts::read(files);
     let names = files.names(all).into_iter();
-    // Bridges, loopback and their kin have no device.
+    // Bridges, loopback and other virtual interfaces have no device.
     let names = names.filter(|name| files.root.join(all).join(name).join("device").exists());
     let interface = |name: String| {
         let folder = all.join(&name);
@@ -325,7 +326,7 @@ fn interfaces(files: &MachineFiles<'_>) -> Vec<Interface> {
     names.map(interface).collect()
 }
 
-/// `/proc/interrupts`: for each number how often it came to each processor, and by what name.
+/// `/proc/interrupts`: for each interrupt number, its counts by processor and its name.
 struct Interrupts {
     lines: BTreeMap<String, (Vec<u64>, String)>,
 }
@@ -344,11 +345,11 @@ impl Interrupts {
         }
     }
 
-    /// Those of an interface's queues, added up for each processor.
+    /// The interrupts of an interface's queues, summed by processor.
     fn of(&self, files: &MachineFiles<'_>, folder: &Path, interface: &str) -> Vec<u64> {
         let mut numbers = files.names(folder.join("device/msi_irqs"));
         if numbers.is_empty() {
-            // virtio: the interrupts are the device's behind it.
+            // With virtio, the interrupts belong to the parent device.
             numbers = files.names(folder.join("device/../msi_irqs"));
         }
         let mut sums: Vec<u64> = Vec::new();
@@ -371,7 +372,7 @@ fn process(files: &MachineFiles<'_>, me: &str, pid: Option<u32>) -> Process {
     let hard = |name: &str| {
         let line = limits.lines().find_map(|line| line.strip_prefix(name))?;
         let hard = line.split_whitespace().nth(1)?;
-        // Without a limit there is none to name.
+        // An unlimited value has no number.
         hard.parse().ok()
     };
     let groups = files.text(format!("{me}/cgroup"));
@@ -382,7 +383,7 @@ fn process(files: &MachineFiles<'_>, me: &str, pid: Option<u32>) -> Process {
         pid,
         open_files_max: hard("Max open files"),
         locked_memory_max: hard("Max locked memory"),
-        // A shell's own unit is nobody's server.
+        // The unit of the shell that runs this command is not the server's.
         unit: unit.filter(|_| pid.is_some()),
     }
 }

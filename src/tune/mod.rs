@@ -1,9 +1,11 @@
-//! `tidegate tune`: what of the machine holds a configuration back, why, and what changes it.
+//! `tidegate tune`: settings of the machine that limit a configuration, why, and how to change
+//! them.
 //!
-//! It reads the machine ([`machine`]) and what the configuration asks of it ([`setup`]), looks
-//! through its table of rules ([`advice`]), and prints what it has found. `--apply` and `--undo`
-//! write and take back ([`changes`]). Deliberately not here: measuring. What has been measured with
-//! Tidegate stands beside each rule, and where nothing has been, that. Described in docs/tune.md.
+//! The command reads the machine ([`machine`]) and the requirements of the configuration
+//! ([`setup`]), evaluates a table of rules ([`advice`]), and prints the findings. `--apply` and
+//! `--undo` change the machine and revert the changes ([`changes`]). Nothing is measured here. Each
+//! rule says what has been measured with Tidegate, or that nothing has been. Described in
+//! docs/tune.md.
 
 use std::ffi::OsString;
 use std::io::Write;
@@ -61,7 +63,7 @@ pub(crate) fn run(arguments: &Arguments) -> ExitCode {
         globals: arguments.globals.clone(),
     };
     if arguments.undo {
-        // Without the configuration: it may be the one that is no longer wanted.
+        // Without the configuration, which may not be the one that the changes were made for.
         return told(changes::undo(&Machine::read(&arguments.root, None)));
     }
     if arguments.lists && !arguments.json {

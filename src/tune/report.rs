@@ -9,10 +9,10 @@ use super::lists::{LISTS, ListStatus};
 use super::machine::Machine;
 use super::setup::Setup;
 
-/// Columns of a line.
+/// Width of a line, in columns.
 const WIDTH: usize = 96;
 
-/// The advice, as it is read on a terminal.
+/// The advice as text for a terminal.
 pub(super) fn text(machine: &Machine, setup: &Setup, advice: &[Advice]) -> String {
     let mut text = String::new();
     let _ = writeln!(text, "Machine: {}", machine_line(machine));
@@ -69,7 +69,7 @@ fn add_advice(text: &mut String, advice: &Advice) {
     }
 }
 
-/// The lists, each setting judged.
+/// The lists as text, with a verdict for each setting.
 pub(super) fn lists() -> String {
     let mut text = String::new();
     let mut list = "";
@@ -100,7 +100,7 @@ pub(super) fn lists() -> String {
     text
 }
 
-/// A paragraph whose lines are not too long.
+/// Adds a paragraph, wrapped to the line width.
 fn add_paragraph(text: &mut String, first: &str, others: &str, words: &str) {
     let mut line = first.to_owned();
     for word in words.split(' ').filter(|word| !word.is_empty()) {
@@ -119,7 +119,7 @@ fn add_paragraph(text: &mut String, first: &str, others: &str, words: &str) {
     text.push('\n');
 }
 
-/// Advice as one JSON object; the lists as well where they are asked for.
+/// The advice as one JSON object, with the lists if requested.
 pub(super) fn json(machine: &Machine, setup: &Setup, advice: &[Advice], lists: bool) -> Vec<u8> {
     let mut json = Writer::default();
     json.object(|json| {
@@ -188,7 +188,7 @@ impl AdvisedChange {
         }
     }
 
-    /// What does it by hand.
+    /// The command that makes the change by hand.
     fn command(&self) -> String {
         match self {
             AdvisedChange::Setting { name, value } if value.contains(' ') => {

@@ -1,4 +1,4 @@
-//! What a configuration asks of the machine.
+//! The requirements of a configuration on the machine.
 
 use std::ffi::OsString;
 use std::net::IpAddr;
@@ -14,37 +14,37 @@ use crate::cli;
 
 const BACKLOG_DEFAULT: u64 = 511;
 
-/// A configuration, as far as it asks something of the machine.
+/// The parts of a configuration that matter to the machine.
 #[derive(Debug)]
 pub(super) struct Setup {
-    /// What is read, in words.
+    /// Description of the configuration that was read.
     pub(super) named: String,
     pub(super) threads: usize,
     pub(super) connections: usize,
     pub(super) open_files_max: Option<u64>,
     pub(super) engine: Option<EngineKind>,
     pub(super) pid_file: Option<PathBuf>,
-    /// What is listened on.
+    /// The addresses to listen on.
     pub(super) listening: Vec<Listen>,
-    /// Whether requests are passed on by TCP, so that connections to others need ports.
+    /// Whether requests are passed on over TCP, so that connections to upstreams need ports.
     pub(super) passes_on: bool,
-    /// Whether HTTP/2 is spoken to clients.
+    /// Whether clients may use HTTP/2.
     pub(super) speaks_http2: bool,
 }
 
-/// An address with what is asked of its socket.
+/// An address and the settings of its socket.
 #[derive(Clone, Debug)]
 pub(super) struct Listen {
     pub(super) address: String,
     pub(super) port: Option<u16>,
-    /// Whether only this machine reaches it.
+    /// Whether the address is reachable from this machine only.
     pub(super) is_local: bool,
     pub(super) is_datagram: bool,
     pub(super) backlog: u64,
     pub(super) fastopen: bool,
 }
 
-/// The flags that say where the configuration is.
+/// The flags that locate the configuration.
 #[derive(Debug, Default)]
 pub(super) struct Flags {
     pub(super) conf: Option<OsString>,
@@ -53,7 +53,7 @@ pub(super) struct Flags {
 }
 
 impl Setup {
-    /// Reads the configuration as `-t` does. The error holds the lines that it prints.
+    /// Reads the configuration as `-t` does. The error contains the lines that `-t` prints.
     pub(super) fn read(flags: &Flags) -> Result<Setup, String> {
         let options = options(flags)?;
         if flags.conf.is_none() && !options.conf_path.exists() {
@@ -120,18 +120,18 @@ impl Setup {
         }
     }
 
-    /// Connections that all threads take together.
+    /// The connection limit of all threads together.
     pub(super) fn connections_of_all(&self) -> u64 {
         (self.threads as u64).saturating_mul(self.connections as u64)
     }
 
-    /// The socket that asks for the longest queue.
+    /// The socket with the longest accept queue.
     pub(super) fn longest_queue(&self) -> Option<&Listen> {
         let streams = self.listening.iter().filter(|listen| !listen.is_datagram);
         streams.max_by_key(|listen| listen.backlog)
     }
 
-    /// Whether clients come from elsewhere.
+    /// Whether clients connect from other machines.
     pub(super) fn is_reached_from_outside(&self) -> bool {
         self.listening.iter().any(|listen| !listen.is_local)
     }
@@ -158,7 +158,7 @@ fn is_loopback(ip: IpAddr) -> bool {
     ip.to_canonical().is_loopback()
 }
 
-/// Whether requests are passed on, and not by Unix sockets alone.
+/// Whether requests are passed on by any means other than Unix sockets.
 fn passes_on(tree: &Tree) -> bool {
     let is_unix = |word: &str| word.starts_with("unix:");
     let mut groups_without_ports: Vec<String> = Vec::new();
@@ -188,7 +188,7 @@ fn passes_on(tree: &Tree) -> bool {
     })
 }
 
-/// Whether a line of this name and first word is anywhere.
+/// Whether any line matches, by its name and first argument.
 fn has_line(tree: &Tree, is_it: impl Fn(&str, &str) -> bool) -> bool {
     tree.scopes().any(|scope| {
         scope.lines().iter().any(|line| {
@@ -198,7 +198,7 @@ fn has_line(tree: &Tree, is_it: impl Fn(&str, &str) -> bool) -> bool {
     })
 }
 
-/// Where the configuration is, by the rules of the server's own command line.
+/// The options that locate the configuration, by the rules of the server's own command line.
 fn options(flags: &Flags) -> Result<Options, String> {
     let mut words = vec![OsString::from("-t")];
     let mut add = |flag: &str, value: &OsString| words.extend([flag.into(), value.clone()]);

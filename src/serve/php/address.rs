@@ -1,7 +1,7 @@
-//! Where php-fpm listens, and what it answers there: whether anything listens, speaks FastCGI, and
-//! sees the folder.
+//! Addresses of php-fpm, and checks of what listens at one: whether it speaks FastCGI, and sees the
+//! folder.
 //!
-//! Nothing is run by asking: `FCGI_GET_VALUES` is about the application itself, and a folder is no
+//! The checks run no script: `FCGI_GET_VALUES` concerns the application itself, and a folder is no
 //! script.
 
 use std::fmt::{self, Display};
@@ -16,26 +16,26 @@ use proto::fastcgi::{PARAMS_LENGTH_MAX, RequestWriter, STDIN_END};
 
 use crate::serve::User;
 
-/// How long each answer may take: of a pool whose children are all busy none comes.
+/// Time limit for each answer: a pool whose children are all busy does not answer.
 const ANSWER_LIMIT: Duration = Duration::from_secs(2);
 
-/// `FCGI_GET_VALUES` without a name, which php-fpm answers with as few (FastCGI specification,
-/// section 4.1).
+/// `FCGI_GET_VALUES` without names, which php-fpm answers with an empty list (FastCGI
+/// specification, section 4.1).
 const GET_VALUES: [u8; 8] = [1, 9, 0, 0, 0, 0, 0, 0];
 const GET_VALUES_RESULT: u8 = 10;
 const VERSION: u8 = 1;
 
-/// The most bytes that are read of an answer: more than any of php-fpm's has.
+/// Limit of bytes read from an answer; php-fpm's answers are shorter.
 const ANSWER_LENGTH_MAX: usize = 64 * 1024;
 
-/// Where a php-fpm listens.
+/// An address at which php-fpm listens.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Address {
     Unix(PathBuf),
     Tcp(SocketAddr),
 }
 
-/// As `server` and people write it.
+/// As in the configuration's `server` and in messages.
 impl Display for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -45,22 +45,24 @@ impl Display for Address {
     }
 }
 
-/// What an address is good for.
+/// The result of checking an address.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum AddressCheck {
     /// A FastCGI application that sees the folder.
     Usable,
     Absent(String),
-    /// Something is there that cannot be used, and why.
+    /// Something that cannot be used listens there; the reason.
     Refused(String),
-    /// A FastCGI application that does not see the folder: in a container, or as another user.
+    /// A FastCGI application that does not see the folder, because it runs in a container or as
+    /// another user.
     Blind,
-    /// A FastCGI application that does not say whether it sees the folder, as php-fpm would.
+    /// A FastCGI application whose answer does not tell whether it sees the folder, unlike
+    /// php-fpm's.
     Odd,
 }
 
 impl Address {
-    /// `unix:PATH`, the PATH of a socket, or `HOST:PORT`.
+    /// Parses `unix:PATH`, the PATH of a socket, or `HOST:PORT`.
     pub(super) fn parse(text: &str) -> Result<Address, String> {
         let path = text
             .strip_prefix("unix:")
@@ -76,7 +78,7 @@ impl Address {
             .ok_or_else(|| format!("--php={text}: the host has no address"))
     }
 
-    /// Asks what is there, on behalf of a user if it is another than the one of this process.
+    /// Checks the address, on behalf of `user` if that is not the user of this process.
     pub(super) fn ask(&self, directory: &Path, user: Option<&User>) -> AddressCheck {
         if let (Address::Unix(path), Some(user)) = (self, user)
             && path.exists()
@@ -122,8 +124,8 @@ impl Address {
         ))
     }
 
-    /// Whether the folder is there for the application. php-fpm says 404 of a script that is not
-    /// there, and of a folder that it may not be run (`security.limit_extensions`).
+    /// Whether the application sees the folder. php-fpm answers 404 for a script that does not
+    /// exist, and for a folder that the script may not be run (`security.limit_extensions`).
     fn sees(&self, directory: &Path) -> Option<bool> {
         use std::os::unix::ffi::OsStrExt;
 
@@ -143,7 +145,7 @@ impl Address {
         }
     }
 
-    /// Sends bytes, and reads until there is enough or the other side closes.
+    /// Sends bytes, and reads until the answer is complete or the peer closes.
     fn exchange(
         &self,
         request: &[u8],
@@ -172,7 +174,7 @@ impl Address {
     }
 }
 
-/// Where asking has failed.
+/// The step of a check that failed.
 #[derive(Debug)]
 pub(super) enum AddressError {
     Connecting(io::Error),

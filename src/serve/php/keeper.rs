@@ -1,10 +1,10 @@
-//! The keeper of a pool: a process of ours that starts php-fpm, says when it answers, starts it
-//! again when it dies, and ends it and removes the folder as soon as the server has ended, by
-//! whatever way.
+//! The keeper of a pool: a separate process that starts php-fpm, reports when php-fpm answers,
+//! restarts php-fpm when it dies, and stops php-fpm and removes the folder as soon as the server
+//! has ended for any reason.
 //!
-//! It is a process of its own because the server may be killed, and could then clean up nothing.
-//! What tells it the end is its standard input, a pipe that nothing but the server holds open.
-//! Should the keeper itself be killed, php-fpm ends with it ([`process::companion`]).
+//! A separate process is needed because the server may be killed, and could then clean up nothing.
+//! The keeper notices the server's end by its own standard input, a pipe whose other end only the
+//! server holds. If the keeper itself is killed, php-fpm ends with it ([`process::companion`]).
 
 use std::ffi::OsString;
 use std::fs;
@@ -21,31 +21,30 @@ use rustix::process::{Pid, PidfdFlags, Signal};
 use super::address::Address;
 use super::pool::{CONFIGURATION, SOCKET};
 
-/// The arguments, from the name of the program on, that make a process a keeper. They read well in
-/// ps(1). Behind them stand the folder, the program, and perhaps [`AS_ROOT`].
+/// The arguments, including the program's name, that make a process a keeper. They are readable in
+/// ps(1). The folder, the program, and perhaps [`AS_ROOT`] follow.
 pub(super) const ARGUMENTS: [&str; 4] = ["tidegate:", "keeper", "of", "php-fpm"];
 
-/// php-fpm's option without which it serves as no root.
+/// php-fpm's option that permits it to run as root.
 pub(super) const AS_ROOT: &str = "--allow-to-run-as-root";
 
-/// What the keeper says on its standard output once PHP answers; a text without a line break is why
-/// it does not.
+/// The line that the keeper writes to standard output once PHP answers; a text without a line break
+/// is an error message instead.
 pub(super) const READY: &str = "ready\n";
 
-/// How long php-fpm may take to answer.
+/// Time limit for php-fpm to answer after its start.
 const START_LIMIT: Duration = Duration::from_secs(10);
-/// How often it is asked meanwhile.
+/// Interval of checks whether php-fpm answers.
 const ASK_PAUSE: Duration = Duration::from_millis(20);
-/// How long it may take to end before it is killed.
+/// Time limit for php-fpm to end before it is killed.
 const STOP_LIMIT: Duration = Duration::from_secs(2);
-/// A php-fpm that lives shorter has died of its start.
+/// A php-fpm that ended within this time has failed to start.
 const SHORT_LIFE: Duration = Duration::from_secs(1);
-/// The first pause before it is started again after a short life, doubled with each up to the
-/// longest.
+/// The pause before a restart after a failed start, doubled with each failure up to the maximum.
 const PAUSE_MIN: Duration = Duration::from_millis(100);
 const PAUSE_MAX: Duration = Duration::from_secs(10);
 
-/// The arguments of a keeper, where this process was started as one.
+/// The keeper's arguments, if this process was started as a keeper.
 fn arguments() -> Option<Vec<OsString>> {
     let mut arguments = std::env::args_os();
     let is_keeper = ARGUMENTS
@@ -54,11 +53,11 @@ fn arguments() -> Option<Vec<OsString>> {
     is_keeper.then(|| arguments.collect())
 }
 
-/// Keeps a pool until the server ends; nothing where this process was not started for that.
+/// Runs a keeper until the server ends; `None` if this process is not a keeper.
 pub(crate) fn run() -> Option<ExitCode> {
     let mut arguments = arguments()?.into_iter();
     let (folder, program) = (arguments.next()?, arguments.next()?);
-    // People look for the program's name; the file that is executed is called `exe`.
+    // Users look for the program's name, but the name of the executed file is `exe`.
     let _ = rustix::thread::set_name(c"tidegate");
     let keeper = Keeper {
         folder: PathBuf::from(folder),
@@ -74,22 +73,22 @@ struct Keeper {
     options: Vec<OsString>,
 }
 
-/// One php-fpm that runs.
+/// A running php-fpm.
 struct Php {
     child: Child,
     pid: Pid,
-    /// Readable when it has ended.
+    /// Readable once the process has ended.
     end: OwnedFd,
     started: Instant,
 }
 
-/// Why there is no php-fpm.
+/// Why php-fpm was not started.
 enum NoStart {
     Failed(String),
     ServerEnded,
 }
 
-/// What the keeper waited for.
+/// The result of a wait.
 enum Event {
     ServerEnded,
     PhpEnded,
@@ -104,7 +103,7 @@ impl Keeper {
             Err(NoStart::Failed(text)) => (text.as_str(), ExitCode::FAILURE),
             Err(NoStart::ServerEnded) => ("", ExitCode::SUCCESS),
         };
-        // Where the server does not hear it, it has ended.
+        // If the message cannot be written, the server has ended.
         let mut stdout = io::stdout();
         let _ = stdout
             .write_all(said.as_bytes())
@@ -116,13 +115,13 @@ impl Keeper {
         code
     }
 
-    /// Removes everything that the server has put into the private folder, too.
+    /// Removes the private folder, including files that the server has created in it.
     fn remove(&self) {
-        // What cannot be removed is no reason to fail at the end.
+        // A failure to remove the folder is ignored at the end.
         let _ = fs::remove_dir_all(&self.folder);
     }
 
-    /// Starts php-fpm and waits until it answers; what has been started is ended where it does not.
+    /// Starts php-fpm and waits until it answers; stops it again if it does not.
     fn start(&self) -> Result<Php, NoStart> {
         let mut php = self.spawn().map_err(NoStart::Failed)?;
         let address = Address::Unix(self.folder.join(SOCKET));
@@ -152,7 +151,7 @@ impl Keeper {
     }
 
     fn spawn(&self) -> Result<Php, String> {
-        // One that was killed has left it.
+        // A killed php-fpm leaves its socket behind.
         let _ = fs::remove_file(self.folder.join(SOCKET));
         let mut command = Command::new(&self.program);
         command
@@ -162,7 +161,7 @@ impl Keeper {
             .arg("--fpm-config")
             .arg(self.folder.join(CONFIGURATION))
             .args(&self.options);
-        // In a group of its own, by which its children are reached.
+        // Runs in a process group of its own, so that its children can be killed too.
         command
             .process_group(0)
             .stdin(Stdio::null())
@@ -221,7 +220,7 @@ impl Keeper {
     fn start_again(&self, pause: &mut Duration) -> Option<Php> {
         match self.start() {
             Ok(php) => Some(php),
-            // Which the next wait sees.
+            // The next wait notices the server's end.
             Err(NoStart::ServerEnded) => None,
             Err(NoStart::Failed(text)) => {
                 *pause = next(*pause);
@@ -240,43 +239,43 @@ fn next(pause: Duration) -> Duration {
 }
 
 impl Php {
-    /// Ends it with everything that it has started: at once, and by force where it does not follow.
+    /// Stops php-fpm and its children: by a signal, and by force if they do not end in time.
     fn stop(&mut self) {
         let _ = rustix::process::kill_process(self.pid, Signal::TERM);
-        // One that was stopped hears it now.
+        // A stopped process handles the signal only once it continues.
         let _ = rustix::process::kill_process(self.pid, Signal::CONT);
         let mut polled = [PollFd::new(&self.end, PollFlags::IN)];
         let _ = rustix::event::poll(&mut polled, Timespec::try_from(STOP_LIMIT).ok().as_ref());
-        // It was asked to: how it has done so tells nothing.
+        // The exit status does not matter after a requested stop.
         let _ = self.reap();
     }
 
-    /// Kills what is left, and says how it has ended.
+    /// Kills the remaining processes, and returns php-fpm's exit status.
     fn reap(&mut self) -> io::Result<ExitStatus> {
-        // Before its number can be given away: children of a php-fpm that was killed would serve
-        // on.
+        // Before reaping, after which the group's number may be reused. Children of a killed
+        // php-fpm would otherwise keep serving.
         let _ = rustix::process::kill_process_group(self.pid, Signal::KILL);
         self.child.wait()
     }
 }
 
-/// Waits for the end of the server or of php-fpm, at most so long.
+/// Waits until the server or php-fpm ends, or the time is over.
 fn wait(php: Option<&Php>, at_most: Duration) -> Event {
     let stdin = io::stdin();
     let mut polled = vec![PollFd::from_borrowed_fd(stdin.as_fd(), PollFlags::IN)];
     polled.extend(php.map(|php| PollFd::new(&php.end, PollFlags::IN)));
-    // Where the time does not fit, there is no end to the wait.
+    // A time that is too long for the call means no limit.
     let _ = rustix::event::poll(&mut polled, Timespec::try_from(at_most).ok().as_ref());
     let mut happened = polled.iter().map(|polled| !polled.revents().is_empty());
     match (happened.next(), happened.next()) {
-        // Nothing is ever written: what is readable is the end.
+        // Nothing is ever written to the pipe, so readability means its end.
         (Some(true), _) => Event::ServerEnded,
         (_, Some(true)) => Event::PhpEnded,
         _ => Event::Nothing,
     }
 }
 
-/// How a process has ended, for a sentence about it.
+/// Describes how a process ended, for use in a sentence.
 fn how(status: io::Result<ExitStatus>) -> String {
     let Ok(status) = status else {
         return "ended".to_owned();

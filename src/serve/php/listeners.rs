@@ -1,10 +1,10 @@
-//! Whose the listeners of a port are, by the kernel's tables (proc_pid_net(5)): on a machine of
-//! many users any of them may listen on one that php-fpm usually has.
+//! The owner of a port's listener, by the kernel's tables (proc_pid_net(5)): on a machine with many
+//! users, any of them may listen on php-fpm's usual port.
 
 use std::fs;
 
-/// The number of a user who listens on a port and is neither root, nor the user of this process,
-/// nor `also`.
+/// The id of a user who listens on a port and is neither root, nor the user of this process, nor
+/// `also`.
 pub(super) fn stranger(port: u16, also: Option<u32>) -> Option<u32> {
     let own = rustix::process::geteuid().as_raw();
     let tables = ["/proc/net/tcp", "/proc/net/tcp6"];
@@ -13,7 +13,7 @@ pub(super) fn stranger(port: u16, also: Option<u32>) -> Option<u32> {
     users.find(|user| *user != 0 && *user != own && Some(*user) != also)
 }
 
-/// The users of a table's sockets that listen on a port.
+/// The users whose sockets in a table listen on a port.
 fn users(table: &str, port: u16) -> impl Iterator<Item = u32> {
     const LISTEN: &str = "0A";
     table.lines().filter_map(move |line| {

@@ -1,44 +1,44 @@
-//! What the configuration says of PHP: which requests run it, and which names are never sent.
+//! The configuration for PHP: which requests run a script, and which names are never sent.
 //!
-//! Only `.php` in small letters is run. Every other name that holds PHP by its looks is refused
-//! while a file has it, whether PHP is there or not: what would be code under one configuration is
-//! a secret under the next.
+//! Only the lower-case extension `.php` is run. Any other existing file whose name suggests PHP
+//! source is refused, whether PHP is enabled or not: a file that is code under one configuration
+//! would be leaked by another.
 
 use std::fmt::Write;
 
 use crate::serve::words::quoted;
 
-/// How PHP and its sources are treated.
+/// How PHP scripts and other sources are handled.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::serve) enum Treatment {
-    /// Scripts are run by what `server` of the upstream says.
+    /// Scripts are run by the upstream with this `server` argument.
     Run(String),
-    /// No source is sent.
+    /// Sources are refused.
     Refuse,
-    /// They are files like any other.
+    /// Sources are sent like other files.
     Send,
 }
 
-/// Names of PHP's sources, in capitals, too: those that PHP or a server might run (`php`, `php8`,
-/// `phps`, `phtml`, `pht`, `phar`, `inc`), and copies of them that editors and people leave
-/// (`a.php~`, `a.php.bak`, `a.php.swp`, `a.php_old`). What such a name has become by a last
-/// extension of its own (`a.php.html`, as copies of sites have it) is what that says.
+/// Names of PHP sources, in any case: extensions that PHP or a server might run (`php`, `php8`,
+/// `phps`, `phtml`, `pht`, `phar`, `inc`), and the names of copies that editors and people leave
+/// (`a.php~`, `a.php.bak`, `a.php.swp`, `a.php_old`). A name with another known extension at its
+/// end (`a.php.html`, as in copies of sites) is treated by that extension.
 const SOURCE: &str = "\\.(?:php|pht|phar|inc(?![a-z0-9]))\
                       (?![^/]*\\.(?:html?|css|js|png|jpe?g|gif|svg|webp|pdf)$)[^/]*$";
 
-/// Scripts that may be run, with what may follow them as `PATH_INFO`.
+/// Scripts that may be run, possibly followed by `PATH_INFO`.
 const SCRIPT: &str = "[^/]\\.php(?:/|$)";
 
-/// What takes requests that no file answers. The query goes with it.
+/// The front controller: handles requests for paths without a file, and keeps the query.
 pub(in crate::serve) const FRONT_CONTROLLER: &str = "/index.php$is_args$args";
 
-/// The longest body: PHP's own limits (`post_max_size`) are lower nearly everywhere, and refuse in
-/// its own way.
+/// Limit of request bodies. PHP's own limit (`post_max_size`) is nearly always lower, and PHP
+/// reports an excess in its own way.
 const BODY_MAX: &str = "1g";
 
-/// What PHP is told (RFC 3875, and what PHP has beside it).
+/// The parameters passed to PHP (RFC 3875, and PHP's own).
 const PARAMETERS: &[(&str, &str)] = &[
-    // Both without links and dots, as scripts compare them with __DIR__.
+    // Both have links and dots resolved, since scripts compare them with __DIR__.
     ("SCRIPT_FILENAME", "$realpath_root$fastcgi_script_name"),
     ("DOCUMENT_ROOT", "$realpath_root"),
     ("SCRIPT_NAME", "$fastcgi_script_name"),
@@ -59,9 +59,9 @@ const PARAMETERS: &[(&str, &str)] = &[
     ("REMOTE_PORT", "$remote_port"),
     ("REMOTE_USER", "$remote_user"),
     ("GATEWAY_INTERFACE", "CGI/1.1"),
-    // Applications look for this name to know that a front controller is reached by any path.
+    // Applications take this name as a sign that the front controller is reached by any path.
     ("SERVER_SOFTWARE", "nginx/$nginx_version"),
-    // php-cgi wants it; https://httpoxy.org is why the other is empty.
+    // php-cgi requires REDIRECT_STATUS; https://httpoxy.org explains the empty HTTP_PROXY.
     ("REDIRECT_STATUS", "200"),
     ("HTTP_PROXY", "\"\""),
 ];
@@ -91,7 +91,7 @@ impl Treatment {
         }
         let mut lines = vec![
             format!("client_max_body_size {BODY_MAX};"),
-            // Room for heads with many cookies, and for scripts that take their time.
+            // Buffers for response heads with many cookies, and timeouts for slow scripts.
             "fastcgi_buffer_size 32k;".to_owned(),
             "fastcgi_buffers 16 16k;".to_owned(),
             "fastcgi_busy_buffers_size 64k;".to_owned(),
@@ -110,8 +110,8 @@ impl Treatment {
         matches!(self, Treatment::Run(_))
     }
 
-    /// Locations that come before those of files. `fallback` takes what is no file; `headers` are
-    /// those of answers of PHP, and `access_logs` all that requests are logged by.
+    /// Locations that precede those of files. `fallback` handles paths without a file; `headers`
+    /// apply to responses of PHP, and `access_logs` are the lines for logging requests.
     pub(in crate::serve) fn locations(
         &self,
         fallback: &str,
@@ -141,8 +141,8 @@ impl Treatment {
         text
     }
 
-    /// The location of the front controller, by itself: where that is missing nothing falls back to
-    /// it again.
+    /// The location of the front controller: if the file is missing, the request does not fall back
+    /// to it again.
     pub(in crate::serve) fn front_controller(&self, headers: &[String]) -> String {
         if self.runs() {
             format!(
@@ -159,7 +159,7 @@ fn indented(lines: &[String]) -> String {
     lines.iter().map(|line| format!("    {line}\n")).collect()
 }
 
-/// The line on standard error for a source that is there and not sent.
+/// The message on standard error about an existing source that is not sent.
 fn hint(why: &str) -> String {
     let program = process::PROGRAM;
     format!(

@@ -1,10 +1,10 @@
-//! `--php`: PHP in a folder, by a php-fpm that runs already or by a pool of our own.
+//! `--php`: PHP scripts in a folder, run by an existing php-fpm or by a pool that Tidegate starts.
 //!
-//! [`address`] asks what answers where, [`listeners`] whose a port is, [`pool`] is one of our own,
-//! which [`keeper`] looks after in a process beside the server, and [`locations`] is what the
-//! configuration says of PHP.
+//! [`address`] checks what listens at an address, [`listeners`] finds the owner of a port, [`pool`]
+//! is a pool started by Tidegate, which [`keeper`] supervises in a separate process, and
+//! [`locations`] generates the configuration for PHP.
 //!
-//! Deliberately not here: another way to PHP than FastCGI, and what php.ini says.
+//! Deliberately not here: ways to run PHP other than FastCGI, and the settings of php.ini.
 
 mod address;
 mod keeper;
@@ -25,8 +25,8 @@ pub(crate) use keeper::run as keep;
 pub(crate) use pool::Pool;
 pub(super) use pool::Settings;
 
-/// Sockets of distributions, of which the first that answers is taken. Of names with `*` those with
-/// the highest version come first.
+/// Sockets of distributions; the first one that answers is used. Names that match a `*` are tried
+/// from the highest version down.
 const SOCKETS: &[&str] = &[
     "/run/php/php-fpm.sock",     // Debian, whichever version is preferred
     "/run/php/php*-fpm.sock",    // Debian, by version
@@ -37,25 +37,25 @@ const SOCKETS: &[&str] = &[
     "/var/run/php-fpm.sock",
 ];
 
-/// Where php-fpm listens by its own default.
+/// php-fpm's default address.
 const PORT: &str = "127.0.0.1:9000";
 
 /// How PHP is reached.
 pub(super) struct Php {
     runner: Runner,
-    /// What to say about it.
+    /// The message about PHP.
     pub(super) note: String,
 }
 
 enum Runner {
-    /// A php-fpm that listens already.
+    /// A php-fpm that is already running.
     Running(Address),
-    /// A pool of our own, of this program.
+    /// A pool that Tidegate starts, with this program.
     Own(PathBuf),
 }
 
 impl Php {
-    /// The pool that is to be started, if it is one of our own, in a private folder.
+    /// The pool to start in a private folder, if PHP needs one.
     pub(super) fn pool(&self, folder: &Path) -> Result<Option<Settings>, String> {
         match &self.runner {
             Runner::Running(_) => Ok(None),
@@ -63,7 +63,7 @@ impl Php {
         }
     }
 
-    /// Whether that is so.
+    /// Whether Tidegate starts the pool.
     pub(super) fn is_own(&self) -> bool {
         matches!(self.runner, Runner::Own(_))
     }
@@ -77,7 +77,7 @@ impl Php {
     }
 }
 
-/// Finds PHP as `--php` or `--php=WANTED` asks for it.
+/// Finds PHP according to `--php` or `--php=WANTED`.
 pub(super) fn find(wanted: &str, directory: &Path, user: Option<&User>) -> Result<Php, String> {
     if wanted.is_empty() {
         return search(directory, user);
@@ -102,7 +102,7 @@ pub(super) fn find(wanted: &str, directory: &Path, user: Option<&User>) -> Resul
     Ok(running(address, &blind))
 }
 
-/// The first php-fpm that runs and can be used, else a pool of our own.
+/// The first usable php-fpm that is running, else a pool to start.
 fn search(directory: &Path, user: Option<&User>) -> Result<Php, String> {
     let addresses = SOCKETS
         .iter()
@@ -111,7 +111,7 @@ fn search(directory: &Path, user: Option<&User>) -> Result<Php, String> {
     let addresses = addresses.chain(Address::parse(PORT));
     let mut passed_by = String::new();
     for address in addresses {
-        // Folders of sockets belong to root; a port may be anyone's.
+        // Only root can create sockets in those folders, but any user can listen on a port.
         let stranger = match &address {
             Address::Tcp(address) => listeners::stranger(address.port(), user.map(User::number)),
             Address::Unix(_) => None,
@@ -162,8 +162,7 @@ fn own(program: PathBuf, user: Option<&User>, passed_by: String) -> Php {
     }
 }
 
-/// The files that a pattern names, those with the highest version first. A name without `*` is
-/// itself.
+/// The files that match a pattern, the highest version first. A name without `*` stands for itself.
 fn matching(pattern: &str) -> Vec<PathBuf> {
     let path = Path::new(pattern);
     let parts = pattern
@@ -185,10 +184,11 @@ fn matching(pattern: &str) -> Vec<PathBuf> {
     found.into_iter().map(|(_, path)| path).collect()
 }
 
-/// How many names of a folder are looked at for what is only to be said.
+/// Limit of directory entries that are examined for a warning.
 const NAMES_MAX: usize = 1000;
 
-/// A warning where a file of Apache's, in the folder itself or one in it, closes what is open here.
+/// A warning if an `.htaccess` file in the folder or in one of its subfolders restricts access,
+/// which Tidegate ignores.
 pub(super) fn warning(directory: &Path) -> String {
     let entries = fs::read_dir(directory).into_iter().flatten().flatten();
     let folders = entries.take(NAMES_MAX).map(|entry| entry.path());
@@ -207,15 +207,16 @@ pub(super) fn warning(directory: &Path) -> String {
     })
 }
 
-/// What a file holds, if it is a regular one and short: a pipe may never say anything, and a long
-/// one takes its time.
+/// The content of a short regular file. A pipe might block forever, and a long file takes long to
+/// read.
 fn short_text(path: &Path) -> Option<Vec<u8>> {
     const LENGTH_MAX: u64 = 64 * 1024;
     let found = fs::metadata(path).ok()?;
     if !found.is_file() || found.len() > LENGTH_MAX {
         return None;
     }
-    // Whatever has come in its place since then is not waited for, and no more of it is read.
+    // The file may have been replaced since the check: opening must not block, and the read is
+    // limited.
     let flags = OFlags::NONBLOCK | OFlags::NOCTTY;
     let mut options = OpenOptions::new();
     options.read(true).custom_flags(flags.bits().cast_signed());
@@ -225,7 +226,7 @@ fn short_text(path: &Path) -> Option<Vec<u8>> {
     Some(text)
 }
 
-/// A file of PHP in a folder itself, if there is one.
+/// A PHP file in the folder itself, if there is one.
 pub(super) fn first_script(directory: &Path) -> Option<String> {
     let entries = fs::read_dir(directory).ok()?.flatten().take(NAMES_MAX);
     let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
@@ -243,14 +244,14 @@ mod tests {
 
     use super::*;
 
-    /// How many bytes this thread has read by calls so far.
+    /// Bytes that this thread has read by system calls.
     fn bytes_read() -> u64 {
         let counts = fs::read_to_string("/proc/thread-self/io").unwrap();
         let line = counts.lines().find_map(|line| line.strip_prefix("rchar:"));
         line.unwrap().trim().parse().unwrap()
     }
 
-    /// What is said of a folder, and how much has been read for it: nothing is waited for.
+    /// The warning about a folder, and the bytes read for it; nothing blocks.
     fn warning_of(folder: &Path) -> (String, u64) {
         let (say, said) = mpsc::channel();
         let folder = folder.to_owned();
@@ -278,7 +279,7 @@ mod tests {
         let (warning, read) = warning_of(&folder);
         assert_eq!(warning, "");
         assert!(read < 1 << 20, "{read} bytes have been read");
-        // What stands beside them is found all the same.
+        // Other files beside them are found nevertheless.
         fs::create_dir(folder.join("short")).unwrap();
         fs::write(rules("short"), "Deny from all\n").unwrap();
         let (warning, _) = warning_of(&folder);

@@ -1,5 +1,5 @@
-//! A pool of php-fpm of our own: the program, its configuration, and the keeper that looks after
-//! both.
+//! A php-fpm pool started by Tidegate: the program, its configuration, and the keeper process that
+//! supervises it.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
@@ -11,16 +11,15 @@ use std::process::{Child, Command, Stdio};
 use super::keeper;
 use crate::serve::User;
 
-/// The socket in the folder of a pool.
+/// Name of the socket in a pool's folder.
 pub(super) const SOCKET: &str = "php.sock";
-/// The configuration beside it.
+/// Name of the configuration beside the socket.
 pub(super) const CONFIGURATION: &str = "php-fpm.conf";
 
-/// The bytes that the path of a socket may have (`sun_path` of unix(7), with its null byte).
+/// Maximum length of a socket's path, in bytes (`sun_path` of unix(7), without the null byte).
 const SOCKET_PATH_MAX: usize = 107;
 
-/// Folders that are looked into behind those of `PATH`, which leaves out the first of them for most
-/// users.
+/// Folders searched after those in `PATH`, which for most users lacks the first of them.
 const FOLDERS: &[&str] = &[
     "/usr/sbin",
     "/usr/local/sbin",
@@ -29,8 +28,8 @@ const FOLDERS: &[&str] = &[
     "/sbin",
 ];
 
-/// Variables that are ours and not PHP's: a password, what reports our own start, and what would
-/// hand it sockets.
+/// Environment variables of this process that PHP must not see: a password, and variables for start
+/// notification and for socket passing.
 const KEPT_FROM_PHP: &[&str] = &[
     "TIDEGATE_PASSWORD",
     "NOTIFY_SOCKET",
@@ -38,29 +37,29 @@ const KEPT_FROM_PHP: &[&str] = &[
     "FPM_SOCKETS",
 ];
 
-/// What PHP gets of root's environment, to find programs and to tell the time.
+/// The variables of root's environment that PHP gets, to find programs and to tell the time.
 const KEPT_FROM_ROOT: &[&str] = &["PATH", "TZ", "LANG"];
 
-/// The fewest and the most children of a pool; between them it is two for each processor. A browser
-/// alone has six connections, and a page whose session is locked holds a child.
+/// Minimum and maximum number of children in a pool; within these limits it is two per processor. A
+/// single browser opens six connections, and a page with a locked session occupies a child.
 const CHILDREN_MIN: usize = 8;
 const CHILDREN_MAX: usize = 32;
 
-/// A pool that has not been started.
+/// The settings of a pool that has not been started.
 #[derive(Debug)]
 pub(in crate::serve) struct Settings {
     pub(super) program: PathBuf,
-    /// Where socket and configuration are made.
+    /// The folder of the socket and the configuration.
     folder: PathBuf,
 }
 
-/// A pool that runs, until the value is dropped.
+/// A running pool, stopped when the value is dropped.
 pub(crate) struct Pool {
     keeper: Child,
 }
 
 impl Settings {
-    /// A pool of `program` in a private folder.
+    /// The settings of a pool that runs `program`, in a private folder.
     pub(super) fn new(program: PathBuf, folder: &Path) -> Result<Settings, String> {
         let socket = folder.join(SOCKET);
         let length = socket.as_os_str().len();
@@ -78,7 +77,7 @@ impl Settings {
         }
     }
 
-    /// Starts the pool and waits until it answers. Where this process is root, PHP runs as `user`.
+    /// Starts the pool and waits until it answers. If this process is root, PHP runs as `user`.
     pub(in crate::serve) fn start(&self, user: Option<&User>) -> Result<Pool, String> {
         let path = self.folder.join(CONFIGURATION);
         let mut file = fs::OpenOptions::new();
@@ -98,7 +97,7 @@ impl Settings {
             command.arg(keeper::AS_ROOT);
         }
         match user {
-            // What root has in its environment is no business of those who serve.
+            // The serving user must not see root's environment.
             Some(_) => {
                 let kept = KEPT_FROM_ROOT.iter();
                 let kept = kept.filter_map(|name| Some((name, std::env::var_os(name)?)));
@@ -110,7 +109,7 @@ impl Settings {
                 }
             }
         }
-        // Ctrl-C is for us: the requests that we wait for then still need PHP.
+        // Ctrl-C is handled by the server alone: the requests that it still completes need PHP.
         command
             .process_group(0)
             .stdin(Stdio::piped())
@@ -121,7 +120,7 @@ impl Settings {
         let mut pool = Pool { keeper };
         let mut said = String::new();
         if let Some(stdout) = &mut pool.keeper.stdout {
-            // What cannot be read says as little as nothing.
+            // A failed read is treated like an empty message.
             let _ = BufReader::new(stdout).read_line(&mut said);
         }
         match said.as_str() {
@@ -131,15 +130,15 @@ impl Settings {
         }
     }
 
-    /// The configuration: as little as possible, so that php.ini says the rest.
+    /// The configuration: minimal, so that php.ini decides everything else.
     fn text(&self, user: Option<&User>) -> String {
-        // The socket is for the user who serves.
+        // The socket belongs to the serving user.
         let owner = user.map_or_else(String::new, User::pool_lines);
         let processors = std::thread::available_parallelism().map_or(1, usize::from);
         let children = (2 * processors).clamp(CHILDREN_MIN, CHILDREN_MAX);
-        // Paths are relative to the folder (`--prefix`), so that nothing in its name means anything
-        // here. What scripts report goes to standard error as it is, without `fastcgi.logging` not
-        // once more with the answer.
+        // Paths are relative to the folder (`--prefix`), so that no character of its name has a
+        // special meaning here. Errors of scripts go to standard error unchanged, and without
+        // `fastcgi.logging` are not repeated in the response.
         format!(
             "[global]\nerror_log = /dev/null\nlog_level = warning\ndaemonize = no\n[serve]\n{owner}listen = {SOCKET}\nlisten.mode = 0600\n\
              pm = ondemand\npm.max_children = {children}\npm.process_idle_timeout = 60s\nclear_env = no\n\
@@ -151,14 +150,14 @@ impl Settings {
 
 impl Drop for Pool {
     fn drop(&mut self) {
-        // The end of its standard input tells the keeper to end.
+        // The end of its standard input makes the keeper end.
         drop(self.keeper.stdin.take());
-        // The master may have reaped it.
+        // The master may have reaped the keeper already.
         let _ = self.keeper.wait();
     }
 }
 
-/// The program php-fpm: the one that has no version in its name, else the one with the highest.
+/// Finds php-fpm: preferably without a version in its name, else with the highest version.
 pub(super) fn find_program() -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let folders = std::env::split_paths(&path).filter(|folder| folder.is_absolute());
@@ -175,7 +174,7 @@ pub(super) fn find_program() -> Option<PathBuf> {
             }
         }
     }
-    // Of those that are alike the first in `PATH`.
+    // Of equal names, the first in `PATH`.
     found
         .into_iter()
         .rev()
@@ -189,7 +188,7 @@ pub(super) fn is_program(path: &Path) -> bool {
     metadata.is_ok_and(|found| found.is_file() && found.permissions().mode() & 0o111 != 0)
 }
 
-/// What a name says of the version: the name alone is the one that the system prefers.
+/// The version in a program's name. A name without a version is the system's preferred one.
 type Version = (bool, u32, u32);
 
 /// The version in a name of php-fpm: `php-fpm8.2` (Debian), `php-fpm83` (Alpine).

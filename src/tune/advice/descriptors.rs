@@ -1,12 +1,12 @@
-//! Files and ports: what a connection needs one of.
+//! Descriptors and ports, of which every connection needs one.
 
 use super::{AdvisedChange, NOT_MEASURED, Rule, RuleFinding, Weight, setting};
 use crate::tune::machine::Machine;
 use crate::tune::setup::Setup;
 
-/// Descriptors beside those of connections: listeners, logs, files, the engine's own.
+/// Descriptors that are not connections: listeners, logs, files, and those of the engine itself.
 const BESIDE_CONNECTIONS: u64 = 512;
-/// The first port of a wide range: below are most ports that services listen on.
+/// The first port of a wide range. Most services listen on lower ports.
 const PORTS_FIRST: u64 = 10_000;
 const PORTS_LAST: u64 = 65_535;
 
@@ -123,7 +123,7 @@ fn open_files_of_all(machine: &Machine, setup: &Setup) -> Option<RuleFinding> {
     })
 }
 
-/// One address of an upstream takes as many connections at a time as there are ports.
+/// The number of concurrent connections to one upstream address is limited by the number of ports.
 fn ports(machine: &Machine, setup: &Setup) -> Option<RuleFinding> {
     let (count, first, last) = machine.ports()?;
     let asked = setup.connections_of_all();
@@ -134,7 +134,8 @@ fn ports(machine: &Machine, setup: &Setup) -> Option<RuleFinding> {
         "net.ipv4.ip_local_port_range",
         format!("{PORTS_FIRST} {PORTS_LAST}"),
     )];
-    // A port that the kernel lends to a connection is missing when its server starts again.
+    // If the kernel assigns a port of the server to a connection, the server cannot listen on it at
+    // its next start.
     let mut own: Vec<u64> = setup
         .listening
         .iter()

@@ -4,7 +4,7 @@ use super::{AdvisedChange, NOT_MEASURED, Rule, RuleFinding, Weight, setting};
 use crate::tune::machine::Machine;
 use crate::tune::setup::Setup;
 
-/// Fewer interrupts say nothing about who gets them.
+/// With fewer interrupts, their distribution over processors is not meaningful.
 const INTERRUPTS_MIN: u64 = 100_000;
 
 pub(super) static RULES: &[Rule] = &[

@@ -6,14 +6,14 @@ use super::{AdvisedChange, NOT_MEASURED, Rule, RuleFinding, Weight, setting, tim
 use crate::tune::machine::Machine;
 use crate::tune::setup::Setup;
 
-/// Clocks that are read without a system call.
+/// Clocks that can be read without a system call.
 const QUICK_CLOCKS: &[&str] = &[
     "tsc",
     "kvm-clock",
     "hyperv_clocksource_tsc_page",
     "arch_sys_counter",
 ];
-/// io_uring counts its rings among locked memory before this release.
+/// Before this release, the rings of io_uring count as locked memory.
 const RINGS_ARE_LOCKED_BEFORE: (u32, u32) = (5, 12);
 const RINGS_SIZE: u64 = 8 << 20;
 

@@ -4,8 +4,8 @@ use super::{AdvisedChange, NOT_MEASURED, Rule, RuleFinding, Weight, setting, tim
 use crate::tune::machine::Machine;
 use crate::tune::setup::Setup;
 
-/// Long enough for the connections of one turn of a busy loop; an entry costs some 300 bytes, and
-/// only when it is used.
+/// Enough for the connections that arrive during one turn of a busy loop. An entry takes about 300
+/// bytes, and only while it is used.
 const QUEUE_WANTED: u64 = 4096;
 /// Packets of some milliseconds at full rate. A longer queue is only delay; and the counter of
 /// drops stays when it has grown, so that there is one value to set.
@@ -42,8 +42,8 @@ pub(super) static RULES: &[Rule] = &[
     },
 ];
 
-/// `listen(2)` shortens the queue to `somaxconn` without a word. A full queue drops the handshake's
-/// last packet, and the client waits a second for its next try.
+/// `listen(2)` silently limits the queue to `somaxconn`. A full queue drops the last packet of the
+/// handshake, and the client retries only after a second.
 fn accept_queue(machine: &Machine, setup: &Setup) -> Option<RuleFinding> {
     let name = "net.core.somaxconn";
     let max = machine.number(name)?;
@@ -83,7 +83,7 @@ fn accept_queue(machine: &Machine, setup: &Setup) -> Option<RuleFinding> {
     })
 }
 
-/// With cookies the length of the queue of half-open connections does not matter.
+/// With SYN cookies, the length of the queue of half-open connections does not matter.
 fn syn_cookies(machine: &Machine, setup: &Setup) -> Option<RuleFinding> {
     let name = "net.ipv4.tcp_syncookies";
     if machine.number(name)? != 0 || !setup.is_reached_from_outside() {

@@ -1,12 +1,12 @@
-//! Buffers of sockets, and how TCP uses them.
+//! Socket buffers, and how TCP uses them.
 
 use super::{AdvisedChange, NOT_MEASURED, Rule, RuleFinding, Weight, setting, times};
 use crate::tune::machine::Machine;
 use crate::tune::setup::Setup;
 
-/// The largest send buffer that a far client of a fast line needs: 300 Mbit/s over 100 ms.
+/// The largest send buffer needed for a distant client on a fast line: 300 Mbit/s over 100 ms.
 const BUFFER_WANTED: u64 = 4 << 20;
-/// Without a bound of its own, all of the buffer may wait unsent.
+/// The value without a limit: the whole send buffer may hold unsent data.
 const UNBOUNDED: u64 = u32::MAX as u64;
 
 pub(super) static RULES: &[Rule] = &[
@@ -97,7 +97,7 @@ fn tcp_memory(machine: &Machine, _: &Setup) -> Option<RuleFinding> {
     })
 }
 
-/// Lists of the time of the first 10 Gbit/s cards turn these off to spare instructions.
+/// Lists from the time of the first 10 Gbit/s cards turn TCP's extensions off to save instructions.
 fn tcp_extensions(machine: &Machine, _: &Setup) -> Option<RuleFinding> {
     let names = [
         "net.ipv4.tcp_window_scaling",
