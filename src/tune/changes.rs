@@ -42,7 +42,8 @@ struct ChangedSetting {
 /// Lines that report the changes.
 pub(super) type ChangeLines = Vec<String>;
 
-/// The applicable part of some advice; of several changes to a setting, the most important one counts.
+/// The applicable part of some advice; of several changes to a setting, the most important one
+/// counts.
 pub(super) struct Plan {
     settings: Vec<(String, String)>,
     unit: Vec<(String, String)>,

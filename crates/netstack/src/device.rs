@@ -1,4 +1,4 @@
-//! What a stack stands on: a card, or a wire of the simulation.
+//! The device that a stack sends and receives through: a network card, or a simulated wire.
 
 use std::time::Duration;
 
@@ -7,54 +7,55 @@ use crate::stack::Stack;
 /// What became of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FrameFate {
-    /// It was ours, whether it was of use or not.
+    /// The stack handled it, even if the frame was of no use.
     Taken,
-    /// It is not ours: another protocol, another host, a fragment. The kernel may have it.
+    /// The frame is not for this stack: another protocol, another host, a fragment. The kernel may
+    /// handle it.
     Passed,
 }
 
-/// Who takes frames that have come, and keeps nothing of them.
+/// Handles received frames without keeping them.
 pub trait FrameTaker {
-    /// Several frames have come, and this one is among them. Each is taken afterwards, all in the
-    /// same order: what they need can be fetched from memory side by side.
+    /// Announces one of several received frames. All of them are handled afterwards in the same
+    /// order, so that the memory they need can be prefetched in parallel.
     fn expect(&mut self, _frame: &[u8]) {}
 
-    /// Takes a frame.
+    /// Handles a frame.
     fn take(&mut self, frame: &[u8]) -> FrameFate;
 }
 
 /// Something that carries frames.
 pub trait Device {
-    /// Gives each frame that has come to `taker`.
+    /// Passes each received frame to `taker`.
     fn receive(&mut self, taker: &mut dyn FrameTaker);
 
-    /// Has `fill` write a frame, whose length it returns, or say that there is none. `false` when
-    /// the device has no room for one, or there was none.
+    /// Lets `fill` write a frame; `fill` returns its length, or `None` if there is no frame.
+    /// Returns `false` if the device has no room, or there was no frame.
     fn transmit(&mut self, fill: &mut dyn FnMut(&mut [u8]) -> Option<usize>) -> bool;
 }
 
 impl Stack {
-    /// Takes everything that `device` has got, does what is due, and sends as much as the device
-    /// takes.
+    /// Handles all frames received by `device` and expired timers, and sends as much as the device
+    /// accepts.
     pub fn run(&mut self, now: Duration, device: &mut impl Device) {
         self.receive_from(now, device);
         self.send_to(now, device);
     }
 
-    /// The first part of [`run`](Stack::run): takes everything that `device` has got. Where the
-    /// application answers before the other part is called, its answers are acknowledgments, too.
+    /// The first part of [`run`](Stack::run): handles all received frames. If the application
+    /// responds before the second part is called, its data also carry the acknowledgments.
     pub fn receive_from(&mut self, now: Duration, device: &mut impl Device) {
         device.receive(&mut Taking { stack: self, now });
     }
 
-    /// The other part: does what is due, and sends as much as the device takes.
+    /// The second part: handles expired timers, and sends as much as the device accepts.
     pub fn send_to(&mut self, now: Duration, device: &mut impl Device) {
         self.handle_timeout(now);
         while device.transmit(&mut |into| self.poll_frame(now, into)) {}
     }
 }
 
-/// A stack that takes frames at one moment.
+/// A stack that handles frames received at one moment.
 struct Taking<'a> {
     stack: &'a mut Stack,
     now: Duration,

@@ -1,4 +1,4 @@
-//! Which card the next hop has: ARP's cache (RFC 826; RFC 1122, section 2.3.2).
+//! The ARP cache: hardware addresses of next hops (RFC 826; RFC 1122, section 2.3.2).
 
 use std::net::Ipv4Addr;
 use std::time::Duration;
@@ -7,45 +7,45 @@ use base::hash::Map;
 
 use crate::wire::ethernet::MacAddress;
 
-/// Hosts that are known or asked for at most.
+/// Limit of entries in the cache.
 const NEIGHBOURS_MAX: usize = 1024;
 
-/// How long a card is believed to be a host's.
+/// Lifetime of a resolved entry.
 const KNOWN_FOR: Duration = Duration::from_secs(300);
 
-/// Time between two questions: no more than one a second for one host (RFC 1122, section 2.3.2.1).
+/// Interval of requests for a host: at most one a second (RFC 1122, section 2.3.2.1).
 const ASK_EVERY: Duration = Duration::from_secs(1);
 
-/// Questions without an answer after which nobody is there: more than a wire loses in a row that
-/// loses a tenth of all frames.
+/// Unanswered requests after which a host counts as absent: more consecutive losses than are likely
+/// if a tenth of all frames is lost.
 const QUESTIONS_MAX: u32 = 8;
 
-/// How long a host that did not answer is left alone.
+/// Time before an absent host is asked for again.
 const ABSENT_FOR: Duration = Duration::from_secs(1);
 
-/// What is known of a host.
+/// The entry of a host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Neighbour {
-    /// Its card, believed until then.
+    /// The hardware address, valid until the given time.
     Known(MacAddress, Duration),
-    /// It is asked for: so many questions, and the next one then.
+    /// Being resolved: the number of requests so far, and the time of the next one.
     Asked(u32, Duration),
-    /// It did not answer, and is not asked until then.
+    /// The host did not answer, and is not asked for until the given time.
     Absent(Duration),
 }
 
-/// What is known of hosts of our networks.
+/// The cache of hosts in the stack's networks.
 #[derive(Debug, Default)]
 pub(crate) struct Neighbours {
     hosts: Map<Ipv4Addr, Neighbour>,
-    /// Questions that are to be sent.
+    /// Addresses to send requests for.
     questions: Vec<Ipv4Addr>,
-    /// How many hosts are asked for.
+    /// Hosts that are being resolved.
     asked: usize,
 }
 
 impl Neighbours {
-    /// What is known of `host`; a question goes out where that is nothing.
+    /// The entry of `host`; a request is sent if there is none.
     pub(crate) fn find(&mut self, now: Duration, host: Ipv4Addr) -> Neighbour {
         match self.hosts.get(&host) {
             Some(Neighbour::Known(_, until) | Neighbour::Absent(until)) if *until <= now => {}
@@ -58,7 +58,7 @@ impl Neighbours {
         asked
     }
 
-    /// The card of a host, if it is known.
+    /// The hardware address of a host, if known.
     pub(crate) fn card(&self, host: Ipv4Addr) -> Option<MacAddress> {
         match self.hosts.get(&host) {
             Some(Neighbour::Known(mac, _)) => Some(*mac),
@@ -66,8 +66,8 @@ impl Neighbours {
         }
     }
 
-    /// A host has told its card. It is believed where that was for us, or corrects what we know.
-    /// Whether it was waited for.
+    /// Learns the hardware address of a host from a message, if the message is for this stack or
+    /// updates an existing entry. Returns whether the host was being resolved.
     pub(crate) fn learn(
         &mut self,
         now: Duration,
@@ -82,12 +82,12 @@ impl Neighbours {
         matches!(known, Some(Neighbour::Asked(..)))
     }
 
-    /// Whom to ask for next.
+    /// The next address to send a request for.
     pub(crate) fn poll_question(&mut self) -> Option<Ipv4Addr> {
         self.questions.pop()
     }
 
-    /// Asks again where no answer has come. Whether a host has turned out to be absent.
+    /// Repeats unanswered requests. Returns whether any host has become absent.
     pub(crate) fn handle_timeout(&mut self, now: Duration) -> bool {
         let mut has_given_up = false;
         if self.asked == 0 {
@@ -107,12 +107,12 @@ impl Neighbours {
                 }
             }
         }
-        // The table has no order of its own, but what is sent must not depend on chance.
+        // The hash map's order is random, but the order of requests must be deterministic.
         self.questions.sort_unstable();
         has_given_up
     }
 
-    /// When to ask again.
+    /// The time of the next repetition.
     pub(crate) fn deadline(&self) -> Option<Duration> {
         if self.asked == 0 {
             return None;
@@ -124,7 +124,7 @@ impl Neighbours {
         asked.min()
     }
 
-    /// Remembers, instead of another host where there are too many.
+    /// Stores an entry, replacing another one if the cache is full.
     fn put(&mut self, host: Ipv4Addr, known: Neighbour) {
         if self.hosts.len() >= NEIGHBOURS_MAX
             && !self.hosts.contains_key(&host)
@@ -137,7 +137,7 @@ impl Neighbours {
         self.count(before, Some(known));
     }
 
-    /// Counts a host among those that are asked for, or no longer.
+    /// Updates the number of hosts that are being resolved.
     fn count(&mut self, before: Option<Neighbour>, after: Option<Neighbour>) {
         let is_asked = |known| usize::from(matches!(known, Some(Neighbour::Asked(..))));
         self.asked = self.asked + is_asked(after) - is_asked(before);

@@ -1,7 +1,8 @@
-//! A wire between two cards that delays, loses, doubles, reorders and damages frames by a seed.
+//! A simulated wire between two cards that delays, drops, duplicates, reorders and corrupts frames,
+//! driven by a seed.
 //!
-//! It reads no clock either: its present is what it was told last. What a frame meets is drawn when
-//! it is sent.
+//! It reads no clock; its time is the one it was told last. The fate of a frame is decided when it
+//! is sent.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -9,20 +10,20 @@ use std::time::Duration;
 use crate::device::{Device, FrameTaker};
 use crate::stack::FRAME_MAX;
 
-/// What may happen to frames. Chances are in a thousand.
+/// Faults of the wire. Probabilities are per thousand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WireFaults {
-    /// Least and most time from one end to the other.
+    /// Minimum delay.
     pub delay_min: Duration,
-    /// Most time; each frame's is drawn anew.
+    /// Maximum delay; each frame's delay is random.
     pub delay_max: Duration,
-    /// Chance that a frame is lost.
+    /// Probability of losing a frame.
     pub loss: u32,
-    /// Chance that it comes twice.
+    /// Probability of duplicating a frame.
     pub duplicate: u32,
-    /// Chance that it may overtake others, or be overtaken.
+    /// Probability that a frame may overtake others, or be overtaken.
     pub reorder: u32,
-    /// Chance that a bit of it changes.
+    /// Probability of flipping a bit.
     pub corrupt: u32,
 }
 
@@ -48,8 +49,7 @@ pub enum LinkSide {
     Far,
 }
 
-/// Frames on their way to one end, by the time of their arrival and then in the order in which they
-/// were sent.
+/// Frames in transit to one end, by arrival time and then in the order of sending.
 #[derive(Debug, Default)]
 struct Direction {
     frames: BTreeMap<(Duration, u64), Vec<u8>>,
@@ -59,9 +59,9 @@ struct Direction {
 /// A simulated wire between two hosts.
 #[derive(Debug)]
 pub struct Wire {
-    /// The present of the wire.
+    /// The current time of the wire.
     pub now: Duration,
-    /// What may happen from now on.
+    /// The faults from now on.
     pub faults: WireFaults,
     /// Frames that were lost or damaged.
     pub lost: u32,

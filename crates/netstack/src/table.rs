@@ -1,4 +1,4 @@
-//! All connections of a stack in one table by both their ends, and listeners by address and port.
+//! The table of a stack: connections by their endpoints, and listeners by address and port.
 
 use std::collections::VecDeque;
 use std::net::{Ipv4Addr, SocketAddrV4};
@@ -14,34 +14,35 @@ use crate::wire::ethernet::MacAddress;
 pub(crate) struct Slot {
     pub(crate) tuple: Tuple,
     pub(crate) state: State,
-    /// The listener that it was asked for at, until it has been accepted.
+    /// The listener of an incoming connection, until it has been accepted.
     pub(crate) listener: Option<Key>,
-    /// The application has it.
+    /// Whether the application holds the connection.
     pub(crate) is_held: bool,
-    /// What the application calls it.
+    /// The application's name for the connection.
     pub(crate) name: Option<Key>,
     pub(crate) notices: Notices,
-    /// The card that its last segment came from.
+    /// The hardware address that the connection's last segment came from.
     pub(crate) heard: Option<MacAddress>,
-    /// The card that the kernel knows the way to, as of an epoch of the stack's ways.
+    /// The hardware address according to the kernel, with the epoch of the stack's routes for which
+    /// it is valid.
     pub(crate) told: Option<(u32, Option<MacAddress>)>,
-    /// It stands in the stack's queue of those that may have something to send.
+    /// Whether the connection is in the stack's send queue.
     pub(crate) is_sending: bool,
-    /// When the wheel hands it over, in milliseconds.
+    /// The connection's timer, in milliseconds, with its entry in the wheel.
     pub(crate) timer: Option<(u64, Entry)>,
-    /// What its memory counts for.
+    /// The memory charged for the connection.
     pub(crate) charged: usize,
 }
 
 impl Slot {
-    /// Has the connection asked for what it sends, once.
+    /// Puts the connection into the send queue, unless it is there already.
     pub(crate) fn queue_for_sending(&mut self, key: Key, sending: &mut VecDeque<Key>) {
         if !std::mem::replace(&mut self.is_sending, true) {
             sending.push_back(key);
         }
     }
 
-    /// Has the memory of all connections, `memory`, count what this one takes now.
+    /// Updates `memory`, the total of all connections, by the change of this connection's memory.
     pub(crate) fn charge(&mut self, memory: &mut usize) {
         let occupied = self.state.occupied();
         *memory = *memory + occupied - self.charged;
@@ -49,10 +50,10 @@ impl Slot {
     }
 }
 
-/// What the application is to be told about a connection.
+/// The pending events of a connection.
 #[derive(Debug, Default)]
 pub(crate) struct Notices {
-    /// It stands in the stack's queue of those with news.
+    /// Whether the connection is in the stack's queue of connections with events.
     pub(crate) is_queued: bool,
     pub(crate) is_connected: bool,
     pub(crate) is_readable: bool,
@@ -60,11 +61,11 @@ pub(crate) struct Notices {
     pub(crate) closed: Option<Reason>,
 }
 
-/// Somebody who takes connections at an address.
+/// A listener.
 #[derive(Debug)]
 pub(crate) struct Listener {
     pub(crate) address: SocketAddrV4,
-    /// Handshakes at most, and connections that wait to be accepted.
+    /// Limit of handshakes in progress, and of connections that wait to be accepted.
     pub(crate) backlog: usize,
     pub(crate) handshakes: usize,
     pub(crate) ready: VecDeque<Key>,
@@ -80,12 +81,12 @@ pub(crate) struct Table {
 }
 
 impl Table {
-    /// How many connections there are, whatever their state.
+    /// Number of connections in any state.
     pub(crate) fn len(&self) -> usize {
         self.slots.len()
     }
 
-    /// What all connections are at.
+    /// The states of all connections.
     pub(crate) fn states(&self) -> impl Iterator<Item = &State> {
         self.slots.iter().map(|(_, slot)| &slot.state)
     }
@@ -98,12 +99,12 @@ impl Table {
         self.slots.get_mut(key)
     }
 
-    /// The connection between these ends.
+    /// The connection between these endpoints.
     pub(crate) fn find(&self, tuple: &Tuple) -> Option<Key> {
         self.by_tuple.get(tuple).copied()
     }
 
-    /// Puts a connection in its place.
+    /// Inserts a connection.
     pub(crate) fn insert(&mut self, tuple: Tuple, state: State, listener: Option<Key>) -> Key {
         let key = self.slots.insert(Slot {
             tuple,
@@ -122,7 +123,7 @@ impl Table {
         key
     }
 
-    /// Has segments between a connection's ends find it no longer: another one may begin there.
+    /// Removes a connection's endpoints from the table, so that another connection can use them.
     pub(crate) fn unlink(&mut self, key: Key) {
         if let Some(slot) = self.slots.get(key)
             && self.by_tuple.get(&slot.tuple) == Some(&key)
@@ -152,7 +153,7 @@ impl Table {
         Some(key)
     }
 
-    /// Who listens at this address, or at its port on all.
+    /// The listener at this address, or at its port on the unspecified address.
     pub(crate) fn listener_at(&self, address: SocketAddrV4) -> Option<Key> {
         let everywhere = SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, address.port());
         let exact = self.by_address.get(&address);
@@ -167,7 +168,7 @@ impl Table {
         self.listeners.get_mut(key)
     }
 
-    /// Forgets a listener; the connections that it was asked for and has not handed out.
+    /// Removes a listener. Returns its connections that have not been accepted.
     pub(crate) fn unlisten(&mut self, key: Key) -> Vec<Key> {
         let Some(listener) = self.listeners.remove(key) else {
             return Vec::new();

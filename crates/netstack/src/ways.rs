@@ -1,4 +1,4 @@
-//! Whom packets are handed to, as a kernel's stack beside this one has found out.
+//! Routes and neighbours, as learned from the kernel's stack beside this one.
 
 use std::net::Ipv4Addr;
 
@@ -6,20 +6,20 @@ use base::hash::Map;
 
 use crate::wire::ethernet::MacAddress;
 
-/// Hosts whose cards are remembered at most; a kernel keeps no more by default.
+/// Limit of known neighbours, which is the kernel's default limit.
 const NEIGHBOURS_MAX: usize = 4096;
 
-/// Routes that are followed at most. A machine with more has another one for its door.
+/// Limit of routes. A machine with more routes is not a typical server.
 const ROUTES_MAX: usize = 1024;
 
-/// Whom packets for a network are handed to.
+/// A route to a network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Route {
-    /// The network, whose first bits are those of all its hosts.
+    /// The network's address.
     pub network: Ipv4Addr,
-    /// How many bits those are.
+    /// Length of the network's prefix, in bits.
     pub prefix_length: u8,
-    /// Who passes packets on; hosts themselves are reached where that is nobody.
+    /// The router; `None` if the network's hosts are reached directly.
     pub gateway: Option<Ipv4Addr>,
 }
 
@@ -31,23 +31,23 @@ impl Route {
     }
 }
 
-/// Routes, and the cards of the next hops.
+/// The kernel's routes, and the hardware addresses of next hops.
 #[derive(Debug, Default)]
 pub(crate) struct Ways {
     cards: Map<Ipv4Addr, MacAddress>,
-    /// The longest prefix first.
+    /// Sorted by prefix length, the longest first.
     routes: Vec<Route>,
-    /// Counts the changes of both: a card that was found holds until the next one.
+    /// Incremented with each change of either: a looked-up address is valid until the next change.
     epoch: u32,
 }
 
 impl Ways {
-    /// Differs from what it was where a card may be another one.
+    /// Changes whenever a hardware address may have changed.
     pub(crate) fn epoch(&self) -> u32 {
         self.epoch
     }
 
-    /// The card that packets for `host` go to, if both it and the way there are known.
+    /// The hardware address for packets to `host`, if the route and the address are known.
     pub(crate) fn card(&self, host: Ipv4Addr) -> Option<MacAddress> {
         let route = self.routes.iter().find(|route| route.leads_to(host))?;
         let hop = route.gateway.unwrap_or(host);
@@ -68,7 +68,7 @@ impl Ways {
     }
 
     pub(crate) fn set_routes(&mut self, mut routes: Vec<Route>) {
-        // Of routes to the same network those that come first stay first.
+        // A stable sort: of routes to the same network, the first stays first.
         routes.sort_by_key(|route| std::cmp::Reverse(route.prefix_length));
         routes.truncate(ROUTES_MAX);
         self.routes = routes;
@@ -105,7 +105,7 @@ mod tests {
         ]);
         assert_eq!(ways.card(NEAR), Some(card(7)));
         assert_eq!(ways.card(FAR), Some(card(1)));
-        // A host of this network that nobody has heard of.
+        // A host of this network without an entry.
         assert_eq!(ways.card(Ipv4Addr::new(10, 0, 0, 8)), None);
         ways.set_neighbour(GATEWAY, None);
         assert_eq!(ways.card(FAR), None);

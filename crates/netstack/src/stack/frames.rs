@@ -1,4 +1,4 @@
-//! What comes in.
+//! Handling of received frames.
 
 use std::net::SocketAddrV4;
 use std::time::Duration;
@@ -15,18 +15,18 @@ use crate::wire::sequence::Sequence;
 use crate::wire::tcp::{Flags, Segment};
 use crate::wire::{arp, icmp};
 
-/// The smallest MTU that a router's message may lead to: what every host has to take (RFC 791; RFC
-/// 1191, section 7).
+/// The smallest MTU that an ICMP message may set, which every host must accept (RFC 791; RFC 1191,
+/// section 7).
 const MTU_MIN: u16 = 576;
 
-/// Headers of IPv4 and TCP without options.
+/// Length of the IPv4 and TCP headers without options.
 const HEADERS: u16 = 40;
 
-/// TCP's number in a packet.
+/// TCP's protocol number.
 const TCP: u8 = 6;
 
 impl Stack {
-    /// Takes a frame that the device has received.
+    /// Handles a frame received by the device.
     pub fn handle_frame(&mut self, now: Duration, frame: &[u8]) -> FrameFate {
         let Ok((header, payload)) = ethernet::Header::parse(frame) else {
             return FrameFate::Passed;
@@ -42,8 +42,8 @@ impl Stack {
         }
     }
 
-    /// Fetches from memory what a frame will need that is taken soon. With thousands of connections
-    /// that is far away, and the ways there do not depend on each other.
+    /// Prefetches the memory that this frame will need when it is handled soon. With thousands of
+    /// connections that memory is not cached, and the fetches for several frames can overlap.
     pub(crate) fn expect_frame(&self, frame: &[u8]) {
         if let Some(tuple) = tuple_of(frame)
             && let Some(slot) = self.table.find(&tuple).and_then(|key| self.table.get(key))
@@ -58,7 +58,7 @@ impl Stack {
             return FrameFate::Passed;
         };
         let is_for_us = self.settings.addresses.has(message.target)
-            // A stack with any address has no own one for others to answer to.
+            // A stack that accepts any address has no address of its own to answer for.
             || self.settings.addresses == Addresses::Any
                 && message.operation == arp::Operation::Reply;
         if is_of_a_host(message.sender) {
@@ -77,7 +77,7 @@ impl Stack {
             };
             self.send_arp(&reply, message.sender_mac);
         }
-        // The kernel's cache lives by the same messages.
+        // The kernel's neighbour cache depends on these messages too.
         match self.settings.unlistened {
             Unlistened::Pass => FrameFate::Passed,
             Unlistened::Refuse => FrameFate::Taken,
@@ -134,9 +134,9 @@ impl Stack {
         self.push_reply(frame);
     }
 
-    /// A segment of ours did not arrive (RFC 9293, section 3.9.2.2). What stands goes on by its
-    /// timers, whatever is said (MUST-56; RFC 5927, section 5.2, for the errors that are called
-    /// hard); only segments that were too large get smaller.
+    /// Handles ICMP's report that one of our segments was not delivered (RFC 9293, section
+    /// 3.9.2.2). Established connections ignore the report and rely on their timers (MUST-56; RFC
+    /// 5927, section 5.2, for hard errors); only "fragmentation needed" reduces the segment size.
     fn handle_unreachable(&mut self, unreachable: &icmp::Unreachable) -> FrameFate {
         let tuple = Tuple {
             local: unreachable.local,
@@ -171,7 +171,7 @@ impl Stack {
     fn handle_tcp(&mut self, now: Duration, card: MacAddress, packet: &Packet<'_>) -> FrameFate {
         let (source, destination) = (packet.source, packet.destination);
         let Ok(segment) = Segment::parse(packet.payload, source, destination) else {
-            // Damaged: nobody can say whose it is, and it will come again.
+            // A damaged segment: its ports cannot be trusted, and the peer will retransmit it.
             self.counts.damaged += 1;
             return FrameFate::Taken;
         };
@@ -194,8 +194,7 @@ impl Stack {
             self.apply(key, effects, Some(card));
             return FrameFate::Taken;
         };
-        // The connection before this one is over; what the application has not read of it stays
-        // until it lets go.
+        // The previous connection is over; unread data stay until the application releases it.
         if self.table.get(key).is_some_and(|slot| slot.is_held) {
             let ended = Duration::MAX;
             if let Some(slot) = self.table.get_mut(key) {
@@ -208,8 +207,9 @@ impl Stack {
         self.handle_stranger(now, card, &tuple, &segment, Some(numbers))
     }
 
-    /// A segment of no connection: it may begin one. `numbers` is where its sequence numbers are to
-    /// begin, or later, where an earlier one between the same ends has left something behind.
+    /// Handles a segment without a connection, which may start one. `numbers` is the earliest
+    /// sequence number for the new connection, if an earlier connection between the same endpoints
+    /// requires one.
     fn handle_stranger(
         &mut self,
         now: Duration,
@@ -225,7 +225,7 @@ impl Stack {
             self.refuse(card, tuple, segment);
             return FrameFate::Taken;
         };
-        // Section 3.10.7.2, in its order.
+        // The checks of section 3.10.7.2, in its order.
         let flags = segment.header.flags;
         if flags.has(Flags::RST) {
             return FrameFate::Taken;
@@ -246,7 +246,7 @@ impl Stack {
         }
     }
 
-    /// Somebody asks for a connection.
+    /// Handles a SYN for a listener.
     fn take_syn(
         &mut self,
         now: Duration,
@@ -297,7 +297,8 @@ impl Stack {
         self.settle(key);
     }
 
-    /// An acknowledgment of no connection may be that of a cookie. Whether it is.
+    /// Handles an acknowledgment without a connection, which may carry a SYN cookie. Returns
+    /// whether it did.
     fn take_cookie(
         &mut self,
         now: Duration,
@@ -322,7 +323,7 @@ impl Stack {
                 .listener(at)
                 .is_some_and(|listener| listener.ready.len() < listener.backlog);
         if !has_place {
-            // As if it had been lost: the other end asks again with its first data.
+            // Treated as lost: the peer sends the acknowledgment again with its first data.
             return true;
         }
         let mut offer = header.options;
@@ -334,7 +335,7 @@ impl Stack {
         let memory = &mut self.inbox_memory;
         memory.room = self.settings.memory_max.saturating_sub(self.memory);
         let effects = handshake::establish(now, settings, beginning, segment, memory);
-        // A place that `apply` fills with the connection at once.
+        // A placeholder that `apply` replaces with the connection at once.
         let state = SynReceived::new(now, settings, segment, given, offset);
         let key = self
             .table
@@ -350,7 +351,7 @@ impl Stack {
     }
 }
 
-/// Both ends of the connection of a segment over IPv4 without options, of which nothing is checked.
+/// The endpoints of a TCP segment over IPv4 without options, without any validation.
 fn tuple_of(frame: &[u8]) -> Option<Tuple> {
     let headers: &[u8; PAYLOAD + 4] = frame.first_chunk()?;
     let packet = headers.get(ethernet::HEADER..)?;

@@ -9,7 +9,8 @@
 //!           Passed: not ours
 //! ```
 //!
-//! `frames.rs` is what comes in, `transmit.rs` what goes out; here is what the application calls.
+//! `frames.rs` handles received frames, `transmit.rs` writes frames to send; this file has the
+//! application's calls.
 
 mod frames;
 mod settle;
@@ -34,27 +35,26 @@ use crate::wire::ethernet::{self, MacAddress};
 use crate::wire::ipv4;
 use crate::wire::sequence::Sequence;
 
-/// Bytes of the largest frame that a stack writes, with an MTU of 1,500.
+/// Length of the largest frame that a stack writes, in bytes, with an MTU of 1,500.
 pub const FRAME_MAX: usize = ethernet::HEADER + 1500;
 
-/// Frames beside those of connections that wait to leave at most: answers to ARP, to echoes,
-/// resets, cookies. What would be one more is not sent.
+/// Limit of queued frames that do not belong to a connection: ARP and echo replies, resets,
+/// cookies. Further ones are dropped.
 const REPLIES_MAX: usize = 256;
 
-/// Ports that connections of ours begin at (RFC 6056): those that are not for services, as Linux
-/// has it.
+/// Ports for outgoing connections (RFC 6056): Linux's default range.
 pub const CLIENT_PORTS: Range<u16> = 32_768..61_000;
 const PORT_COUNT: u16 = CLIENT_PORTS.end - CLIENT_PORTS.start;
 
-/// Ports of ours that are tried before a connection fails for want of one.
+/// Ports that are tried before a connection attempt fails for lack of one.
 const PORTS_TRIED_MAX: u16 = 1024;
 
-/// Whose packets a stack takes.
+/// The addresses whose packets a stack accepts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Addresses {
-    /// Those for any address that one host can have: in a simulation that has no other host.
+    /// Any unicast address: for a simulation without other hosts.
     Any,
-    /// Those for these; connections begin at the first.
+    /// These addresses; outgoing connections use the first.
     These(Vec<Ipv4Addr>),
 }
 
@@ -67,72 +67,72 @@ impl Addresses {
     }
 }
 
-/// Whether a single host can have an address.
+/// Whether an address can belong to a single host.
 fn is_of_a_host(address: Ipv4Addr) -> bool {
     !address.is_unspecified() && !address.is_multicast() && !address.is_broadcast()
 }
 
-/// What becomes of segments for a port at which nobody listens.
+/// What happens to segments for a port without a listener.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unlistened {
-    /// They are answered with a reset, as the RFC wants it of the one stack of a host.
+    /// They are answered with a reset, as the RFC demands from the only stack of a host.
     Refuse,
-    /// They are passed on to the kernel's stack, which shares the address.
+    /// They are passed to the kernel's stack, which shares the address.
     Pass,
 }
 
-/// How a stack knows the cards of other hosts.
+/// How a stack learns the hardware addresses of other hosts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Neighbouring {
-    /// It asks by ARP, and answers.
+    /// By sending and answering ARP requests itself.
     Asks,
-    /// The kernel asks and answers, and the stack is told what the kernel knows
-    /// ([`Stack::set_neighbour`], [`Stack::set_routes`]). Where that is nothing, a connection's
-    /// segments go to the card that its last one came from.
+    /// From the kernel, which runs ARP and whose knowledge is passed to the stack
+    /// ([`Stack::set_neighbour`], [`Stack::set_routes`]). If the kernel does not know a host,
+    /// segments of a connection go to the hardware address that its last segment came from.
     Told,
 }
 
-/// What a stack is like.
+/// Settings of a stack.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// The hardware address of the stack's card.
     pub mac: MacAddress,
     /// The IPv4 addresses that the stack answers for.
     pub addresses: Addresses,
-    /// Bits of an address that all hosts behind the card have in common.
+    /// Length of the network prefix, in bits.
     pub prefix_length: u8,
-    /// Who passes on what is for others.
+    /// The router for other networks.
     pub gateway: Option<Ipv4Addr>,
-    /// How the cards of other hosts are known.
+    /// How hardware addresses of other hosts are learned.
     pub neighbouring: Neighbouring,
     /// The settings of all connections.
     pub tcp: tcp::Settings,
-    /// What becomes of segments for nobody.
+    /// What happens to segments without a connection or listener.
     pub unlistened: Unlistened,
-    /// Connections at most, in any state. Where there are as many, a new one takes the place of the
-    /// one that has been in TIME-WAIT for longest, if there is any.
+    /// Limit of connections in any state. At the limit, a new connection replaces the one that has
+    /// been in TIME-WAIT the longest, if there is any.
     pub connections_max: usize,
-    /// Bytes that all connections hold at most. Beyond that, what comes is dropped as if it had
-    /// been lost.
+    /// Limit of the memory of all connections, in bytes. Beyond it, received data are dropped as if
+    /// lost.
     pub memory_max: usize,
-    /// What nobody can guess, to be drawn anew by whoever makes a stack.
+    /// An unpredictable secret, generated anew for each stack.
     pub secret: Secret,
 }
 
-/// What a stack has counted.
+/// Counters of a stack.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Segments with data that were sent again.
+    /// Retransmitted segments with data.
     pub sent_again: u64,
-    /// Connections that others have begun, and that came to stand.
+    /// Incoming connections that were established.
     pub accepted: u64,
-    /// Segments whose checksums were wrong.
+    /// Segments with a wrong checksum.
     pub damaged: u64,
-    /// SYNs that were answered by a cookie, because all places were taken.
+    /// SYNs answered with a cookie because the backlog was full.
     pub cookies: u64,
 }
 
-/// Names a connection for as long as the application has it.
+/// Identifies a connection until the application releases it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ConnectionId(Key);
 
@@ -140,52 +140,52 @@ pub struct ConnectionId(Key);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ListenerId(Key);
 
-/// What the application is told.
+/// Notifications for the application.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// A connection waits to be accepted.
+    /// A connection can be accepted.
     Acceptable(ListenerId),
-    /// A connection that was asked for stands.
+    /// An outgoing connection is established.
     Connected(ConnectionId),
-    /// There is something to receive, or an end, or an error.
+    /// Data, the end of data or an error can be received.
     Readable(ConnectionId),
-    /// There is room to send again, where there had been none.
+    /// There is room for sending again after there was none.
     Writable(ConnectionId),
-    /// A connection has ended, and is to be let go of.
+    /// A connection has ended, and must be released.
     Closed(ConnectionId, Reason),
 }
 
-/// Why a listener cannot be.
+/// Why a listener cannot be created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ListenError {
-    /// There is one at that address.
+    /// There is a listener at that address already.
     InUse,
 }
 
-/// Why a connection cannot begin.
+/// Why a connection cannot be started.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ConnectError {
-    /// There is one between these ends.
+    /// There is a connection between these endpoints already.
     InUse,
-    /// Every port that was tried is in use.
+    /// All ports that were tried are in use.
     NoPort,
-    /// Neither is there an address to begin at, nor was one given; or no host can have the other
-    /// one (MUST-46).
+    /// No local address was given and the stack has none, or the remote address is not a unicast
+    /// address (MUST-46).
     Address,
-    /// There are as many connections as may be.
+    /// The limit of connections is reached.
     TooMany,
 }
 
-/// A host's TCP/IP.
+/// The TCP/IP stack of a host.
 ///
-/// To be called whenever something happens: [`handle_frame`](Stack::handle_frame) for each frame
-/// that came, and [`handle_timeout`](Stack::handle_timeout) when
-/// [`next_deadline`](Stack::next_deadline) is reached. After these, and after any call of the
-/// application, [`poll_frame`](Stack::poll_frame) until there is none, and
-/// [`poll_event`](Stack::poll_event) until there is none. [`run`](Stack::run) does all but the
-/// last.
+/// Call [`handle_frame`](Stack::handle_frame) for each received frame, and
+/// [`handle_timeout`](Stack::handle_timeout) when [`next_deadline`](Stack::next_deadline) is
+/// reached. After these, and after any call of the application, call
+/// [`poll_frame`](Stack::poll_frame) until there is none, and [`poll_event`](Stack::poll_event)
+/// until there is none. [`run`](Stack::run) does all but the last.
 ///
-/// Times are counted from any beginning, which must be the same for all calls, and never go back.
+/// Times are relative to an arbitrary start, which must be the same for all calls, and never go
+/// back.
 #[derive(Debug)]
 pub struct Stack {
     settings: Settings,
@@ -194,30 +194,31 @@ pub struct Stack {
     ways: Ways,
     /// Deadlines of connections, by milliseconds.
     wheel: TimerWheel<Key>,
-    /// Up to which millisecond the wheel has handed everything over.
+    /// The millisecond up to which the wheel has expired timers.
     advanced_ms: u64,
-    /// Connections that may have something to send, each once.
+    /// Connections that may have something to send, each listed once.
     sending: VecDeque<Key>,
-    /// Those of them whose next hop is asked for.
+    /// The connections among those that wait for the next hop's hardware address.
     waiting: Vec<Key>,
-    /// Whole frames that wait to leave.
+    /// Complete frames that wait to be sent.
     replies: VecDeque<Vec<u8>>,
     noticed: VecDeque<Key>,
     listeners_noticed: VecDeque<Key>,
-    /// Bytes that connections hold.
+    /// Memory held by connections, in bytes.
     memory: usize,
     inbox_memory: InboxMemory,
     next_port: u16,
-    /// Connections in TIME-WAIT, those that have been there for longest first. Some have ended.
+    /// Connections in TIME-WAIT, the oldest first. The list may contain connections that have
+    /// ended.
     time_waits: VecDeque<Key>,
     counts: Counts,
 }
 
 impl Stack {
-    /// A host without connections.
+    /// A stack without connections.
     #[must_use]
     pub fn new(settings: Settings) -> Stack {
-        // Two stacks of one host, one after the other, do not begin at the same ports.
+        // The first port differs between consecutive stacks of a host.
         let next_port = settings.tcp.clock_begins.as_millis() as u16;
         Stack {
             settings,
@@ -239,20 +240,19 @@ impl Stack {
         }
     }
 
-    /// Bytes that connections hold beside their places in the table.
+    /// Memory held by connections beside their table entries, in bytes.
     #[must_use]
     pub fn memory(&self) -> usize {
         self.memory
     }
 
-    /// What has been counted so far.
+    /// The counters so far.
     #[must_use]
     pub fn counts(&self) -> Counts {
         self.counts
     }
 
-    /// Whether something is still to be sent, or acknowledged by the other end. Looks at each
-    /// connection.
+    /// Whether any connection has data to send or unacknowledged data. Scans all connections.
     #[must_use]
     pub fn is_busy(&self) -> bool {
         let is_busy = |state: &State| match state {
@@ -262,18 +262,18 @@ impl Stack {
         !self.replies.is_empty() || self.table.states().any(is_busy)
     }
 
-    /// Connections in any state.
+    /// Number of connections in any state.
     #[must_use]
     pub fn connections(&self) -> usize {
         self.table.len()
     }
 
-    /// Takes connections at `address`, which may be unspecified: `backlog` handshakes at a time are
-    /// remembered, and as many connections wait to be accepted. SYNs beyond the one are answered by
-    /// cookies, beyond the other not at all.
+    /// Accepts connections at `address`, which may be unspecified. `backlog` limits both handshakes
+    /// in progress and connections that wait to be accepted. At the first limit SYNs are answered
+    /// with cookies, at the second they are dropped.
     ///
     /// # Errors
-    /// `InUse` where somebody does already.
+    /// `InUse` if there is a listener at that address.
     pub fn listen(
         &mut self,
         address: SocketAddrV4,
@@ -283,7 +283,7 @@ impl Stack {
         key.map(ListenerId).ok_or(ListenError::InUse)
     }
 
-    /// Takes no more connections; those that have not been accepted are reset.
+    /// Removes a listener; connections that have not been accepted are reset.
     pub fn unlisten(&mut self, id: ListenerId) {
         for key in self.table.unlisten(id.0) {
             if let Some(slot) = self.table.get_mut(key) {
@@ -293,7 +293,7 @@ impl Stack {
         }
     }
 
-    /// The connection at a listener that has waited for longest, with the other end's address.
+    /// Accepts the oldest waiting connection of a listener. Returns it with its endpoints.
     pub fn accept(&mut self, id: ListenerId) -> Option<(ConnectionId, Tuple)> {
         loop {
             let key = self.table.listener_mut(id.0)?.ready.pop_front()?;
@@ -305,11 +305,11 @@ impl Stack {
         }
     }
 
-    /// Asks for a connection to `to`, from `from` where that says so; its port may be 0. Whether it
-    /// comes to stand is told by an event.
+    /// Starts a connection to `to`, from `from` if given; the port of `from` may be 0. An event
+    /// reports whether the connection is established.
     ///
     /// # Errors
-    /// Where it cannot even begin.
+    /// If the connection cannot be started.
     pub fn connect(
         &mut self,
         now: Duration,
@@ -346,20 +346,20 @@ impl Stack {
         Ok(ConnectionId(key))
     }
 
-    /// The initial sequence number of a connection that begins now.
+    /// The initial sequence number of a connection that starts now.
     fn initial_sequence(&self, now: Duration, tuple: &Tuple) -> Sequence {
         let clock = now + self.settings.tcp.clock_begins;
         self.settings.secret.initial_sequence(clock, tuple)
     }
 
-    /// What is added to milliseconds to make the clock of a connection's timestamps.
+    /// The offset of a connection's timestamp clock, in milliseconds.
     fn clock_offset(&self, tuple: &Tuple) -> u32 {
         let begins = self.settings.tcp.clock_begins.as_millis() as u32;
         self.settings.secret.clock(tuple).wrapping_add(begins)
     }
 
-    /// A port that is free for this other end (RFC 6056, section 3.3.3: from a place that depends
-    /// on the other end).
+    /// A port that is free for this remote endpoint (RFC 6056, section 3.3.3: starting at a port
+    /// that depends on the remote endpoint).
     fn free_tuple(&mut self, ip: Ipv4Addr, remote: SocketAddrV4) -> Option<Tuple> {
         let with_port = |port| Tuple {
             local: SocketAddrV4::new(ip, port),
@@ -375,30 +375,30 @@ impl Stack {
         })
     }
 
-    /// Gives a connection a name of the application's, or none any more.
+    /// Sets or removes the application's name for a connection.
     pub fn set_name(&mut self, id: ConnectionId, name: Option<Key>) {
         if let Some(slot) = self.table.get_mut(id.0) {
             slot.name = name;
         }
     }
 
-    /// The name that the application has given to a connection.
+    /// The application's name for a connection.
     #[must_use]
     pub fn name(&self, id: ConnectionId) -> Option<Key> {
         self.table.get(id.0)?.name
     }
 
-    /// Both ends of a connection.
+    /// The endpoints of a connection.
     #[must_use]
     pub fn tuple(&self, id: ConnectionId) -> Option<Tuple> {
         self.table.get(id.0).map(|slot| slot.tuple)
     }
 
-    /// Bytes that the connection has room for. Where that is none, the application is told when
-    /// there is some.
+    /// Bytes that the connection has room for. If there is no room, an event will report when there
+    /// is.
     ///
     /// # Errors
-    /// As of [`send`](Stack::send).
+    /// Like [`send`](Stack::send).
     pub fn room(&mut self, id: ConnectionId) -> Result<usize, CallError> {
         let has_room = self.memory < self.settings.memory_max;
         let connection = self.connection(id)?;
@@ -409,17 +409,17 @@ impl Stack {
         Ok(room)
     }
 
-    /// Bytes that [`receive`](Stack::receive) would move at once, if it had room for them.
+    /// Bytes that [`receive`](Stack::receive) would return, given enough room.
     #[must_use]
     pub fn unread(&self, id: ConnectionId) -> usize {
         self.table.get(id.0).map_or(0, |slot| slot.state.unread())
     }
 
-    /// Sends as much of `bytes` as the connection has room for: how much that is. They are held,
-    /// not copied, until the other end has acknowledged them.
+    /// Queues as much of `bytes` as the connection has room for, and returns that length. The bytes
+    /// are kept by reference, not copied, until the peer has acknowledged them.
     ///
     /// # Errors
-    /// Where nothing can be sent any more, or not yet.
+    /// If the connection is not established (yet or any more), or its sending side is finished.
     pub fn send(&mut self, id: ConnectionId, bytes: Bytes) -> Result<usize, CallError> {
         let has_room = self.memory < self.settings.memory_max;
         let connection = self.connection(id)?;
@@ -432,11 +432,10 @@ impl Stack {
         Ok(count)
     }
 
-    /// Sends a response whose checksums are known, as a whole: `false` where there is no room at
-    /// all.
+    /// Queues a complete response with precomputed checksums. `false` if there is no room at all.
     ///
     /// # Errors
-    /// As of [`send`](Stack::send).
+    /// Like [`send`](Stack::send).
     pub fn send_prebuilt(
         &mut self,
         id: ConnectionId,
@@ -453,11 +452,11 @@ impl Stack {
         Ok(is_taken)
     }
 
-    /// Moves bytes that have come into `into`: how many, or `None` when there are none yet. 0 is
-    /// the end.
+    /// Copies received bytes to `into` and returns their number; 0 at the end of the data, `None`
+    /// if there are none yet.
     ///
     /// # Errors
-    /// Where the connection has ended out of order, or does not stand yet.
+    /// If the connection has failed, or is not established yet.
     pub fn receive(
         &mut self,
         id: ConnectionId,
@@ -469,7 +468,7 @@ impl Stack {
             State::SynSent(_) | State::SynReceived(_) => return Err(CallError::Connecting),
             State::Synchronized(connection) => {
                 let received = connection.receive(into, memory);
-                // The window may have grown so much that the other end is told.
+                // The window may have grown enough to be announced to the peer.
                 if connection.may_have_segment() {
                     slot.queue_for_sending(id.0, &mut self.sending);
                 }
@@ -490,20 +489,20 @@ impl Stack {
         Ok(received)
     }
 
-    /// Sends nothing more: the other end learns that after all that was sent before.
+    /// Finishes the sending side: a FIN follows all data sent before.
     ///
     /// # Errors
-    /// Where there is no such connection, or it does not stand.
+    /// If there is no such connection, or it is not established.
     pub fn finish(&mut self, id: ConnectionId) -> Result<(), CallError> {
         self.connection(id)?.finish();
         self.settle(id.0);
         Ok(())
     }
 
-    /// Asks the other end now and then whether it is still there, or no longer asks.
+    /// Enables or disables keep-alive probes.
     ///
     /// # Errors
-    /// As of [`finish`](Stack::finish).
+    /// Like [`finish`](Stack::finish).
     pub fn set_keep_alive(
         &mut self,
         id: ConnectionId,
@@ -514,8 +513,8 @@ impl Stack {
         Ok(())
     }
 
-    /// Lets go of a connection. What was sent still arrives, if the other end takes it; what it
-    /// sends from now on does not.
+    /// Releases a connection. Data sent before are still delivered; data that the peer sends from
+    /// now on are not.
     pub fn release(&mut self, now: Duration, id: ConnectionId) {
         let Some(slot) = self.table.get_mut(id.0) else {
             return;
@@ -535,7 +534,7 @@ impl Stack {
         }
     }
 
-    /// Ends a connection by a reset, and lets go of it.
+    /// Resets a connection and releases it.
     pub fn abort(&mut self, id: ConnectionId) {
         let Some(slot) = self.table.get_mut(id.0) else {
             return;
@@ -551,7 +550,7 @@ impl Stack {
         self.apply(id.0, effects, None);
     }
 
-    /// What the application is to be told next.
+    /// The next event for the application.
     pub fn poll_event(&mut self) -> Option<Event> {
         while let Some(key) = self.listeners_noticed.pop_front() {
             if let Some(listener) = self.table.listener_mut(key) {
@@ -585,7 +584,7 @@ impl Stack {
         None
     }
 
-    /// When [`handle_timeout`](Stack::handle_timeout) has something to do, if nothing happens
+    /// The time at which to call [`handle_timeout`](Stack::handle_timeout) if nothing happens
     /// before.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Duration> {
@@ -594,11 +593,11 @@ impl Stack {
         of_connections.into_iter().chain(of_neighbours).min()
     }
 
-    /// Does what is due.
+    /// Handles expired timers.
     pub fn handle_timeout(&mut self, now: Duration) {
         let now_ms = now.as_secs() * 1000 + u64::from(now.subsec_millis());
         let mut due = Vec::new();
-        // Many turns pass within a millisecond, and the wheel has nothing more for it.
+        // Several turns may happen within a millisecond, but the wheel needs to advance only once.
         if now_ms != self.advanced_ms {
             self.advanced_ms = now_ms;
             self.wheel.advance(now_ms, &mut due);
@@ -609,7 +608,7 @@ impl Stack {
             };
             slot.timer = None;
             if slot.state.deadline().is_some_and(|at| at > now) {
-                // What it was for has happened meanwhile.
+                // The deadline has moved since the timer was set.
                 self.note_deadline(key);
                 continue;
             }
@@ -621,7 +620,7 @@ impl Stack {
         }
     }
 
-    /// The connection that the application calls by this name, if it stands.
+    /// The connection with this id, if it is established.
     fn connection(&mut self, id: ConnectionId) -> Result<&mut tcp::Connection, CallError> {
         let slot = self.table.get_mut(id.0).ok_or(CallError::Unknown)?;
         match &mut slot.state {
@@ -632,34 +631,35 @@ impl Stack {
         }
     }
 
-    /// The addresses that the stack answers for from now on. Connections at others end by their
-    /// timers.
+    /// Replaces the addresses of the stack. Connections at removed addresses end by timeout.
     pub fn set_addresses(&mut self, addresses: Vec<Ipv4Addr>) {
         self.settings.addresses = Addresses::These(addresses);
     }
 
-    /// The largest segment that new connections send and ask for.
+    /// Sets the maximum segment size of new connections, both for sending and as announced to
+    /// peers.
     pub fn set_segment_max(&mut self, bytes: u16) {
         self.settings.tcp.segment_max = bytes;
     }
 
-    /// The card that `host` has, or that is not known (any more), as the kernel has it.
+    /// Sets the hardware address of `host` by the kernel's neighbour table; `None` if it is not
+    /// known (any more).
     pub fn set_neighbour(&mut self, host: Ipv4Addr, card: Option<MacAddress>) {
         self.ways.set_neighbour(host, card);
     }
 
-    /// Whether the kernel has told the card that packets for `host` go to.
+    /// Whether the kernel has reported the hardware address to use for `host`.
     #[must_use]
     pub fn has_way(&self, host: Ipv4Addr) -> bool {
         self.ways.card(host).is_some()
     }
 
-    /// The routes of the kernel's by way of this stack's card, in place of those before.
+    /// Replaces the kernel's routes through this stack's interface.
     pub fn set_routes(&mut self, routes: Vec<Route>) {
         self.ways.set_routes(routes);
     }
 
-    /// The host to which packets for `destination` are handed.
+    /// The next hop for `destination`.
     fn next_hop(&self, destination: Ipv4Addr) -> Ipv4Addr {
         let Some(gateway) = self.settings.gateway else {
             return destination;
@@ -671,5 +671,5 @@ impl Stack {
     }
 }
 
-/// Where IPv4's payload begins in a frame.
+/// Offset of IPv4's payload in a frame.
 const PAYLOAD: usize = ethernet::HEADER + ipv4::HEADER;

@@ -1,5 +1,5 @@
-//! What follows from a change of a connection: its new state, its memory, its deadline, its place
-//! among those that send, and what the application is told.
+//! Bookkeeping after a connection has changed: its state, its memory, its deadline, its place in
+//! the send queue, and the events for the application.
 
 use base::slab::Key;
 
@@ -8,7 +8,7 @@ use crate::tcp::{Effects, Outgoing, Reason, State};
 use crate::wire::ethernet::MacAddress;
 
 impl Stack {
-    /// Does what an event has led to. A reset goes back to `card`, where the event was a frame from
+    /// Applies the effects of an event. A reset is sent to `card` if the event was a frame from
     /// there.
     pub(super) fn apply(&mut self, key: Key, effects: Effects, card: Option<MacAddress>) {
         let Some(slot) = self.table.get_mut(key) else {
@@ -39,7 +39,7 @@ impl Stack {
         self.settle(key);
     }
 
-    /// A connection has gone on from the state `before`.
+    /// Handles a connection's transition from the state `before`.
     fn go_on(&mut self, key: Key, before: &State) {
         let was_handshake = matches!(before, State::SynSent(_) | State::SynReceived(_));
         let was_counted = matches!(before, State::SynReceived(state) if state.is_passive);
@@ -77,7 +77,7 @@ impl Stack {
         }
     }
 
-    /// A connection has come to TIME-WAIT.
+    /// Handles a connection's transition to TIME-WAIT.
     fn note_time_wait(&mut self, key: Key) {
         while let Some(first) = self.time_waits.front()
             && !self.is_in_time_wait(*first)
@@ -92,8 +92,8 @@ impl Stack {
         slot.is_some_and(|slot| matches!(slot.state, State::TimeWait(_)))
     }
 
-    /// Makes room for one more connection, at the cost of those that have been in TIME-WAIT for
-    /// longest and that no application has.
+    /// Makes room for one more connection by removing the one that has been in TIME-WAIT the
+    /// longest and that the application has released.
     pub(super) fn make_place(&mut self) {
         while self.table.len() >= self.settings.connections_max
             && let Some(first) = self.time_waits.pop_front()
@@ -105,8 +105,8 @@ impl Stack {
         }
     }
 
-    /// A connection is over: only one that the application still has keeps its place, without its
-    /// ends.
+    /// Ends a connection. Its table entry remains only while the application holds it, and is no
+    /// longer found by its endpoints.
     fn end(&mut self, key: Key, _reason: Reason) {
         self.table.unlink(key);
         let is_held = self.table.get(key).is_some_and(|slot| slot.is_held);
@@ -131,7 +131,7 @@ impl Stack {
         }
     }
 
-    /// The application has given a connection something to send.
+    /// Called after the application has queued data for sending.
     pub(super) fn note_sent(&mut self, key: Key) {
         if let Some(slot) = self.table.get_mut(key) {
             slot.charge(&mut self.memory);
@@ -139,7 +139,7 @@ impl Stack {
         }
     }
 
-    /// Brings all that depends on a connection's state in line with it.
+    /// Updates everything that depends on a connection's state.
     pub(super) fn settle(&mut self, key: Key) {
         let Some(slot) = self.table.get_mut(key) else {
             return;
@@ -156,15 +156,14 @@ impl Stack {
         }
     }
 
-    /// Has the wheel hand a connection over when something is due: once it has nothing more to
-    /// send, since every change leads there and each segment moves the deadline.
+    /// Sets the timer of a connection. Called once the connection has nothing more to send, because
+    /// every change leads there and each segment moves the deadline.
     pub(super) fn note_deadline(&mut self, key: Key) {
         let Some(slot) = self.table.get_mut(key) else {
             return;
         };
-        // Rounded up: the wheel must not be asked before there is something to do. An entry that
-        // comes too early is put off when it has come, which costs less than to move it with each
-        // segment.
+        // Rounded up, so that the timer does not fire before the deadline. A timer that is too
+        // early is set again when it fires, which is cheaper than moving it with each segment.
         let deadline = slot.state.deadline();
         let deadline_ms = deadline
             .map(|at| at.as_secs() * 1000 + u64::from(at.subsec_nanos().div_ceil(1_000_000)));
@@ -178,8 +177,8 @@ impl Stack {
         }
     }
 
-    /// Sends a segment that no state keeps, to `card` or, without one, to whoever is known to have
-    /// the next hop's.
+    /// Sends a segment of no connection to `card`, or without `card` to the next hop, if its
+    /// hardware address is known.
     pub(super) fn reply(
         &mut self,
         tuple: &crate::tcp::Tuple,
@@ -200,7 +199,7 @@ impl Stack {
         self.push_reply(frame);
     }
 
-    /// Has a whole frame leave, if not too many wait already.
+    /// Queues a complete frame, unless too many are queued already.
     pub(super) fn push_reply(&mut self, frame: Vec<u8>) {
         if self.replies.len() < super::REPLIES_MAX {
             self.replies.push_back(frame);

@@ -1,4 +1,4 @@
-//! What goes out: whole frames first, then connections by turns, a segment each.
+//! Writing of frames to send: complete frames first, then one segment per connection in turn.
 
 use std::net::Ipv4Addr;
 use std::time::Duration;
@@ -12,8 +12,8 @@ use crate::wire::ipv4::{self, Protocol};
 use crate::wire::{arp, tcp};
 
 impl Stack {
-    /// Writes the next frame into `into`, which has room for [`FRAME_MAX`](super::FRAME_MAX) bytes.
-    /// Its length, or `None` when there is none for now.
+    /// Writes the next frame to `into`, which has room for [`FRAME_MAX`](super::FRAME_MAX) bytes.
+    /// Returns its length, or `None` if there is no frame to send now.
     pub fn poll_frame(&mut self, now: Duration, into: &mut [u8]) -> Option<usize> {
         while let Some(host) = self.neighbours.poll_question() {
             self.ask(host);
@@ -68,8 +68,8 @@ impl Stack {
         }
     }
 
-    /// Writes a connection's next segment, unless it has none; without a card it counts as sent and
-    /// lost.
+    /// Writes a connection's next segment, if it has one. If the hardware address of the next hop
+    /// is unknown, the segment counts as sent and lost.
     fn transmit(
         &mut self,
         now: Duration,
@@ -120,7 +120,7 @@ impl Stack {
         Some(end)
     }
 
-    /// Asks who has an address.
+    /// Sends an ARP request for an address.
     fn ask(&mut self, host: Ipv4Addr) {
         let ours = match &self.settings.addresses {
             super::Addresses::Any => Ipv4Addr::UNSPECIFIED,
@@ -136,7 +136,7 @@ impl Stack {
         self.send_arp(&message, MacAddress::BROADCAST);
     }
 
-    /// Sends a message of ARP.
+    /// Sends an ARP message.
     pub(super) fn send_arp(&mut self, message: &arp::Message, to: MacAddress) {
         let mut frame = vec![0; ethernet::HEADER + arp::LENGTH];
         let header = ethernet::Header {
@@ -150,7 +150,7 @@ impl Stack {
     }
 }
 
-/// Writes a segment without data as a whole frame. Its length.
+/// Writes a segment without data as a complete frame. Returns its length.
 pub(super) fn emit(
     into: &mut [u8],
     from: MacAddress,
@@ -184,7 +184,7 @@ fn header_of(tuple: &Tuple, outgoing: &Outgoing) -> tcp::Header {
     }
 }
 
-/// Writes the headers of a packet whose data stand in their place already.
+/// Writes the headers of a packet whose data are already in place.
 fn emit_packet(into: &mut [u8], tuple: &Tuple, segment: &tcp::Header, data: (Sum, usize)) {
     let ends = (*tuple.local.ip(), *tuple.remote.ip());
     let packet = ipv4::Header {
