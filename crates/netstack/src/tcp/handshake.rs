@@ -1,4 +1,4 @@
-//! How connections begin: RFC 9293, section 3.5, from either end and from both at once.
+//! The handshake: RFC 9293, section 3.5, started by either end or by both at once.
 
 use std::time::Duration;
 
@@ -10,14 +10,14 @@ use super::{Beginning, Connection, Effects, NegotiatedOptions, Outgoing, Setting
 use crate::wire::sequence::Sequence;
 use crate::wire::tcp::{Flags, Options, Segment, Timestamps};
 
-/// A SYN that is sent until it is answered.
+/// A SYN that is retransmitted until it is answered.
 #[derive(Debug)]
 struct Syn {
-    /// The initial sequence number that the SYN carries.
+    /// The initial sequence number of the SYN.
     ours: Sequence,
     clock: u32,
     began: Duration,
-    /// When it was last sent, and how often it was.
+    /// When it was last sent, and how many times it was sent.
     sent: Duration,
     count: u32,
     round_trip: RoundTrip,
@@ -39,7 +39,7 @@ impl Syn {
         }
     }
 
-    /// Whether it is to be sent now.
+    /// Whether the SYN must be sent now.
     fn poll(&mut self, now: Duration) -> bool {
         if !std::mem::take(&mut self.is_due) {
             return false;
@@ -50,7 +50,7 @@ impl Syn {
         true
     }
 
-    /// Sends it again when its time is over. Whether that was tried for long enough.
+    /// Retransmits the SYN after its timeout. Returns whether the attempts have taken too long.
     fn handle_timeout(&mut self, now: Duration, settings: &Settings) -> bool {
         if self.deadline.is_none_or(|at| at > now) {
             return false;
@@ -64,8 +64,8 @@ impl Syn {
         false
     }
 
-    /// What its answer says of the round trip (Karn's algorithm; RFC 6298, section 5.7), and
-    /// whether it was lost.
+    /// The round trip time from the answer (Karn's algorithm; RFC 6298, section 5.7), and whether
+    /// the SYN was lost.
     fn answered(&self, now: Duration) -> (RoundTrip, bool) {
         if self.count > 1 {
             return (RoundTrip::after_lost_syn(), true);
@@ -75,7 +75,7 @@ impl Syn {
         (round_trip, false)
     }
 
-    /// The offer of a SYN that answers none.
+    /// The options of a SYN that starts a handshake.
     fn offer(&self, now: Duration, settings: &Settings) -> Options {
         Options {
             segment_max: Some(settings.segment_max),
@@ -90,7 +90,7 @@ impl Syn {
     }
 }
 
-/// The SYN that answers another: it offers what the other one did, and we have.
+/// The SYN that answers another SYN: it has the options that both ends support.
 pub(crate) fn answer(
     settings: &Settings,
     agreed: &NegotiatedOptions,
@@ -114,7 +114,7 @@ pub(crate) fn answer(
     }
 }
 
-/// SYN-SENT: we have asked for a connection.
+/// SYN-SENT: this end has sent a SYN.
 #[derive(Debug)]
 pub(crate) struct SynSent {
     syn: Syn,
@@ -172,8 +172,8 @@ impl SynSent {
         }
         let agreed = NegotiatedOptions::new(settings, &header.options, now, self.syn.clock);
         if !has_ack {
-            // Both ends have asked at once (section 3.5, figure 8): our number stays, our SYN is
-            // sent again as an answer.
+            // A simultaneous open (section 3.5, figure 8): our sequence number stays, and our SYN
+            // is sent again as an answer.
             let syn = Syn::new(now, self.syn.ours, self.syn.clock);
             let received = SynReceived {
                 syn,
@@ -200,7 +200,8 @@ impl SynSent {
         };
         let mut connection = Connection::new(now, settings, beginning);
         connection.acknowledge_now();
-        // What comes with the SYN (section 3.10.7.3, fifth step) is taken when it comes again.
+        // Other contents of the segment with the SYN (section 3.10.7.3, fifth step) are ignored
+        // until the peer retransmits them.
         Effects {
             next: Some(Box::new(State::Synchronized(Box::new(connection)))),
             writable: true,
@@ -208,8 +209,8 @@ impl SynSent {
         }
     }
 
-    /// The host says that nobody is there; the number must be that of our SYN (RFC 5927, section
-    /// 4.1).
+    /// Handles ICMP's report that no host or port was reached; the sequence number must be that of
+    /// our SYN (RFC 5927, section 4.1).
     pub(crate) fn handle_refused(&self, sequence: Sequence) -> Effects {
         if sequence == self.syn.ours {
             Effects::closed(Reason::Refused)
@@ -219,21 +220,21 @@ impl SynSent {
     }
 }
 
-/// SYN-RECEIVED: both SYNs have been sent, and ours has not been acknowledged.
+/// SYN-RECEIVED: both SYNs have been sent, and ours is not acknowledged.
 #[derive(Debug)]
 pub(crate) struct SynReceived {
     syn: Syn,
     theirs: Sequence,
     agreed: NegotiatedOptions,
     window: u32,
-    /// A listener has been asked for this connection; else it came from SYN-SENT.
+    /// Whether a listener received the SYN; otherwise the state before was SYN-SENT.
     pub(crate) is_passive: bool,
     challenges: Challenges,
     challenge_is_due: bool,
 }
 
 impl SynReceived {
-    /// A listener was asked for a connection by this segment.
+    /// The state after a listener has received this SYN.
     pub(crate) fn new(
         now: Duration,
         settings: &Settings,
@@ -270,7 +271,7 @@ impl SynReceived {
             return Some(answer(settings, &self.agreed, time, numbers));
         }
         std::mem::take(&mut self.challenge_is_due).then(|| Outgoing {
-            // Rounded up, as all windows are: none is smaller than the SYN's.
+            // Rounded up like all windows, so that no window is smaller than the SYN's.
             window: settings
                 .window_first()
                 .div_ceil(1 << self.agreed.receive_shift),
@@ -285,7 +286,7 @@ impl SynReceived {
         })
     }
 
-    /// Section 3.10.7.4 as far as it is about this state.
+    /// Section 3.10.7.4, for this state.
     pub(crate) fn handle_segment(
         &mut self,
         now: Duration,
@@ -298,7 +299,8 @@ impl SynReceived {
         let next = self.theirs + 1;
         let is_within = next <= header.sequence && header.sequence <= next + settings.receive_max;
         if flags.has(Flags::RST) {
-            // RFC 5961, section 3.2: exactly there, or it may be a guess.
+            // RFC 5961, section 3.2: only a reset with exactly this number is valid, others may be
+            // guesses.
             return if header.sequence == next {
                 Effects::closed(if self.is_passive {
                     Reason::Reset
@@ -311,7 +313,7 @@ impl SynReceived {
             };
         }
         if flags.has(Flags::SYN) && header.sequence == self.theirs && !flags.has(Flags::ACK) {
-            // The other end has not got our SYN.
+            // The peer has not received our SYN.
             self.syn.is_due |= self.challenges.permit(now);
             return Effects::default();
         }
@@ -341,7 +343,7 @@ impl SynReceived {
         establish(now, settings, beginning, segment, memory)
     }
 
-    /// Ends the handshake by a reset.
+    /// Aborts the handshake with a reset.
     pub(crate) fn abort(&self) -> Effects {
         let flags = Flags::RST.with(Flags::ACK);
         let reset = Outgoing::bare(self.syn.ours + 1, self.theirs + 1, flags);
@@ -360,7 +362,7 @@ impl SynReceived {
     }
 }
 
-/// The connection that an acknowledgment of our SYN begins, with what that segment brings beside.
+/// The connection after the acknowledgment of our SYN, with other contents of that segment.
 pub(crate) fn establish(
     now: Duration,
     settings: &Settings,
@@ -370,7 +372,7 @@ pub(crate) fn establish(
 ) -> Effects {
     let mut connection = Box::new(Connection::new(now, settings, beginning));
     let effects = if segment.header.flags.has(Flags::SYN) {
-        // Both have asked at once: the other end's SYN has come with the acknowledgment of ours.
+        // A simultaneous open: the peer's SYN arrived with the acknowledgment of ours.
         connection.acknowledge_now();
         Effects::default()
     } else {
@@ -387,7 +389,7 @@ pub(crate) fn establish(
     }
 }
 
-/// What begins with the acknowledgment of a SYN that was answered by a cookie.
+/// The connection after an acknowledgment with a SYN cookie.
 pub(crate) fn from_cookie(
     now: Duration,
     settings: &Settings,

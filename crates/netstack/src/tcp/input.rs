@@ -1,5 +1,5 @@
-//! What a segment does to a connection: RFC 9293, section 3.10.7.4, with RFC 5961 and RFC 7323, in
-//! their order.
+//! Handling of segments by a connection: RFC 9293, section 3.10.7.4, with RFC 5961 and RFC 7323, in
+//! the order of the RFCs.
 
 use std::time::Duration;
 
@@ -11,16 +11,16 @@ use super::{Connection, Effects};
 use crate::wire::sequence::Sequence;
 use crate::wire::tcp::{Flags, Segment};
 
-/// How long a clock of the other end may have stood still: its numbers may have gone around after
-/// that (RFC 7323, section 5.5).
+/// How long TS.Recent is valid: the peer's clock may have wrapped around after that (RFC 7323,
+/// section 5.5).
 const CLOCK_OUTDATED: Duration = Duration::from_secs(24 * 24 * 3600);
 
-/// Segments with data of which the second is acknowledged at once (RFC 9293, section 3.8.6.3,
-/// SHLD-19).
+/// Unacknowledged segments with data after which an acknowledgment is sent at once (RFC 9293,
+/// section 3.8.6.3, SHLD-19).
 const SEGMENTS_PER_ACK: u8 = 2;
 
 impl Connection {
-    /// Takes a segment; its data are kept in `memory` as far as that has room.
+    /// Handles a segment; its data are stored in `memory` as far as there is room.
     pub(crate) fn handle_segment(
         &mut self,
         now: Duration,
@@ -54,7 +54,8 @@ impl Connection {
             return self.take_reset(now, segment);
         }
         if flags.has(Flags::SYN) {
-            // RFC 5961, section 4: whoever sent it has to show by a reset that it is gone.
+            // RFC 5961, section 4: if the peer has lost the connection, it answers the challenge
+            // with a reset.
             self.challenge(now);
             return Effects::default();
         }
@@ -73,13 +74,13 @@ impl Connection {
         self.take_data(now, segment, memory, effects)
     }
 
-    /// Protection against segments of long ago (PAWS; RFC 7323, section 5.3, R1).
+    /// Protection against old segments (PAWS; RFC 7323, section 5.3, R1).
     fn is_timely(&mut self, now: Duration, segment: &Segment<'_>) -> bool {
         let Some(clocks) = self.agreed.timestamps else {
             return true;
         };
         let Some(timestamps) = segment.header.options.timestamps else {
-            // Section 3.2: a segment without them is dropped without a word.
+            // Section 3.2: a segment without timestamps is silently dropped.
             return false;
         };
         let is_old = timestamps.value.wrapping_sub(clocks.recent).cast_signed() < 0;
@@ -90,9 +91,9 @@ impl Connection {
         true
     }
 
-    /// Whether any of the segment lies in the window (section 3.10.7.4, table 6). Into a closed
-    /// window one that begins at its place comes as well, for its acknowledgment (MUST-66), and so
-    /// does an empty one at a window's very end.
+    /// Whether any part of the segment is in the window (section 3.10.7.4, table 6). A segment that
+    /// starts at the edge of a closed window is accepted too, for its acknowledgment (MUST-66), and
+    /// so is an empty segment at the very end of a window.
     fn is_acceptable(&self, segment: &Segment<'_>) -> bool {
         let (first, end) = (segment.header.sequence, segment.end());
         let begins_within = self.receive_next <= first && first < self.receive_edge;
@@ -104,8 +105,8 @@ impl Connection {
         }
     }
 
-    /// Tells the other end where we are. What brings data needs that: its acknowledgment may have
-    /// been lost.
+    /// Sends the peer our sequence numbers. A segment with data needs that answer: the
+    /// acknowledgment may have been lost.
     fn answer_unacceptable(&mut self, now: Duration, segment: &Segment<'_>) {
         let is_challenge = segment.header.flags.has(Flags::SYN) || segment.length() == 0;
         if is_challenge {
@@ -115,15 +116,15 @@ impl Connection {
         }
     }
 
-    /// A challenge ACK (RFC 5961), unless there were too many.
+    /// Sends a challenge ACK (RFC 5961), within the rate limit.
     fn challenge(&mut self, now: Duration) {
         if self.challenges.permit(now) {
             self.ack_timer = AckTimer::Now;
         }
     }
 
-    /// A reset holds at exactly the place that is expected; elsewhere in the window it may be a
-    /// guess (RFC 5961, section 3).
+    /// Handles a reset: valid only at exactly the expected sequence number; elsewhere in the window
+    /// it may be a guess (RFC 5961, section 3).
     fn take_reset(&mut self, now: Duration, segment: &Segment<'_>) -> Effects {
         if segment.header.sequence != self.receive_next {
             self.challenge(now);
@@ -132,8 +133,8 @@ impl Connection {
         self.end(Transition::Closed(Reason::Reset))
     }
 
-    /// Whether the acknowledgment is of something that was sent, and not too long ago (RFC 5961,
-    /// section 5). Nothing was sent before the first byte, however large windows are.
+    /// Whether the acknowledgment is for data that were sent, and not too old (RFC 5961, section
+    /// 5). Nothing was sent before the first byte, however large the windows are.
     fn is_plausible(&mut self, now: Duration, segment: &Segment<'_>) -> bool {
         let acknowledgment = segment.header.acknowledgment;
         let span = self.send_window_max.min(self.acknowledged_count);
@@ -146,7 +147,7 @@ impl Connection {
         is_plausible
     }
 
-    /// Remembers the other end's clock (RFC 7323, section 4.3).
+    /// Updates TS.Recent (RFC 7323, section 4.3).
     fn note_clock(&mut self, now: Duration, segment: &Segment<'_>) {
         let acknowledged = self.acknowledgment_sent;
         if let (Some(clocks), Some(timestamps)) = (
@@ -162,8 +163,8 @@ impl Connection {
         }
     }
 
-    /// What the other end has got, and what it has room for. Where the connection goes from here,
-    /// if our FIN is among it.
+    /// Handles the acknowledgment and the window. Returns the transition if our FIN is
+    /// acknowledged.
     fn take_acknowledgment(
         &mut self,
         now: Duration,
@@ -178,13 +179,13 @@ impl Connection {
             self.advance(now, segment);
             effects.writable = self.has_room_again();
             if has_news {
-                // What was reported beside an advance counts as well (RFC 6675, section 5, step B).
+                // SACK blocks of a segment that also advances count as well (RFC 6675, section 5,
+                // step B).
                 self.recovery
                     .on_duplicate(self.flight(), &mut self.congestion);
             }
         } else if header.acknowledgment == self.acknowledged {
-            // RFC 5681, section 2: of the same place and window, without data, while something is
-            // outstanding.
+            // RFC 5681, section 2: same number and window, no data, while data are outstanding.
             let is_duplicate = segment.length() == 0
                 && window == self.send_window
                 && self.send_next > self.acknowledged;
@@ -203,7 +204,7 @@ impl Connection {
         fin_is_acknowledged.then(|| self.phase.on_fin_acknowledged())
     }
 
-    /// Lets go of what was acknowledged for the first time.
+    /// Releases newly acknowledged data.
     fn advance(&mut self, now: Duration, segment: &Segment<'_>) {
         let acknowledgment = segment.header.acknowledgment;
         let before = self.flight();
@@ -224,7 +225,7 @@ impl Connection {
         let flight = self.flight();
         self.recovery
             .on_acknowledged(count, was_full, flight, &mut self.congestion);
-        // RFC 6298, sections 5.2 and 5.3: the timer begins anew, or ends.
+        // RFC 6298, sections 5.2 and 5.3: the timer is restarted, or stopped.
         if matches!(self.send_timer, SendTimer::Acknowledgment(_)) {
             self.send_timer = SendTimer::Off;
         }
@@ -233,14 +234,14 @@ impl Connection {
         }
     }
 
-    /// RFC 7323, section 4.1, where there are clocks; else the one segment that is timed (RFC 6298,
-    /// section 3).
+    /// Measures the round trip by RFC 7323, section 4.1, with timestamps; otherwise by the one
+    /// timed segment (RFC 6298, section 3).
     fn time_round_trip(&mut self, now: Duration, segment: &Segment<'_>) {
         if let (Some(clocks), Some(timestamps)) =
             (self.agreed.timestamps, segment.header.options.timestamps)
         {
             let elapsed = clocks.now(now).wrapping_sub(timestamps.echo);
-            // An echo of the future, or of weeks ago, is none of ours.
+            // An echo from the future, or from weeks ago, is invalid.
             let is_ours = elapsed < u32::MAX / 2;
             if is_ours && !self.is_late(timestamps.echo) {
                 let sample = Duration::from_millis(u64::from(elapsed));
@@ -254,9 +255,9 @@ impl Connection {
         }
     }
 
-    /// Whether an acknowledgment answers what was sent before it was sent again. The one that came
-    /// at its time was lost then, so that the time until this one tells of the timer: samples of it
-    /// would double the timeout with each acknowledgment that is lost.
+    /// Whether an acknowledgment is for the original transmission of retransmitted data. Its
+    /// predecessor was lost then, so the elapsed time includes the timeout: such samples would
+    /// double the timeout with each lost acknowledgment.
     fn is_late(&mut self, echo: u32) -> bool {
         let Some((end, began)) = self.resent else {
             return false;
@@ -267,7 +268,7 @@ impl Connection {
         echo.wrapping_sub(began).cast_signed() < 0
     }
 
-    /// Whether the application, which waits for that, can send a good piece again.
+    /// Whether the application waits for room, and there is enough of it again.
     fn has_room_again(&mut self) -> bool {
         let is_enough = self.wants_room && self.room() >= self.queue_max / 4;
         if is_enough {
@@ -276,7 +277,7 @@ impl Connection {
         is_enough
     }
 
-    /// SND.WND by the newest segment (section 3.10.7.4; MUST-34: it may also shrink).
+    /// Updates SND.WND from the newest segment (section 3.10.7.4; MUST-34: it may also shrink).
     fn update_window(&mut self, segment: &Segment<'_>, window: u32) {
         let header = &segment.header;
         let is_newer = self.window_sequence < header.sequence
@@ -286,7 +287,7 @@ impl Connection {
             return;
         }
         if self.send_window == 0 {
-            // The other end has answered a probe: it is there for as long as it does so (section
+            // The peer has answered a probe, and counts as alive as long as it answers (section
             // 3.8.6.1).
             self.unheard_since = None;
             if window > 0 {
@@ -301,7 +302,7 @@ impl Connection {
         self.window_acknowledgment = header.acknowledgment;
     }
 
-    /// Takes data and FIN.
+    /// Handles data and FIN.
     fn take_data(
         &mut self,
         now: Duration,
@@ -313,7 +314,7 @@ impl Connection {
             return effects;
         }
         if !self.phase.may_receive() {
-            // A FIN that comes again: its acknowledgment was lost.
+            // A retransmitted FIN: its acknowledgment was lost.
             self.ack_timer = AckTimer::Now;
             return effects;
         }
@@ -351,7 +352,7 @@ impl Connection {
         }
     }
 
-    /// Keeps data in their place. Whether the application can read more.
+    /// Stores data in order. Returns whether the application can read more.
     fn keep(
         &mut self,
         now: Duration,
@@ -363,7 +364,7 @@ impl Connection {
             return false;
         }
         if from != self.receive_next {
-            // At once, so that the other end learns of the gap (RFC 5681, section 4.2).
+            // Acknowledged at once, so that the peer learns of the gap (RFC 5681, section 4.2).
             self.reassembly.insert(from, data);
             self.ack_timer = AckTimer::Now;
             return false;
@@ -384,8 +385,8 @@ impl Connection {
         true
     }
 
-    /// A router could not pass on a segment of ours that was not to be cut (RFC 1191, section 6.4).
-    /// Only what is under way can have been refused (RFC 5927, section 4.1).
+    /// Handles ICMP's report that a segment of ours with the don't-fragment bit was too large (RFC
+    /// 1191, section 6.4). Only outstanding data can have been rejected (RFC 5927, section 4.1).
     pub(crate) fn handle_too_large(&mut self, sequence: Sequence, segment_max: u16) {
         let is_ours = self.acknowledged <= sequence && sequence < self.send_next;
         if !is_ours || segment_max >= self.agreed.segment_max {

@@ -1,13 +1,13 @@
 //! TCP: RFC 9293 with what its section 3.8 and later RFCs add.
 //!
-//! Read `state.rs` first, which has the diagram. A connection begins in `handshake.rs` or by a
+//! Read `state.rs` first, which has the diagram. A connection starts in `handshake.rs` or by a SYN
 //! `cookie`, is a `Connection` while data flow, and ends in `time_wait.rs`. Of a `Connection`,
-//! `input.rs` says what a segment does to it, `output.rs` what it sends next, `timers.rs` what
-//! happens when nothing does. They share what has a file of its own: `queue.rs` (what was sent),
-//! `inbox.rs` and `reassembly.rs` (what was received), `recovery.rs` with `scoreboard.rs` (what was
-//! lost), `congestion.rs` (how much may be on its way), `round_trip.rs` (how long to wait).
+//! `input.rs` handles segments, `output.rs` selects the next segment to send, and `timers.rs`
+//! handles timeouts. They share parts with files of their own: `queue.rs` (sent data), `inbox.rs`
+//! and `reassembly.rs` (received data), `recovery.rs` with `scoreboard.rs` (losses),
+//! `congestion.rs` (the congestion window), `round_trip.rs` (the retransmission timeout).
 //!
-//! Nothing here knows frames, addresses of cards, or other connections.
+//! Nothing here knows frames, hardware addresses, or other connections.
 
 pub(crate) mod challenge;
 mod congestion;
@@ -52,14 +52,14 @@ pub use timers::KeepAlive;
 pub(crate) use secret::Purpose;
 pub(crate) use state::{Phase, State, Transition};
 
-/// What a peer that offers no size of segments takes (RFC 9293, section 3.7.1, MUST-15).
+/// The segment size for a peer that announces none (RFC 9293, section 3.7.1, MUST-15).
 pub(crate) const SEGMENT_DEFAULT: u16 = 536;
 
-/// The smallest segments that are sent, whatever a peer offers: with less, headers alone would be
-/// the load.
+/// The smallest segment size used, whatever the peer announces: with smaller segments, most of the
+/// traffic would be headers.
 pub(crate) const SEGMENT_MIN: u16 = 48;
 
-/// Both ends of a connection.
+/// The endpoints of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tuple {
     /// Address and port of the stack.
@@ -69,7 +69,7 @@ pub struct Tuple {
 }
 
 impl Hash for Tuple {
-    /// Two words in place of six fields: each segment is looked up by its tuple.
+    /// Hashes two words instead of six fields, since each segment is looked up by its tuple.
     fn hash<H: Hasher>(&self, state: &mut H) {
         for end in [self.local, self.remote] {
             state.write_u64(u64::from(end.ip().to_bits()) << 16 | u64::from(end.port()));
@@ -80,31 +80,30 @@ impl Hash for Tuple {
 /// The settings of one connection.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// The largest segment that the way to us takes, which the other end is told: the MTU without
-    /// 40 bytes.
+    /// The maximum segment size announced to peers: the MTU minus 40 bytes.
     pub segment_max: u16,
-    /// Bytes that wait for the application at most; they are the window that is offered.
+    /// Limit of received bytes that the application has not read, which is the announced window.
     pub receive_max: u32,
-    /// Bytes that wait to be sent and acknowledged at most.
+    /// Limit of bytes that wait to be sent or acknowledged.
     pub send_max: u32,
-    /// Whether timestamps are offered and taken (RFC 7323).
+    /// Whether timestamps are offered and accepted (RFC 7323).
     pub timestamps: bool,
-    /// Whether selective acknowledgments are offered and taken (RFC 2018).
+    /// Whether selective acknowledgments are offered and accepted (RFC 2018).
     pub sack: bool,
     /// Whether windows may be larger than 64 KB (RFC 7323).
     pub window_scale: bool,
-    /// Whether a part of a segment leaves while others have not been acknowledged (no Nagle,
-    /// SHLD-7).
+    /// Whether a partial segment is sent while earlier data are unacknowledged (disables Nagle's
+    /// algorithm, SHLD-7).
     pub no_delay: bool,
-    /// How long TIME-WAIT lasts: two maximum segment lifetimes. The RFC takes two minutes for one;
-    /// every system takes between half a minute and two for both.
+    /// Duration of TIME-WAIT: two maximum segment lifetimes. The RFC assumes two minutes for one;
+    /// systems use between half a minute and two minutes for both.
     pub time_wait: Duration,
-    /// How long the other end may be silent while it has something to acknowledge: R2 of RFC 9293,
-    /// section 3.8.3, of three minutes at least for a SYN (MUST-23).
+    /// How long the peer may leave data unacknowledged: R2 of RFC 9293, section 3.8.3, at least
+    /// three minutes for a SYN (MUST-23).
     pub give_up: Duration,
-    /// What the clocks of sequence numbers and timestamps show when the stack's time begins. With
-    /// a secret that outlives a stack they go on from the stack before it (RFC 6528, section 3), so
-    /// that a peer can tell new connections from those that it has in TIME-WAIT.
+    /// The values of the clocks of sequence numbers and timestamps at the stack's start. With a
+    /// secret that outlives the stack, the clocks continue those of the previous stack (RFC 6528,
+    /// section 3), so that a peer can tell new connections from those that it has in TIME-WAIT.
     pub clock_begins: Duration,
 }
 
@@ -126,25 +125,25 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// How far windows have to be shifted for all of them to fit into 16 bits.
+    /// The window scale that makes all windows fit into 16 bits.
     fn window_shift(&self) -> u8 {
         (0..WINDOW_SHIFT_MAX)
             .find(|shift| self.receive_max >> shift <= u32::from(u16::MAX))
             .unwrap_or(WINDOW_SHIFT_MAX)
     }
 
-    /// The window of a SYN, which is never shifted (RFC 7323, section 2.2).
+    /// The window of a SYN, which is never scaled (RFC 7323, section 2.2).
     fn window_first(&self) -> u16 {
         u16::try_from(self.receive_max).unwrap_or(u16::MAX)
     }
 }
 
-/// What both ends have agreed on in their SYNs.
+/// The options negotiated in both SYNs.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct NegotiatedOptions {
-    /// Bytes of options and data in segments to the other end.
+    /// Maximum length of options and data in segments to the peer.
     segment_max: u16,
-    /// Whether windows are shifted, and how far.
+    /// Whether windows are scaled, and by how many bits.
     is_scaled: bool,
     send_shift: u8,
     receive_shift: u8,
@@ -152,12 +151,12 @@ pub(crate) struct NegotiatedOptions {
     timestamps: Option<Clocks>,
 }
 
-/// Both ends' clocks (RFC 7323).
+/// The timestamp clocks of both ends (RFC 7323).
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Clocks {
-    /// What is added to milliseconds to make our clock.
+    /// The offset of our clock, in milliseconds.
     offset: u32,
-    /// TS.Recent, and when it was heard.
+    /// TS.Recent, and when it was received.
     recent: u32,
     heard: Duration,
 }
@@ -168,14 +167,14 @@ impl Clocks {
     }
 }
 
-/// Our clock for a connection: milliseconds (RFC 7323, section 5.4, has it go between 1 ms and 1
-/// s).
+/// Our timestamp clock for a connection, in milliseconds (RFC 7323, section 5.4, permits ticks
+/// between 1 ms and 1 s).
 pub(crate) fn clock(now: Duration, offset: u32) -> u32 {
     (now.as_millis() as u32).wrapping_add(offset)
 }
 
 impl NegotiatedOptions {
-    /// What comes of the other end's offer and our settings.
+    /// The options that result from the peer's offer and our settings.
     pub(crate) fn new(
         settings: &Settings,
         offer: &Options,
@@ -201,13 +200,13 @@ impl NegotiatedOptions {
 }
 
 impl NegotiatedOptions {
-    /// Bytes of options and data in a segment.
+    /// Maximum length of options and data in a segment.
     pub(crate) fn segment_max(&self) -> u16 {
         self.segment_max
     }
 
-    /// What can be agreed on by a cookie: without clocks nothing would bring back that windows are
-    /// shifted.
+    /// The options that a SYN cookie can carry: without timestamps the window scale cannot be
+    /// recovered.
     pub(crate) fn for_cookie(mut self) -> NegotiatedOptions {
         if self.timestamps.is_none() {
             self.is_scaled = false;
@@ -217,8 +216,7 @@ impl NegotiatedOptions {
     }
 }
 
-/// A segment that is to be sent: its ports are the connection's, its data stand in the connection's
-/// queue.
+/// A segment to send. Its ports are the connection's, and its data are in the connection's queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Outgoing {
     pub(crate) sequence: Sequence,
@@ -226,13 +224,13 @@ pub(crate) struct Outgoing {
     pub(crate) flags: Flags,
     pub(crate) window: u16,
     pub(crate) options: Options,
-    /// Where the data begin in the queue, and how many there are.
+    /// The offset of the data in the queue, and their length.
     pub(crate) offset: usize,
     pub(crate) length: usize,
 }
 
 impl Outgoing {
-    /// A segment of nothing but its flags.
+    /// A segment with nothing but flags.
     pub(crate) fn bare(sequence: Sequence, acknowledgment: Sequence, flags: Flags) -> Outgoing {
         Outgoing {
             sequence,
@@ -245,8 +243,8 @@ impl Outgoing {
         }
     }
 
-    /// The reset that answers a segment of no connection (RFC 9293, section 3.10.7.1); none answers
-    /// a reset.
+    /// The reset for a segment without a connection (RFC 9293, section 3.10.7.1); `None` for a
+    /// reset.
     pub(crate) fn reset_for(segment: &Segment<'_>) -> Option<Outgoing> {
         let header = &segment.header;
         if header.flags.has(Flags::RST) {
@@ -261,24 +259,24 @@ impl Outgoing {
     }
 }
 
-/// What an event has done to a connection beside what it remembers.
+/// The effects of an event beyond the connection's own state.
 #[derive(Debug, Default)]
 pub(crate) struct Effects {
-    /// The state that takes the place of this one.
+    /// The state that replaces this one.
     pub(crate) next: Option<Box<State>>,
-    /// A reset that is to be sent.
+    /// A reset to send.
     pub(crate) reset: Option<Box<Outgoing>>,
-    /// There is something to read: bytes, an end, or an error.
+    /// Data, the end of data or an error can be received.
     pub(crate) readable: bool,
-    /// There is room to send again.
+    /// There is room for sending again.
     pub(crate) writable: bool,
-    /// A SYN has come that begins the next connection between the same ends; its sequence numbers
-    /// are to begin there or later.
+    /// A SYN starts a new connection between the same endpoints; its initial sequence number must
+    /// be this one or later.
     pub(crate) reuse: Option<Sequence>,
 }
 
 impl Effects {
-    /// The connection is over before it stood.
+    /// The connection ended before it was established.
     pub(crate) fn closed(reason: Reason) -> Effects {
         Effects {
             next: Some(Box::new(State::Closed(reason, Inbox::default()))),
@@ -289,14 +287,14 @@ impl Effects {
     }
 }
 
-/// Why a call of the application did nothing.
+/// Why a call of the application failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CallError {
     /// There is no such connection (any more).
     Unknown,
-    /// The connection does not stand yet.
+    /// The connection is not established yet.
     Connecting,
-    /// This end has finished already.
+    /// The application has finished sending.
     Finished,
     /// The connection has ended.
     Ended(Reason),
@@ -315,8 +313,7 @@ impl std::fmt::Display for CallError {
 
 impl std::error::Error for CallError {}
 
-/// A connection both of whose ends know each other's sequence numbers. The RFC's names of variables
-/// (section 3.3.1) stand beside ours.
+/// A synchronized connection. The RFC's names of the variables (section 3.3.1) are given with ours.
 #[derive(Debug)]
 pub(crate) struct Connection {
     phase: Phase,
@@ -324,87 +321,87 @@ pub(crate) struct Connection {
     no_delay: bool,
     give_up: Duration,
     time_wait: Duration,
-    /// Nobody takes what comes: the application has let go of the connection.
+    /// The application has released the connection, so received data are not kept.
     pub(crate) is_orphan: bool,
 
-    /// SND.UNA: the first place that has not been acknowledged.
+    /// SND.UNA: the first unacknowledged sequence number.
     acknowledged: Sequence,
-    /// Bytes that have been acknowledged, as far as a window may matter.
+    /// Bytes acknowledged so far; saturates beyond any possible window.
     acknowledged_count: u32,
-    /// SND.NXT: the next place to send new data from.
+    /// SND.NXT: the next sequence number for new data.
     send_next: Sequence,
-    /// SND.WND, and the largest that it has been.
+    /// SND.WND, and the largest window so far.
     send_window: u32,
     send_window_max: u32,
-    /// SND.WL1 and SND.WL2: the segment that brought that window.
+    /// SND.WL1 and SND.WL2: the segment that announced the window.
     window_sequence: Sequence,
     window_acknowledgment: Sequence,
-    /// Data from `queue_begins` on.
+    /// The data from `queue_begins` on.
     queue: Queue,
     queue_begins: Sequence,
     queue_max: usize,
-    /// The application wants a FIN behind the queue.
+    /// Whether a FIN follows the queue.
     is_finished: bool,
-    /// The application waits for room.
+    /// Whether the application waits for room.
     wants_room: bool,
     congestion: Congestion,
     recovery: Recovery,
     round_trip: RoundTrip,
-    /// A segment that is timed, by its end, where there are no timestamps.
+    /// The segment whose round trip is timed, by its end; used without timestamps.
     timed: Option<(Sequence, Duration)>,
-    /// The end of what was sent again and is not acknowledged, and our clock when that began.
+    /// The end of retransmitted data that are not acknowledged, and our clock at the first
+    /// retransmission.
     resent: Option<(Sequence, u32)>,
     last_sent: Duration,
-    /// Segments that were sent again since the stack last counted them.
+    /// Retransmitted segments that the stack has not counted yet.
     pub(crate) sent_again: u32,
     send_timer: SendTimer,
-    /// The timer for a closed window is over: something has to be sent into it.
+    /// The persist timer has expired: a probe must be sent into the closed window.
     probe_is_due: bool,
-    /// The place behind the last probe of a closed window. A probe moves SND.NXT only once it has
-    /// been taken: what is sent meanwhile must stand where the other end expects it.
+    /// The sequence number after the last window probe. A probe advances SND.NXT only once the peer
+    /// has accepted it: data sent meanwhile must start where the peer expects them.
     probe_end: Sequence,
-    /// Timeouts since something was last acknowledged.
+    /// Timeouts since the last acknowledgment of new data.
     timeouts: u32,
-    /// Since when something has waited for the other end in vain; `None` when nothing does.
+    /// Since when the peer has not responded although it should; `None` if no response is due.
     unheard_since: Option<Duration>,
 
-    /// RCV.NXT: the next byte that is expected.
+    /// RCV.NXT: the next expected sequence number.
     receive_next: Sequence,
-    /// RCV.NXT + RCV.WND as the other end was told, which never goes back (SHLD-14).
+    /// RCV.NXT + RCV.WND as announced to the peer; never decreases (SHLD-14).
     receive_edge: Sequence,
     receive_max: u32,
     inbox: Inbox,
     reassembly: Reassembly,
-    /// Where the other end finishes, once that is known.
+    /// The sequence number of the peer's FIN, once known.
     fin_at: Option<Sequence>,
     /// Last.ACK.sent of RFC 7323.
     acknowledgment_sent: Sequence,
-    /// Segments with data that have come since then.
+    /// Segments with data received since then.
     segments_unacknowledged: u8,
     ack_timer: AckTimer,
     challenges: Challenges,
     keep_alive: KeepAliveTimer,
-    /// When a connection that nobody holds is given up; later with everything that the other end
-    /// acknowledges.
+    /// When an orphaned connection is given up; postponed with each acknowledgment of the peer.
     orphan_until: Option<Duration>,
 }
 
-/// What is known when both ends know each other's sequence numbers.
+/// The state of both ends at the end of the handshake.
 #[derive(Debug)]
 pub(crate) struct Beginning {
     pub(crate) agreed: NegotiatedOptions,
     /// Our initial sequence number.
     pub(crate) ours: Sequence,
     pub(crate) theirs: Sequence,
-    /// The window of their SYN.
+    /// The window in the peer's SYN.
     pub(crate) window: u32,
     pub(crate) round_trip: RoundTrip,
-    /// Our SYN had to be sent again.
+    /// Our SYN was retransmitted.
     pub(crate) was_lost: bool,
 }
 
 impl Connection {
-    /// Reads a word of each part.
+    /// Reads a word of each part, to prefetch it.
     fn touch(&self) -> usize {
         let words = [
             self.acknowledged.0,
@@ -434,12 +431,12 @@ impl Connection {
         } = beginning;
         let options = if agreed.timestamps.is_some() { 12 } else { 0 };
         let segment = u32::from(agreed.segment_max) - options;
-        // Without shifts no larger window can be told.
+        // Without window scaling, no larger window can be announced.
         let receive_max = match agreed.receive_shift {
             0 => settings.receive_max.min(u32::from(u16::MAX)),
             _ => settings.receive_max,
         };
-        // As far as a challenge within the handshake may have said, which rounds up.
+        // A challenge ACK during the handshake may have announced up to this, because it rounds up.
         let shift = agreed.receive_shift;
         let first_window = u32::from(settings.window_first().div_ceil(1 << shift)) << shift;
         Connection {
@@ -488,7 +485,8 @@ impl Connection {
         }
     }
 
-    /// Bytes of data in a full segment (SMSS), or without room for options that only some have.
+    /// Bytes of data in a full segment (SMSS), after the timestamps; options of only some segments
+    /// are not subtracted.
     fn segment(&self) -> u32 {
         let options = match self.agreed.timestamps {
             Some(_) => 12,
@@ -497,7 +495,7 @@ impl Connection {
         u32::from(self.agreed.segment_max) - options
     }
 
-    /// The place behind all data that the application has sent.
+    /// The sequence number after all data queued by the application.
     fn queue_ends(&self) -> Sequence {
         // The queue holds less than 2^31 bytes.
         self.queue_begins + self.queue.len() as u32
@@ -508,7 +506,7 @@ impl Connection {
         self.is_finished && self.send_next > self.queue_ends()
     }
 
-    /// Memory that the connection takes beside itself.
+    /// Heap memory of the connection, in bytes.
     pub(crate) fn occupied(&self) -> usize {
         self.queue.occupied() + self.inbox.occupied() + self.reassembly.occupied()
     }
@@ -518,12 +516,12 @@ impl Connection {
         self.queue_max.saturating_sub(self.queue.occupied())
     }
 
-    /// The application is told when there is room again.
+    /// Requests an event when there is room again.
     pub(crate) fn want_room(&mut self) {
         self.wants_room = true;
     }
 
-    /// Takes as much of `bytes` as there is room for. How much.
+    /// Queues as much of `bytes` as there is room for. Returns that length.
     pub(crate) fn send(&mut self, mut bytes: Bytes) -> Result<usize, CallError> {
         if !self.phase.may_send() {
             return Err(CallError::Finished);
@@ -535,7 +533,7 @@ impl Connection {
         Ok(count)
     }
 
-    /// Takes a whole response, if there is room for any of it: `false` where there is none.
+    /// Queues a complete response if there is any room; `false` otherwise.
     pub(crate) fn send_prebuilt(&mut self, prebuilt: Prebuilt) -> Result<bool, CallError> {
         if !self.phase.may_send() {
             return Err(CallError::Finished);
@@ -549,14 +547,14 @@ impl Connection {
         Ok(has_room)
     }
 
-    /// Moves bytes that have come into `into`: how many, or `None` when there are none yet; 0 at
-    /// the end.
+    /// Copies received bytes to `into` and returns their number; 0 at the end of the data, `None`
+    /// if there are none yet.
     pub(crate) fn receive(&mut self, into: &mut [u8], memory: &mut InboxMemory) -> Option<usize> {
         let count = self.inbox.take(into, memory);
         if count == 0 && !self.inbox.ended && !into.is_empty() {
             return None;
         }
-        // A window that has grown enough is told at once, since the other end may wait for it.
+        // A sufficiently larger window is announced at once, since the peer may wait for it.
         let edge = self.window_edge();
         if edge.since(self.receive_edge) >= self.receive_max / 2
             || self.receive_edge.since(self.receive_next) == 0 && edge > self.receive_edge
@@ -566,15 +564,14 @@ impl Connection {
         Some(count)
     }
 
-    /// The application sends nothing more: a FIN follows what is queued.
+    /// Finishes the sending side: a FIN follows the queued data.
     pub(crate) fn finish(&mut self) {
         self.phase = self.phase.on_finish();
         self.is_finished = true;
     }
 
-    /// The application wants nothing more of the connection. A reset follows where data were left
-    /// unread, or come later (RFC 9293, section 3.6.1; RFC 2525, section 2.17); else it ends in
-    /// order.
+    /// Releases the connection. If unread data remain, or data arrive later, the connection is
+    /// reset (RFC 9293, section 3.6.1; RFC 2525, section 2.17); otherwise it ends gracefully.
     pub(crate) fn release(&mut self, now: Duration) -> Effects {
         self.is_orphan = true;
         if self.inbox.len() > 0 {
@@ -596,18 +593,17 @@ impl Connection {
         }
     }
 
-    /// What the other end has sent is acknowledged with the next segment, which is due.
+    /// Makes an acknowledgment due at once, in the next segment.
     pub(crate) fn acknowledge_now(&mut self) {
         self.ack_timer = AckTimer::Now;
     }
 
-    /// Fills `into` with data of a segment; their sum.
+    /// Copies a segment's data to `into` and returns their checksum.
     pub(crate) fn copy(&mut self, offset: usize, into: &mut [u8]) -> crate::wire::checksum::Sum {
         self.queue.copy(offset, into)
     }
 
-    /// Goes on to `next`, where that is another phase; else says what takes the place of the
-    /// connection.
+    /// Changes to the next phase, or returns the state that replaces the connection.
     fn go_on(&mut self, now: Duration, next: Transition) -> Effects {
         match next {
             Transition::Phase(phase) => {
@@ -626,7 +622,7 @@ impl Connection {
         }
     }
 
-    /// The connection is over.
+    /// Ends the connection.
     fn end(&mut self, next: Transition) -> Effects {
         let Transition::Closed(reason) = next else {
             return Effects::default();

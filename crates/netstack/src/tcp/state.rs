@@ -1,4 +1,4 @@
-//! The states of a connection (RFC 9293, section 3.3.2), each with what it needs and nothing else.
+//! The states of a connection (RFC 9293, section 3.3.2), each with exactly the data that it needs.
 //!
 //! ```text
 //!            connect                                             listen (a `Listener`)
@@ -20,9 +20,8 @@
 //!                                  └───────────────────────────────┘
 //! ```
 //!
-//! An RST that holds leads from everywhere but `TimeWait` to `Closed` (`input.rs`), which lasts
-//! until the application has let go of the connection and then is nothing again. LISTEN is no state
-//! of a connection here.
+//! A valid RST leads from every state but `TimeWait` to `Closed` (`input.rs`), which lasts until
+//! the application has released the connection. LISTEN is not a state of a connection here.
 
 use std::time::Duration;
 
@@ -32,23 +31,23 @@ use super::time_wait::TimeWait;
 use super::{Connection, Effects, Outgoing, Settings};
 use crate::wire::tcp::Segment;
 
-/// A connection by what it waits for.
+/// The state of a connection, by what it waits for.
 #[derive(Debug)]
 pub(crate) enum State {
-    /// For the other end's SYN, after ours.
+    /// The peer's SYN, after ours.
     SynSent(SynSent),
-    /// For the acknowledgment of our SYN.
+    /// The acknowledgment of our SYN.
     SynReceived(SynReceived),
-    /// For data and the end of both directions.
+    /// Data, and the end of both directions.
     Synchronized(Box<Connection>),
-    /// For segments that are still on their way to have died.
+    /// The expiry of old segments in the network.
     TimeWait(TimeWait),
-    /// For the application to let go of it.
+    /// The release by the application.
     Closed(Reason, Inbox),
 }
 
 impl State {
-    /// Reads a word of each part that a segment of a standing connection needs.
+    /// Reads a word of each part that a segment of an established connection needs, to prefetch it.
     pub(crate) fn touch(&self) -> usize {
         match self {
             State::Synchronized(connection) => connection.touch(),
@@ -56,7 +55,7 @@ impl State {
         }
     }
 
-    /// Takes a segment; its data are kept in `memory` as far as that has room.
+    /// Handles a segment; its data are stored in `memory` as far as there is room.
     pub(crate) fn handle_segment(
         &mut self,
         now: Duration,
@@ -73,7 +72,7 @@ impl State {
         }
     }
 
-    /// Does what has become due.
+    /// Handles expired timers.
     pub(crate) fn handle_timeout(&mut self, now: Duration, settings: &Settings) -> Effects {
         match self {
             State::SynSent(state) => state.handle_timeout(now, settings),
@@ -84,7 +83,7 @@ impl State {
         }
     }
 
-    /// The next segment to send, or `None` when there is none for now.
+    /// The next segment to send, or `None` if there is none now.
     pub(crate) fn poll_segment(&mut self, now: Duration, settings: &Settings) -> Option<Outgoing> {
         match self {
             State::SynSent(state) => state.poll_segment(now, settings),
@@ -95,7 +94,7 @@ impl State {
         }
     }
 
-    /// The next time at which something is to happen.
+    /// The time of the next timer.
     pub(crate) fn deadline(&self) -> Option<Duration> {
         match self {
             State::SynSent(state) => state.deadline(),
@@ -106,7 +105,7 @@ impl State {
         }
     }
 
-    /// Bytes that have come and wait for the application.
+    /// Received bytes that the application has not read.
     pub(crate) fn unread(&self) -> usize {
         match self {
             State::SynSent(_) | State::SynReceived(_) => 0,
@@ -116,7 +115,7 @@ impl State {
         }
     }
 
-    /// Memory that the state takes beside itself.
+    /// Heap memory of the state, in bytes.
     pub(crate) fn occupied(&self) -> usize {
         match self {
             State::SynSent(_) | State::SynReceived(_) => 0,
@@ -130,38 +129,38 @@ impl State {
 /// How a connection ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reason {
-    /// Both ends have finished.
+    /// Both ends have finished, in order.
     Finished,
-    /// The other end has reset it.
+    /// The peer has reset the connection.
     Reset,
     /// No socket listens at the peer's port.
     Refused,
-    /// Nothing was heard for too long (RFC 9293, section 3.8.3, R2).
+    /// The peer has not responded for too long (RFC 9293, section 3.8.3, R2).
     TimedOut,
-    /// Nobody answers for the address of the next hop.
+    /// The next hop's hardware address could not be resolved.
     Unreachable,
-    /// This end has aborted it.
+    /// The application has aborted the connection.
     Aborted,
 }
 
-/// The states in which both ends know each other's sequence numbers.
+/// The states in which both ends know each other's sequence number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Phase {
     /// Both directions are open.
     Established,
-    /// We have finished and wait for the acknowledgment of that.
+    /// This end has finished, and waits for the acknowledgment.
     FinWait1,
-    /// We have finished, and the other end may still send.
+    /// This end has finished, and the peer may still send.
     FinWait2,
-    /// The other end has finished, and we may still send.
+    /// The peer has finished, and this end may still send.
     CloseWait,
-    /// Both have finished; we wait for the acknowledgment of ours, and have acknowledged theirs.
+    /// Both have finished; the peer's FIN is acknowledged, ours is not yet.
     Closing,
-    /// Both have finished, they first; we wait for the acknowledgment of ours.
+    /// Both have finished, the peer first; our FIN is not acknowledged yet.
     LastAck,
 }
 
-/// Where a connection goes from a [`Phase`].
+/// The successor of a [`Phase`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Transition {
     Phase(Phase),
@@ -170,7 +169,7 @@ pub(crate) enum Transition {
 }
 
 impl Phase {
-    /// The application has finished.
+    /// After the application has finished.
     pub(crate) fn on_finish(self) -> Phase {
         match self {
             Phase::Established => Phase::FinWait1,
@@ -179,7 +178,7 @@ impl Phase {
         }
     }
 
-    /// The other end's FIN has been taken, and everything before it.
+    /// After the peer's FIN, and everything before it, has been received.
     pub(crate) fn on_fin(self) -> Transition {
         match self {
             Phase::Established => Transition::Phase(Phase::CloseWait),
@@ -189,7 +188,7 @@ impl Phase {
         }
     }
 
-    /// Our FIN has been acknowledged.
+    /// After our FIN has been acknowledged.
     pub(crate) fn on_fin_acknowledged(self) -> Transition {
         match self {
             Phase::FinWait1 => Transition::Phase(Phase::FinWait2),
@@ -204,7 +203,7 @@ impl Phase {
         matches!(self, Phase::Established | Phase::CloseWait)
     }
 
-    /// Whether the other end may still send.
+    /// Whether the peer may still send.
     pub(crate) fn may_receive(self) -> bool {
         matches!(self, Phase::Established | Phase::FinWait1 | Phase::FinWait2)
     }
