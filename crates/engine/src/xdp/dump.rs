@@ -1,9 +1,9 @@
 //! Copies of frames for `tidegate xdp dump`.
 //!
-//! Each queue has a ring in memory, of which only the first page exists until a dump begins. A dump
-//! finds it by the descriptor that the queue's process holds, so it takes the right to look into
-//! that process. The first page says until when frames are wanted; a dump puts that off again and
-//! again, so that nothing is copied for one that has gone, however that came.
+//! Each queue has a ring in shared memory, of which only the first page is allocated until a dump
+//! starts. A dump opens the ring through the descriptor of the queue's process, which requires the
+//! permission to inspect that process. The first page holds the time until which frames are wanted;
+//! a dump keeps extending it, so that copying stops after the dump has ended for any reason.
 //!
 //! ```text
 //!            wanted until ◀── dump                         `Dump`
@@ -25,29 +25,29 @@ use rustix::time::{ClockId, clock_gettime};
 
 use super::umem::{FRAME_SIZE, Mapping};
 
-/// What the names of such files in memory begin with; queue and interface follow.
+/// Prefix of the names of such shared memory files; queue and interface follow.
 const NAME: &str = "tidegate-dump";
 
-/// How the kernel shows a file in memory where a descriptor of it is looked at.
+/// Prefix and suffix that the kernel adds to the name of a shared memory file in `/proc`.
 const SHOWN: (&str, &str) = ("/memfd:", " (deleted)");
 
-/// Bytes of records that wait to be read at most.
+/// Size of the ring, in bytes.
 const RECORDS: usize = 4 << 20;
 
-/// The words of the first page, a cache line each.
+/// Positions of the words on the first page, each on a cache line of its own.
 const WANTED_UNTIL: usize = 0;
 const WRITTEN: usize = 64;
 const READ: usize = 128;
 const LOST: usize = 192;
 const FIRST_PAGE: usize = 4096;
 
-/// Bytes before a frame: its time and its length.
+/// Bytes before each frame: time and length.
 const RECORD_HEADER: usize = 16;
 
-/// How long frames are wanted without another word.
+/// Time for which one renewal makes a queue copy frames.
 const LEASE: Duration = Duration::from_secs(1);
 
-/// Both sides' view of a ring.
+/// A ring, as both sides map it.
 #[derive(Debug)]
 struct Ring {
     mapping: Mapping,
@@ -63,12 +63,12 @@ impl Ring {
     fn word(&self, at: usize) -> &AtomicU64 {
         let place = self.mapping.at(at, size_of::<u64>());
         let place = place.expect("the first page has these words");
-        // SAFETY: aligned, in the mapping for as long as it lives, and used as an atomic alone.
+        // SAFETY: aligned, within the mapping for its whole lifetime, and only used as an atomic.
         unsafe { AtomicU64::from_ptr(place.cast::<u64>().as_ptr()) }
     }
 
-    /// Both parts of the `length` bytes of records from `position` on, the second at the start of
-    /// the ring.
+    /// Splits the `length` bytes of records from `position` on into two parts; the second starts at
+    /// the beginning of the ring.
     fn parts(position: u64, length: usize) -> [(usize, usize); 2] {
         let begin = (position % RECORDS as u64) as usize;
         let first = length.min(RECORDS - begin);
@@ -81,8 +81,8 @@ impl Ring {
             let (part, behind) = rest.split_at(length);
             rest = behind;
             if let Some(place) = self.mapping.at(FIRST_PAGE + begin, length) {
-                // SAFETY: all of it is in the mapping, and the reader looks at it only once it has
-                // been said to be written.
+                // SAFETY: the range is within the mapping, and the reader reads it only after it
+                // has been published.
                 unsafe { place.copy_from_nonoverlapping(NonNull::from(part).cast(), length) };
             }
         }
@@ -94,8 +94,8 @@ impl Ring {
             let (part, behind) = rest.split_at_mut(length);
             rest = behind;
             if let Some(place) = self.mapping.at(FIRST_PAGE + begin, length) {
-                // SAFETY: all of it is in the mapping; the writer leaves it alone until it has been
-                // said to be read, and any bytes are bytes.
+                // SAFETY: the range is within the mapping; the writer does not write to it until it
+                // has been released, and all byte values are valid.
                 unsafe { place.copy_to_nonoverlapping(NonNull::from(part).cast(), length) };
             }
         }
@@ -107,12 +107,12 @@ fn nanoseconds(clock: ClockId) -> u64 {
     now.tv_sec.cast_unsigned() * 1_000_000_000 + now.tv_nsec.cast_unsigned()
 }
 
-/// Bytes of a record in the ring: the next one begins at a multiple of eight.
+/// Length of a record in the ring: records are aligned to eight bytes.
 fn record_length(frame: usize) -> usize {
     RECORD_HEADER + frame.next_multiple_of(8)
 }
 
-/// The queue's side: it costs a look at one word a turn while no dump runs.
+/// The queue's side. Without a dump it costs one load per turn.
 #[derive(Debug)]
 pub(super) struct Tap {
     ring: Ring,
@@ -120,15 +120,15 @@ pub(super) struct Tap {
 }
 
 impl Tap {
-    /// One for a queue of an interface.
+    /// Opens the ring of a queue.
     ///
     /// # Errors
-    /// The kernel's.
+    /// Those of the system calls.
     pub(super) fn open(interface: &str, queue: u32) -> io::Result<Tap> {
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
         let file = rustix::fs::memfd_create(format!("{NAME} {queue} {interface}"), flags)?;
         rustix::fs::ftruncate(&file, (FIRST_PAGE + RECORDS) as u64)?;
-        // Neither side can take the memory from under the other.
+        // Sealed, so that neither side can shrink the memory while the other uses it.
         rustix::fs::fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
         Ok(Tap {
             ring: Ring::map(file)?,
@@ -136,13 +136,13 @@ impl Tap {
         })
     }
 
-    /// Looks whether a dump wants frames.
+    /// Checks whether a dump wants frames.
     pub(super) fn begin_turn(&mut self) {
         let until = self.ring.word(WANTED_UNTIL).load(Ordering::Relaxed);
         self.is_wanted = until != 0 && nanoseconds(ClockId::Monotonic) < until;
     }
 
-    /// Copies a frame, if it is wanted and there is room.
+    /// Copies a frame if a dump wants it and there is room.
     pub(super) fn take(&self, frame: &[u8]) {
         if self.is_wanted {
             self.copy(frame);
@@ -170,7 +170,7 @@ impl Tap {
     }
 }
 
-/// A dump of one queue. There is one at most.
+/// A dump of one queue. A queue has one dump at most.
 #[derive(Debug)]
 pub struct Dump {
     ring: Ring,
@@ -183,11 +183,11 @@ pub struct Dump {
 }
 
 impl Dump {
-    /// A dump of every queue that the process `pid` serves; those that have one already are errors,
-    /// with their interface. Frames are copied from [`Dump::renew`] on.
+    /// Opens a dump of every queue of the process `pid`. Queues that already have a dump are
+    /// returned as errors with their interface. Copying starts with [`Dump::renew`].
     ///
     /// # Errors
-    /// Where the process is not there or may not be looked into.
+    /// If the process does not exist or may not be inspected.
     pub fn of_process(pid: u32) -> io::Result<Vec<Result<Dump, (String, io::Error)>>> {
         let mut found = Vec::new();
         for entry in fs::read_dir(format!("/proc/{pid}/fd"))? {
@@ -211,7 +211,7 @@ impl Dump {
         }
         rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive)?;
         let ring = Ring::map(file.into())?;
-        // What an earlier one has left is not read again.
+        // Frames left by an earlier dump are skipped.
         let position = ring.word(WRITTEN).load(Ordering::Acquire);
         ring.word(READ).store(position, Ordering::Release);
         let lost_before = ring.word(LOST).load(Ordering::Relaxed);
@@ -224,18 +224,18 @@ impl Dump {
         })
     }
 
-    /// Frames are wanted for another second.
+    /// Requests frames for another second.
     pub fn renew(&self) {
         let until = nanoseconds(ClockId::Monotonic) + LEASE.as_nanos() as u64;
         let word = self.ring.word(WANTED_UNTIL);
         word.store(until, Ordering::Relaxed);
     }
 
-    /// Puts the next frame into `frame`: the time at which it was copied, in nanoseconds since
-    /// 1970. `None` while there is none.
+    /// Copies the next frame to `frame`. Returns the time at which the queue copied it, in
+    /// nanoseconds since 1970, or `None` if there is none.
     ///
     /// # Errors
-    /// `InvalidData` where the ring holds no record: the process has been tampered with.
+    /// `InvalidData` if the ring is corrupt: the process has been tampered with.
     pub fn next_frame(&mut self, frame: &mut Vec<u8>) -> io::Result<Option<u64>> {
         let written = self.ring.word(WRITTEN).load(Ordering::Acquire);
         let waiting = written.wrapping_sub(self.position);
@@ -260,7 +260,7 @@ impl Dump {
         Ok(Some(time))
     }
 
-    /// Frames that came while the ring was full, since this one began.
+    /// Frames lost because the ring was full, since this dump started.
     #[must_use]
     pub fn lost(&self) -> u64 {
         let lost = self.ring.word(LOST).load(Ordering::Relaxed);
@@ -271,12 +271,12 @@ impl Dump {
 impl Drop for Dump {
     fn drop(&mut self) {
         self.ring.word(WANTED_UNTIL).store(0, Ordering::Relaxed);
-        // The lock would go with the file; others may have it open by a fork.
+        // Closing the file would not release the lock if a forked process has the file open.
         let _ = rustix::fs::flock(self.ring.file.as_fd(), FlockOperation::Unlock);
     }
 }
 
-/// The interface and queue that the name of a file in memory says.
+/// The interface and queue in the name of a shared memory file.
 fn named(shown: &Path) -> Option<(String, u32)> {
     let name = shown.to_str()?.strip_prefix(SHOWN.0)?;
     let name = name.strip_suffix(SHOWN.1).unwrap_or(name);
@@ -308,7 +308,7 @@ mod tests {
         assert_eq!(dump.next_frame(&mut frame).unwrap(), None);
         dump.renew();
         tap.begin_turn();
-        // Odd lengths, and more than the ring has room for at once.
+        // Odd lengths, and more data than the ring holds at once.
         for number in 0..20_000_u32 {
             let length = 1 + number as usize * 7 % FRAME_SIZE;
             tap.take(&vec![number as u8; length]);
@@ -342,7 +342,7 @@ mod tests {
         }
         assert_eq!(came + dump.lost() as usize, count);
         assert!(came >= RECORDS / record_length(FRAME_SIZE));
-        // As if it had been killed: its word is over by itself.
+        // Like a killed dump, whose request expires by itself.
         let past = nanoseconds(ClockId::Monotonic);
         let word = dump.ring.word(WANTED_UNTIL);
         word.store(past, Ordering::Relaxed);

@@ -1,14 +1,14 @@
-//! The engine: connections of our own TCP on the queues of interfaces, beside the kernel's engine
-//! of the same thread.
+//! The engine: connections of the user-space TCP on queues of interfaces, beside the kernel's
+//! engine of the same thread.
 //!
-//! Every listening socket is the kernel's. Where it is reached by an interface of ours, the stack
-//! on that interface's queue listens at the same address, and the filter decides whose a
-//! connection is. An accept is an operation of the kernel's engine; connections of a stack
-//! complete it as further ones of several. Everything that has no connection of ours goes to the
-//! kernel's engine as it is: files, Unix sockets, datagrams, loopback, connections to upstreams.
+//! Every listening socket belongs to the kernel. If an interface with a queue reaches the socket,
+//! the stack on that queue listens at the same address, and the filter decides which of the two
+//! gets a connection. An accept is an operation of the kernel's engine; connections of a stack
+//! complete it like one of several results of a multishot accept. All other operations go to the
+//! kernel's engine unchanged: files, Unix sockets, datagrams, loopback, connections to upstreams.
 //!
-//! Before each wait, what tasks have sent leaves; after it, what has come is taken in. The wait is
-//! the kernel engine's, which also watches the queues.
+//! Before each wait, data sent by tasks are transmitted; after it, received frames are handled. The
+//! kernel's engine waits, and also watches the queues.
 
 use std::io;
 use std::net::{SocketAddr, SocketAddrV4};
@@ -32,30 +32,30 @@ use crate::notifier::Notifier;
 use crate::reserve::READ_AWAY_MAX;
 use crate::sys;
 
-/// Connections that a listener is given in one wait.
+/// Connections accepted per listener in one wait.
 const ACCEPTED_MAX: usize = 64;
 
-/// A listening socket that an interface of ours could reach.
+/// A listening socket whose address is on an interface with a queue.
 struct Listening {
     descriptor: RawFd,
     address: SocketAddrV4,
-    /// As the socket says it of its own connections.
+    /// The socket's setting for accepted connections.
     keep_alive: Option<KeepAlive>,
     /// The accept in flight.
     accepting: Option<Key>,
 }
 
-/// The engine. Without a port it is the kernel's.
+/// The engine. Without a port, it only forwards to the kernel's engine.
 pub(crate) struct Xdp {
     kernel: Epoll,
-    /// A place for each queue; empty where it has been given up.
+    /// The port of each queue; `None` after the port was given up.
     ports: Vec<Option<Port>>,
-    /// By the index of the stream's key.
+    /// Streams by the index of their key.
     streams: Vec<Option<Carried>>,
     listening: Vec<Listening>,
-    /// Connections may wait for an accept.
+    /// Whether connections may wait to be accepted.
     has_acceptable: bool,
-    /// What calls that cannot complete anything have led to.
+    /// Completions of calls that cannot return completions themselves.
     completed: Vec<Completion>,
 }
 
@@ -71,14 +71,14 @@ impl Xdp {
         })
     }
 
-    /// The stream `key`, if it is one of ours, with its port.
+    /// The stream `key` and its port, if the stream is on a port.
     fn carried(&mut self, key: Key) -> Option<(&mut Carried, &mut Port)> {
         let stream = self.streams.get_mut(key.index as usize)?.as_mut()?;
         let port = self.ports.get_mut(stream.port)?.as_mut()?;
         (stream.key == key).then_some((stream, port))
     }
 
-    /// Whether the stream `key` is one of ours, even where its port has gone.
+    /// Whether the stream `key` is on a port, even one that was given up.
     fn is_carried(&self, key: Key) -> bool {
         let stream = self.streams.get(key.index as usize);
         stream
@@ -128,7 +128,7 @@ impl Xdp {
         }
     }
 
-    /// What an operation on a stream of ours comes to; for others it comes back.
+    /// Submits an operation on a stream of a port; operations on other streams are returned.
     fn submit_carried<'a>(
         &mut self,
         op: Op<'a>,
@@ -158,7 +158,8 @@ impl Xdp {
                 self.close(key);
                 Some(OperationOutcome::Closed)
             }
-            // The stack was asked as the socket was made; its events say what comes of it.
+            // The stack started the connection when the socket was created, and will report the
+            // result as an event.
             Op::Connect { .. } => match self.carried(key) {
                 Some((stream, _)) => {
                     stream.connecting = true;
@@ -192,7 +193,7 @@ impl Xdp {
         listening.find(|listening| listening.descriptor == descriptor)
     }
 
-    /// The connection of a stack's that has waited for longest at an address.
+    /// The oldest waiting connection of any stack at an address.
     fn accept_carried(&mut self, address: SocketAddrV4) -> Option<(Socket, SocketAddr)> {
         let listening = self
             .listening
@@ -206,7 +207,7 @@ impl Xdp {
                 let port = port.as_mut()?;
                 let (id, peer) = port.accept(address)?;
                 if keep_alive.is_some() {
-                    // One that has ended meanwhile needs none.
+                    // A connection that has ended needs no keep-alive.
                     let _ = port.stack.set_keep_alive(id, keep_alive);
                 }
                 let socket = Socket::Carried { port: number, id };
@@ -214,7 +215,7 @@ impl Xdp {
             })
     }
 
-    /// Gives connections that wait to the accepts that are in flight. Whether some are left.
+    /// Completes accepts in flight with waiting connections. Returns whether connections remain.
     fn hand_out(&mut self, completions: &mut Vec<Completion>) -> bool {
         if !std::mem::take(&mut self.has_acceptable) {
             return false;
@@ -235,7 +236,7 @@ impl Xdp {
                         kind: OpKind::Accept,
                     },
                     outcome: OperationOutcome::Accepted(Ok((socket, Some(peer)))),
-                    // That of the kernel's engine goes on.
+                    // The accept of the kernel's engine continues.
                     more: true,
                 });
                 if count == ACCEPTED_MAX {
@@ -247,8 +248,8 @@ impl Xdp {
         self.has_acceptable
     }
 
-    /// Has every port do what `work` says, and completes what comes of it. Whether more is to be done
-    /// at once.
+    /// Runs `work` on every port and completes the resulting operations. Returns whether more work
+    /// is to be done at once.
     fn turn(
         &mut self,
         completions: &mut Vec<Completion>,
@@ -287,7 +288,7 @@ impl Xdp {
         }
     }
 
-    /// A connection that was asked for stands, or never will.
+    /// Completes a connect: the connection is established, or has failed.
     fn tell_connected(&mut self, key: Key, completions: &mut Vec<Completion>) {
         if let Some((stream, port)) = self.carried(key)
             && std::mem::take(&mut stream.connecting)
@@ -298,7 +299,7 @@ impl Xdp {
         }
     }
 
-    /// The task receives by itself, when it has its turn: one buffer serves all.
+    /// Wakes the receiving task. The task receives in its own turn, so that one buffer serves all.
     fn tell_readable(&mut self, key: Key, completions: &mut Vec<Completion>) {
         if let Some((stream, _)) = self.carried(key)
             && std::mem::take(&mut stream.receiving)
@@ -318,7 +319,7 @@ impl Xdp {
         }
     }
 
-    /// What the kernel tells of interfaces, neighbours and routes is passed on.
+    /// Passes the kernel's changes of interfaces, neighbours and routes to the stacks.
     fn follow_ways(&mut self, completions: &mut Vec<Completion>) {
         for place in 0..self.ports.len() {
             if let Some(Some(port)) = self.ports.get_mut(place) {
@@ -330,7 +331,7 @@ impl Xdp {
         }
     }
 
-    /// The interface of a port has gone, and its connections with it.
+    /// Gives up a port whose interface no longer exists, and its connections.
     fn give_up(&mut self, place: usize, completions: &mut Vec<Completion>) {
         if let Some(port) = self.ports.get_mut(place) {
             *port = None;
@@ -359,7 +360,7 @@ impl Xdp {
         }
     }
 
-    /// Notes which accepts of the kernel's engine have come to their end.
+    /// Tracks which accepts of the kernel's engine have ended.
     fn note_accepts(&mut self, completions: &[Completion]) {
         for completion in completions {
             if completion.token.kind == OpKind::Accept && !completion.more {
@@ -574,8 +575,8 @@ impl Engine for Xdp {
         if let Some(Some(port)) = self.ports.get_mut(port) {
             let now = port.time(Instant::now());
             let stack = &mut port.stack;
-            // As with a socket: what was asked is read away, and nothing is waited for. A client
-            // that has gone by now is told nothing.
+            // As with a socket, the request is read and discarded without waiting. A client that
+            // has gone gets no response.
             let _ = stack.receive(id, &mut [0; READ_AWAY_MAX]);
             let _ = stack.send(id, bytes::Bytes::copy_from_slice(answer));
             stack.release(now, id);
@@ -655,7 +656,7 @@ impl Xdp {
     }
 }
 
-/// Whether the key of such an operation is a stream's.
+/// Whether the key of such an operation belongs to a stream.
 fn is_of_stream(kind: OpKind) -> bool {
     match kind {
         OpKind::Connect | OpKind::Recv | OpKind::Send | OpKind::Close => true,

@@ -1,5 +1,5 @@
-//! Connections that pass the kernel by: frames of an interface by AF_XDP, and our own TCP/IP above
-//! them ([`netstack`]).
+//! Connections that bypass the kernel: frames of an interface through AF_XDP, and a TCP/IP stack in
+//! user space above them ([`netstack`]).
 //!
 //! ```text
 //!  privileged process                          process that serves
@@ -8,16 +8,16 @@
 //!  Filter::take: whose listeners                 (without one the engine is the kernel's alone)
 //! ```
 //!
-//! What is attached stays so for as long as the serving process has the descriptors: when it ends,
-//! however it does, the kernel closes them, and everything is the kernel's again. So the privileged
-//! process keeps the map of listeners, and none of the [`QueueParts`].
+//! The queues stay attached as long as the serving process has the descriptors: when the process
+//! ends for any reason, the kernel closes them and handles all connections again. So the privileged
+//! process keeps the map of listeners, but none of the [`QueueParts`].
 //!
-//! The rooms: `bpf.rs` is the system call, `program.rs` the filter; `umem.rs` is the memory that
-//! frames stand in, `ring.rs` the queues that are shared with the kernel, `socket.rs` a socket with
-//! both; `netlink.rs` is what the kernel knows of interfaces, neighbours and routes; `port.rs` is a
-//! queue with a stack above it, `profile.rs` how it learns of frames, `streams.rs` what is in flight
-//! on its connections, `engine.rs` the engine over both this and the kernel's; `gauges.rs` and
-//! `dump.rs` are what others see of it.
+//! The files: `bpf.rs` has the system call, `program.rs` the filter, `umem.rs` the memory of the
+//! frames, `ring.rs` the rings shared with the kernel, `socket.rs` a socket with both, `netlink.rs`
+//! the kernel's view of interfaces, neighbours and routes, `port.rs` a queue with its stack,
+//! `profile.rs` the ways to learn of received frames, `streams.rs` the operations in flight on
+//! connections, `engine.rs` the engine that combines these connections with the kernel's.
+//! `gauges.rs` and `dump.rs` make a queue's state visible to other threads and processes.
 
 mod bpf;
 mod dump;
@@ -55,51 +55,51 @@ pub use port::QueueParts;
 pub use profile::Profile;
 pub use role::Role;
 
-/// How frames come to us.
+/// How frames reach the socket.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Mode {
-    /// Natively where the driver can, else generically.
+    /// Native if the driver supports it, otherwise generic.
     #[default]
     Auto,
-    /// In the driver, before the kernel makes anything of a frame.
+    /// In the driver, before the kernel allocates a packet for the frame.
     Native,
-    /// Behind the driver: slower, and with every driver.
+    /// After the driver: slower, but available with every driver.
     Generic,
 }
 
-/// What is to be opened.
+/// Settings for opening an interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
     /// The interface's name of the options.
     pub interface: String,
-    /// How frames come to us.
+    /// How frames reach the socket.
     pub mode: Mode,
-    /// How threads learn that frames have come.
+    /// How threads learn of received frames.
     pub profile: Profile,
-    /// Threads that serve; each has a receive queue.
+    /// Serving threads; each has a receive queue.
     pub threads: u32,
-    /// Whether rules of the kernel's firewall are no hindrance.
+    /// Whether the kernel's firewall rules may be bypassed.
     pub bypasses_firewall: bool,
-    /// Who begins connections.
+    /// Which end starts connections.
     pub role: Role,
 }
 
-/// What was opened on an interface.
+/// An opened interface.
 #[derive(Debug)]
 pub struct Opened {
-    /// For the threads that serve, in their order.
+    /// The queues for the serving threads, in the order of the threads.
     pub parts: Vec<QueueParts>,
-    /// Which connections come to them.
+    /// The filter that selects connections.
     pub filter: Filter,
-    /// What the interface is like.
+    /// The properties of the interface.
     pub interface: Interface,
     /// Whether the filter runs in the driver.
     pub is_native: bool,
-    /// Whether the card itself reads and writes frames, without copies.
+    /// Whether the card reads and writes the frames directly, without copies.
     pub is_zero_copy: bool,
-    /// Whether threads ask the card for frames all the time.
+    /// Whether threads busy-poll the card.
     pub is_polled: bool,
-    /// What of the profile this machine cannot do.
+    /// Parts of the profile that this machine does not support.
     pub shortcomings: Vec<String>,
 }
 
@@ -115,7 +115,7 @@ pub struct Refusal {
 }
 
 impl Refusal {
-    /// Whether it may be different in a while: somebody else has the interface.
+    /// Whether a later attempt may succeed, because another program has the interface now.
     #[must_use]
     pub fn is_passing(&self) -> bool {
         self.error.raw_os_error() == Some(libc::EBUSY)
@@ -150,11 +150,11 @@ const FIREWALL: &str = "passing the firewall by";
 const ATTACH: &str = "bpf(BPF_LINK_CREATE)";
 const BIND: &str = "bind(AF_XDP)";
 
-/// Makes all that is needed for an interface and attaches the filter, which passes everything on
-/// until [`Filter::take`] is called.
+/// Opens an interface and attaches the filter, which passes everything to the kernel until
+/// [`Filter::take`] is called.
 ///
 /// # Errors
-/// Where the interface cannot be used.
+/// If the interface cannot be used.
 pub fn open(options: &Options) -> Result<Opened, Refusal> {
     let refused = |call, error| Refusal {
         interface: options.interface.clone(),
@@ -237,8 +237,8 @@ pub fn open(options: &Options) -> Result<Opened, Refusal> {
     })
 }
 
-/// Has the threads of all queues ask for frames: whether they do, what puts interrupts off
-/// meanwhile, and what of that does not work here.
+/// Makes the threads of all queues busy-poll. Returns whether they do, the guard that defers
+/// interrupts meanwhile, and descriptions of unsupported parts.
 fn poll_busily(
     parts: &[QueueParts],
     interface: &Interface,
@@ -258,8 +258,8 @@ fn poll_busily(
     }
 }
 
-/// Receive queues that are in use, which may be fewer than the card has; `None` where the files
-/// about interfaces are those of another network namespace, or are not there.
+/// Receive queues in use, which may be fewer than the card has; `None` if the files in /sys belong
+/// to another network namespace, or do not exist.
 fn queues_in_use(interface: &Interface) -> Option<u32> {
     let folder = std::path::Path::new("/sys/class/net").join(&interface.name);
     let index = std::fs::read_to_string(folder.join("ifindex")).ok()?;
@@ -274,7 +274,7 @@ fn queues_in_use(interface: &Interface) -> Option<u32> {
     u32::try_from(queues.filter(is_receiving).count()).ok()
 }
 
-/// Whether an interface can carry what we send.
+/// Checks whether an interface can carry the frames of a stack.
 fn check(interface: &Interface) -> Result<(), String> {
     if !interface.is_up {
         return Err("it is down".to_owned());
@@ -309,22 +309,22 @@ fn attach_program(
     }
 }
 
-/// Which connections come to the queues of an interface. The kernel's part of it goes when the last
+/// Selects which connections go to the queues of an interface. The kernel detaches it when the last
 /// of the [`QueueParts`] is closed.
 #[derive(Debug)]
 pub struct Filter {
     maps: Maps,
-    /// The interface's own addresses.
+    /// The interface's addresses.
     addresses: Vec<Ipv4Addr>,
     taken: BTreeMap<SocketAddrV4, bool>,
-    /// Interrupts are put off until new connections go to the kernel.
+    /// The guard of deferred interrupts, until new connections go to the kernel.
     deferred: Option<DeferredInterrupts>,
 }
 
 impl Filter {
-    /// New connections to these listeners come to us from now on, as far as the interface's own
-    /// addresses reach them; those to others go to the kernel. Connections that stand stay where
-    /// they are. What could not be done, for the log.
+    /// Directs new connections to these listeners to the queues, at the interface's own addresses,
+    /// and all others to the kernel. Established connections stay where they are. Returns failures
+    /// for the log.
     pub fn take(&mut self, listeners: &[SocketAddr]) -> Vec<String> {
         let mut wanted = Vec::new();
         for listener in listeners {
@@ -349,7 +349,7 @@ impl Filter {
         failures
     }
 
-    /// New connections go to the kernel from now on; those that stand stay where they are.
+    /// Directs new connections to the kernel; established ones stay where they are.
     pub fn pass_new(&mut self) {
         self.deferred = None;
         self.pass_all_but(&[]);
@@ -368,26 +368,27 @@ impl Filter {
         failures
     }
 
-    /// The addresses whose new connections come to us.
+    /// The addresses whose new connections go to the queues.
     pub fn taken(&self) -> impl Iterator<Item = SocketAddrV4> {
         let taken = self.taken.iter().filter(|(_, is_taken)| **is_taken);
         taken.map(|(address, _)| *address)
     }
 
-    /// Connections that the kernel got because their segments' checksums were not complete.
+    /// Connections that were left to the kernel because of a partial checksum.
     #[must_use]
     pub fn partial_checksums(&self) -> u64 {
         self.maps.partial_checksums()
     }
 }
 
-/// Has this thread's engine serve connections by what was opened, beside the kernel's.
+/// Makes this thread's engine serve connections through an opened queue, beside the kernel's
+/// connections.
 ///
 /// # Errors
-/// `Unsupported` where the thread has another engine; where the interface has gone meanwhile.
+/// `Unsupported` if the thread has another engine; also if the interface no longer exists.
 ///
 /// # Panics
-/// When the thread has no runtime.
+/// If the thread has no runtime.
 pub fn attach(parts: QueueParts) -> io::Result<()> {
     enter(|worker| worker.engine.attach(parts))
 }

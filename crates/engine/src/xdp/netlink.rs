@@ -1,7 +1,6 @@
-//! What the kernel knows of interfaces, addresses and neighbours, by its own messages
-//! (rtnetlink(7)).
+//! The kernel's view of interfaces, addresses, neighbours and routes, by rtnetlink(7).
 //!
-//! Messages are parsed with every length checked; what does not add up is left out.
+//! Messages are parsed with all lengths checked; malformed ones are skipped.
 
 use std::io;
 use std::net::Ipv4Addr;
@@ -13,7 +12,7 @@ use rustix::net::Protocol;
 use rustix::net::netlink::SocketAddrNetlink;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
 
-/// Bytes of one answer at most; the kernel cuts what it lists into parts of up to 32 KB.
+/// Maximum length of an answer, in bytes; the kernel splits lists into parts of up to 32 KB.
 const ANSWER_MAX: usize = 64 * 1024;
 
 mod kind {
@@ -36,10 +35,10 @@ mod kind {
 const REQUEST: u16 = 1;
 const LIST: u16 = 0x300;
 
-/// Groups that tell of changes: links, neighbours, addresses and routes of IPv4.
+/// Multicast groups of changes: links, neighbours, addresses and routes of IPv4.
 const GROUPS: u32 = 1 | 1 << 2 | 1 << 4 | 1 << 6;
 
-/// Bytes of the headers of a message, of a link, an address, a route and a neighbour.
+/// Header lengths of a message, a link, an address, a route and a neighbour, in bytes.
 const HEADER: usize = 16;
 const LINK_HEADER: usize = 16;
 const ADDRESS_HEADER: usize = 8;
@@ -48,69 +47,69 @@ const NEIGHBOUR_HEADER: usize = 12;
 
 const UP: u32 = 1;
 
-/// States in which a neighbour's card is to be used (`NUD_VALID`).
+/// States in which a neighbour's hardware address is usable (`NUD_VALID`).
 const NEIGHBOUR_IS_VALID: u16 = 0x80 | 0x40 | 0x02 | 0x10 | 0x08 | 0x04;
 
-/// The table of routes that packets go by (`RT_TABLE_MAIN`), and a route to another host.
+/// The main routing table (`RT_TABLE_MAIN`), and the type of a unicast route.
 const TABLE_MAIN: u8 = 254;
 const ROUTE_UNICAST: u8 = 1;
 
-/// What is known of an interface.
+/// The properties of an interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Interface {
-    /// The kernel's number of it.
+    /// The kernel's index of the interface.
     pub index: u32,
     /// The name of the interface.
     pub name: String,
     /// The hardware address of the interface.
     pub mac: MacAddress,
-    /// Bytes of the largest packet.
+    /// The MTU, in bytes.
     pub mtu: u32,
     /// Whether it is up.
     pub is_up: bool,
-    /// Receive queues that it has.
+    /// Number of receive queues.
     pub queues: u32,
     /// The IPv4 addresses of the interface.
     pub addresses: Vec<Ipv4Addr>,
 }
 
-/// What has changed, or stands in a list.
+/// A change, or an entry of a list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum News {
-    /// An interface is there, without its addresses.
+    /// An interface exists; its addresses are not included.
     Link(Interface),
-    /// An interface has gone.
+    /// An interface was removed.
     LinkGone(u32),
     /// An address of an interface.
     Address(u32, Ipv4Addr),
-    /// An address that an interface has no longer.
+    /// An address was removed from an interface.
     AddressGone(u32, Ipv4Addr),
-    /// A host's card behind an interface, where that is known.
+    /// A neighbour on an interface, and its hardware address if known.
     Neighbour(u32, Ipv4Addr, Option<MacAddress>),
-    /// Whom packets for a network are handed to.
+    /// A route to a network.
     Route(Route),
-    /// A route has gone.
+    /// A route was removed.
     RouteGone(Route),
 }
 
-/// Whom packets for a network are handed to.
+/// A route to a network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Route {
     pub(super) network: Ipv4Addr,
     pub(super) prefix_length: u8,
-    /// None where hosts are reached at once.
+    /// `None` if the network's hosts are reached directly.
     pub(super) gateway: Option<Ipv4Addr>,
     pub(super) interface: u32,
-    /// Of several the smallest counts.
+    /// Of several routes, the one with the lowest value counts.
     pub(super) priority: u32,
 }
 
-/// A socket that asks, and that is told of changes where it listens.
+/// A netlink socket for requests, and for change notifications if it listens.
 #[derive(Debug)]
 pub(super) struct Netlink(OwnedFd);
 
 impl Netlink {
-    /// A socket for questions.
+    /// Opens a socket for requests.
     ///
     /// # Errors
     /// The kernel's.
@@ -118,7 +117,7 @@ impl Netlink {
         Netlink::open(None, 0)
     }
 
-    /// A socket for questions to another part of the kernel.
+    /// Opens a socket for requests to another netlink protocol.
     ///
     /// # Errors
     /// The kernel's.
@@ -126,7 +125,7 @@ impl Netlink {
         Netlink::open(Some(protocol), 0)
     }
 
-    /// One that is told of changes, too, and does not wait for them.
+    /// Opens a non-blocking socket that also receives change notifications.
     ///
     /// # Errors
     /// The kernel's.
@@ -134,7 +133,7 @@ impl Netlink {
         Netlink::open(None, GROUPS)
     }
 
-    /// Without a protocol it is that of routes and neighbours.
+    /// Opens a socket; the default protocol is rtnetlink.
     fn open(protocol: Option<Protocol>, groups: u32) -> io::Result<Netlink> {
         let (family, flags) = (AddressFamily::NETLINK, SocketFlags::CLOEXEC);
         let socket = rustix::net::socket_with(family, SocketType::RAW, flags, protocol)?;
@@ -142,10 +141,10 @@ impl Netlink {
         Ok(Netlink(socket))
     }
 
-    /// The interface of this name.
+    /// The interface with this name.
     ///
     /// # Errors
-    /// `NotFound` where there is none, and the kernel's.
+    /// `NotFound` if there is none, and the kernel's.
     pub(super) fn interface(&self, name: &str) -> io::Result<Interface> {
         let mut found = None;
         self.list(kind::GET_LINK, |news| {
@@ -166,7 +165,7 @@ impl Netlink {
         Ok(found)
     }
 
-    /// All neighbours and routes.
+    /// Lists all neighbours and routes.
     ///
     /// # Errors
     /// The kernel's.
@@ -175,8 +174,8 @@ impl Netlink {
         self.list(kind::GET_ROUTE, &mut take)
     }
 
-    /// What has changed since this was last called. False where the kernel has told more than there
-    /// was room for: everything is to be listed again.
+    /// Reads the changes since the last call. False if notifications were lost because the buffer
+    /// was full: everything must be listed again then.
     pub(super) fn changes(&self, mut take: impl FnMut(News)) -> bool {
         let mut answer = vec![0; ANSWER_MAX];
         loop {
@@ -193,7 +192,7 @@ impl Netlink {
         }
     }
 
-    /// Asks for a list, whose members `take` gets.
+    /// Requests a list, and passes its entries to `take`.
     fn list(&self, what: u16, mut take: impl FnMut(News)) -> io::Result<()> {
         let mut header = [0; 16];
         if what != kind::GET_LINK {
@@ -207,7 +206,7 @@ impl Netlink {
         })
     }
 
-    /// Asks for a list with a header of that kind: each member's kind and what stands in it.
+    /// Requests a list with this header. Passes the type and body of each entry.
     ///
     /// # Errors
     /// The kernel's.
@@ -255,7 +254,7 @@ fn write(into: &mut [u8], at: usize, bytes: &[u8]) {
     }
 }
 
-/// The messages of one answer.
+/// The messages in one answer.
 struct Messages<'a>(&'a [u8]);
 
 struct Message<'a> {
@@ -277,7 +276,7 @@ impl<'a> Iterator for Messages<'a> {
 }
 
 impl Message<'_> {
-    /// The error that the kernel answers with.
+    /// The error in the kernel's answer.
     fn error(&self) -> io::Error {
         let number = word(self.body, 0).unwrap_or_default().cast_signed();
         io::Error::from_raw_os_error(number.saturating_neg())
@@ -324,7 +323,8 @@ impl Message<'_> {
         }
         let index = word(self.body, 4)?;
         let mut attributes = self.attributes(ADDRESS_HEADER);
-        // The interface's own address, and not the other end's of a line between two.
+        // The interface's own address; the other attribute is the peer's address on a
+        // point-to-point link.
         let own = attributes.find(|(kind, _)| *kind == 2)?.1;
         Some((index, ip(own)?))
     }
@@ -377,18 +377,18 @@ impl Message<'_> {
     }
 }
 
-/// What stands behind the first `from` bytes of a message or of another attribute.
+/// The attributes after the first `from` bytes of a message or of another attribute.
 pub(super) fn attributes_of(body: &[u8], from: usize) -> Attributes<'_> {
     Attributes(body.get(from..).unwrap_or_default())
 }
 
-/// A text that ends with a zero.
+/// A null-terminated text.
 pub(super) fn text(value: &[u8]) -> String {
     let text = value.split(|byte| *byte == 0).next().unwrap_or_default();
     String::from_utf8_lossy(text).into_owned()
 }
 
-/// What stands behind the header of a message: kinds and values.
+/// The attributes after the header of a message: types and values.
 pub(super) struct Attributes<'a>(&'a [u8]);
 
 impl<'a> Iterator for Attributes<'a> {
@@ -460,7 +460,7 @@ mod tests {
         for length in 0..neighbour.len() {
             assert_eq!(news(&neighbour[..length]), None, "{length}");
         }
-        // One that did not answer has no card, whatever it had before.
+        // A neighbour whose resolution failed has no hardware address, whatever it had before.
         write(&mut neighbour, HEADER + 8, &0x20_u16.to_ne_bytes());
         assert_eq!(news(&neighbour), Some(News::Neighbour(7, host, None)));
     }

@@ -1,4 +1,4 @@
-//! How a queue learns that frames have come: by the card's interrupts, or by asking all the time.
+//! How a queue learns of received frames: by interrupts, or by busy polling.
 //!
 //! | | `balanced` | `latency` |
 //! |---|---|---|
@@ -6,7 +6,7 @@
 //! | the thread, with nothing to do | sleeps | asks again |
 //! | interrupts of the card | on | put off while the thread asks (`SO_PREFER_BUSY_POLL`) |
 //!
-//! The thread knows it by its socket, whose options the privileged process has set.
+//! The thread recognizes the profile by its socket's options, which the privileged process has set.
 #![allow(unsafe_code)]
 
 use std::fs;
@@ -16,32 +16,32 @@ use std::path::{Path, PathBuf};
 
 use super::netlink::Interface;
 
-/// How a queue learns that frames have come.
+/// How a queue learns of received frames.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Profile {
-    /// Interrupts, after which the kernel takes so many frames at once as its budget permits.
+    /// Interrupts, after which the kernel handles as many frames at once as its budget permits.
     #[default]
     Balanced,
     /// Busy polling: the thread never sleeps.
     Latency,
 }
 
-/// How long one call asks the card, in microseconds. Any number but 0 has the calls of a socket
-/// that does not wait ask once.
+/// Busy polling time of one call, in microseconds. With any value but 0, calls on a non-blocking
+/// socket poll once.
 const BUSY_POLL_US: libc::c_int = 20;
 
-/// Frames that one call takes from the card at most.
+/// Maximum number of frames per poll.
 const BUSY_POLL_BUDGET: libc::c_int = 64;
 
-/// Interrupts stay off for so many rounds without a frame, and a timer of so many nanoseconds
-/// stands in for them, should the thread not ask for as long.
+/// Interrupts stay off for this many polls without a frame, and a timer of this many nanoseconds
+/// replaces them in case the thread stops polling.
 const SETTINGS: [(&str, &str); 2] = [
     ("napi_defer_hard_irqs", "2"),
     ("gro_flush_timeout", "200000"),
 ];
 
 fn set(socket: BorrowedFd<'_>, option: libc::c_int, value: libc::c_int) -> io::Result<()> {
-    // SAFETY: the value is read for its length before the call returns.
+    // SAFETY: the call reads the value within its length before it returns.
     let result = unsafe {
         libc::setsockopt(
             socket.as_raw_fd(),
@@ -58,10 +58,11 @@ fn set(socket: BorrowedFd<'_>, option: libc::c_int, value: libc::c_int) -> io::R
     }
 }
 
-/// Has the calls of a socket ask the card.
+/// Enables busy polling on a socket.
 ///
 /// # Errors
-/// The kernel's, with the option: it was built without busy polling, or is older than 5.11.
+/// The kernel's, with the name of the option: the kernel was built without busy polling, or is
+/// older than 5.11.
 pub(super) fn poll_busily(socket: impl AsFd) -> Result<(), (&'static str, io::Error)> {
     let socket = socket.as_fd();
     for (name, option, value) in [
@@ -78,11 +79,11 @@ pub(super) fn poll_busily(socket: impl AsFd) -> Result<(), (&'static str, io::Er
     Ok(())
 }
 
-/// Whether the calls of a socket ask the card.
+/// Whether a socket busy-polls.
 pub(super) fn is_polled(socket: impl AsFd) -> bool {
     let mut value: libc::c_int = 0;
     let mut length = size_of_val(&value) as libc::socklen_t;
-    // SAFETY: the kernel writes no more than the length says, which is the value's.
+    // SAFETY: the kernel writes at most the given length, which is the value's.
     let result = unsafe {
         libc::getsockopt(
             socket.as_fd().as_raw_fd(),
@@ -95,17 +96,17 @@ pub(super) fn is_polled(socket: impl AsFd) -> bool {
     result == 0 && value > 0
 }
 
-/// An interface whose interrupts are put off; as before with the end of this.
+/// The guard of an interface with deferred interrupts; dropping it restores the previous settings.
 #[derive(Debug, Default)]
 pub(super) struct DeferredInterrupts {
     before: Vec<(PathBuf, String)>,
 }
 
 impl DeferredInterrupts {
-    /// Puts interrupts of an interface off.
+    /// Defers interrupts of an interface.
     ///
     /// # Errors
-    /// A sentence about what cannot be set: then the card interrupts as before.
+    /// A sentence about the setting that failed; interrupts are unchanged then.
     pub(super) fn new(interface: &Interface) -> Result<DeferredInterrupts, String> {
         let folder = Path::new("/sys/class/net").join(&interface.name);
         let index = fs::read_to_string(folder.join("ifindex")).unwrap_or_default();
@@ -127,7 +128,7 @@ impl DeferredInterrupts {
 impl Drop for DeferredInterrupts {
     fn drop(&mut self) {
         for (path, before) in &self.before {
-            // An interface that has gone needs nothing.
+            // Nothing needs restoring on an interface that no longer exists.
             let _ = fs::write(path, before);
         }
     }

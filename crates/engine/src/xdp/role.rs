@@ -1,13 +1,13 @@
-//! Which end of the connections of an interface we are.
+//! Which end of an interface's connections the engine is.
 
-/// Which end of connections we are.
+/// The engine's end of connections.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Role {
-    /// Others connect to listeners of ours ([`Filter::take`](super::Filter::take)).
+    /// Peers connect to the engine's listeners ([`Filter::take`](super::Filter::take)).
     #[default]
     Server,
-    /// The engine connects by the interface alone, from the interface's first address. There is
-    /// one queue then: answers come to the queue that the card chooses, and no other thread could
-    /// know the connection.
+    /// The engine connects through this interface only, from the interface's first address. The
+    /// interface has one queue then: the card chooses the queue of received frames, and other
+    /// threads would not know the connection.
     Client,
 }
