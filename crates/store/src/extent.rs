@@ -1,15 +1,16 @@
-//! Large objects, each in memory of its own: key and value in one piece, which is lent by reference
-//! to the connection that sends it.
+//! Large objects, each in an allocation of its own: key and value in sequence, lent by reference to
+//! the connection that sends them.
 
 use bytes::Bytes;
 
 use crate::sync::{Arc, AtomicUsize, Ordering};
 
-/// What an extent occupies beside its bytes: its place in the table, and what the allocator and
+/// Bytes that an extent occupies in addition to its data: its table entry, and the overhead of the
+/// allocator and of [`Bytes`].
 /// [`Bytes`] need.
 const OVERHEAD: usize = 96;
 
-/// A value for an extent while it is being received: it is stored without being copied.
+/// A value for an extent that is being received, and will be stored without a copy.
 #[derive(Debug)]
 pub struct Large {
     /// The key, then the value.
@@ -18,7 +19,7 @@ pub struct Large {
 }
 
 impl Large {
-    /// An empty value for this key, with room for so many bytes.
+    /// An empty value for this key, with the given capacity in bytes.
     #[must_use]
     pub fn new(key: &[u8], capacity: usize) -> Large {
         let mut bytes = Vec::with_capacity(key.len() + capacity);
@@ -34,13 +35,13 @@ impl Large {
         self.bytes.extend_from_slice(part);
     }
 
-    /// How long the value is so far.
+    /// The value's length so far, in bytes.
     #[must_use]
     pub fn len(&self) -> usize {
         self.bytes.len() - self.key_length
     }
 
-    /// Whether nothing has been appended.
+    /// Whether the value is empty so far.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
@@ -58,14 +59,14 @@ impl Large {
         self.bytes.get(self.key_length..).unwrap_or_default()
     }
 
-    /// The bytes of an extent, its key in front.
+    /// The contents of the extent: the key, then the value.
     pub(crate) fn into_bytes(mut self) -> Vec<u8> {
         self.bytes.shrink_to_fit();
         self.bytes
     }
 }
 
-/// The memory of an extent. It counts until the last who holds a share of it lets that go.
+/// The memory of an extent. It is accounted for until the last reference is dropped.
 struct Memory {
     bytes: Vec<u8>,
     held: Arc<AtomicUsize>,
@@ -84,7 +85,7 @@ impl Drop for Memory {
     }
 }
 
-/// What a value of so many bytes occupies as an extent, with its key.
+/// Memory that an extent with a key and a value of these lengths occupies, in bytes.
 pub(crate) fn occupied(key: usize, value: usize) -> usize {
     key + value + OVERHEAD
 }
@@ -93,18 +94,17 @@ pub(crate) fn occupied(key: usize, value: usize) -> usize {
 #[derive(Debug, Default)]
 pub(crate) struct Extents {
     all: Vec<Bytes>,
-    /// Numbers that are free.
+    /// Free numbers.
     free: Vec<u32>,
-    /// Bytes of all extents that somebody still holds: those that are here, and those that were
-    /// removed while they were lent.
+    /// Bytes of all extents in memory, including removed ones that are still lent.
     held: Arc<AtomicUsize>,
 }
 
 impl Extents {
-    /// Numbers have this many bits in a record.
+    /// Width of an extent's number in a record, in bits.
     const NUMBER_BITS: u32 = 24;
 
-    /// Takes an extent over, or none where there is no number left for one.
+    /// Adds an extent. `None` if no number is free.
     pub(crate) fn insert(&mut self, bytes: Vec<u8>) -> Option<u32> {
         if self.free.is_empty() && self.all.len() >= 1 << Self::NUMBER_BITS {
             return None;
@@ -125,13 +125,14 @@ impl Extents {
         &self.all[number as usize]
     }
 
-    /// Lets an extent go. What was lent of it lives on, and counts, until that is dropped.
+    /// Removes an extent. Its memory is freed, and no longer accounted for, when the last reference
+    /// is dropped.
     pub(crate) fn remove(&mut self, number: u32) {
         self.all[number as usize] = Bytes::new();
         self.free.push(number);
     }
 
-    /// Bytes that all of them occupy, with those that are only lent any more.
+    /// Bytes of all extents in memory, including removed ones that are still lent.
     pub(crate) fn held(&self) -> usize {
         self.held.load(Ordering::Relaxed)
     }

@@ -1,26 +1,26 @@
-//! Fingerprints of keys that were evicted from the small queue lately: who comes back goes into the
-//! main one.
+//! Fingerprints of keys that were recently evicted from the small queue: if such a key is stored
+//! again, it goes to the main queue.
 //!
-//! Each bucket is a short queue by itself, so all of them together are about one: two bytes a key,
-//! no links. Only as many of their places are used as make up nine tenths of the objects: who
-//! remembers twice as many lets in what comes back too seldom, and hits less (a point at a Zipf
-//! exponent of 0.8). There are up to an eighth more buckets than that takes, up to a third where
-//! objects have gone.
+//! Each bucket is a short FIFO queue, so all buckets together approximate one queue: two bytes a
+//! key, without links. Only as many places are used as correspond to nine tenths of the number of
+//! objects. With twice as many, keys that return too rarely would enter the main queue, and the hit
+//! ratio would drop (by a percentage point at a Zipf exponent of 0.8). The number of buckets
+//! exceeds the need by up to an eighth, or by up to a third after objects have been removed.
 
 /// Fingerprints of a bucket, the newest first.
 const WIDTH: usize = 8;
 
 type Bucket = [u16; WIDTH];
 
-/// The fingerprint of nothing.
+/// Marks an unused place.
 const NONE: u16 = 0;
 
-/// Keys that are not there any more.
+/// The fingerprints of evicted keys.
 #[derive(Debug)]
 pub(crate) struct Ghost {
-    /// Keys are in order of their hashes over them.
+    /// Keys are mapped to buckets in the order of their hashes.
     buckets: Vec<Bucket>,
-    /// Keys that are remembered at most.
+    /// Limit of remembered keys.
     keys: usize,
 }
 
@@ -32,12 +32,12 @@ impl Ghost {
         }
     }
 
-    /// What the fingerprints occupy.
+    /// Memory of the fingerprints, in bytes.
     pub(crate) fn bytes(&self) -> usize {
         self.buckets.len() * size_of::<Bucket>()
     }
 
-    /// Makes room for nine tenths as many keys as there are objects.
+    /// Adjusts the limit to nine tenths of the number of objects.
     pub(crate) fn fit(&mut self, objects: usize) {
         self.keys = objects - objects / 10;
         let (wanted, now) = (self.keys / WIDTH, self.buckets.len());
@@ -47,7 +47,7 @@ impl Ghost {
         }
     }
 
-    /// Spreads the buckets over so many: each new one begins as what was in its middle.
+    /// Changes the number of buckets: each new bucket starts as a copy of the old one in its place.
     fn resize(&mut self, count: usize) {
         let before = self.buckets.len();
         let begin = |number| {
@@ -57,7 +57,7 @@ impl Ghost {
         self.buckets = (0..count).map(begin).collect();
     }
 
-    /// Notes a key that has been evicted.
+    /// Remembers an evicted key.
     pub(crate) fn insert(&mut self, hash: u64) {
         if let Some(places) = self.places(hash) {
             places.rotate_right(1);
@@ -65,7 +65,7 @@ impl Ghost {
         }
     }
 
-    /// Whether the key is noted. It is forgotten.
+    /// Whether the key is remembered. Forgets it.
     pub(crate) fn take(&mut self, hash: u64) -> bool {
         let wanted = fingerprint(hash);
         let Some(places) = self.places(hash) else {
@@ -81,10 +81,10 @@ impl Ghost {
         true
     }
 
-    /// The places of a key's bucket that are used; at least one.
+    /// The used places of a key's bucket; at least one.
     fn places(&mut self, hash: u64) -> Option<&mut [u16]> {
         let count = self.buckets.len();
-        // The lowest bits have chosen the shard.
+        // The lowest bits have selected the shard.
         let number = ((u64::from((hash >> 8) as u32) * count as u64) >> 32) as usize;
         let more = usize::from(number < self.keys.checked_rem(count)?);
         let used = self.keys / count + more;
@@ -113,9 +113,9 @@ mod tests {
         }
         (0..100_000).for_each(|number| ghost.insert(hash(number)));
         let known = (99_000..100_000).filter(|number| ghost.take(hash(*number)));
-        // How many share a bucket depends on the process's secret.
+        // The number of keys per bucket depends on the process's random secret.
         assert!(known.count() > 950, "the last thousand of four thousand");
-        // Now and then the fingerprint of another one is the same.
+        // Occasionally another key has the same fingerprint.
         let again = (99_000..100_000).filter(|number| ghost.take(hash(*number)));
         assert!(again.count() < 10);
         let old = (0..1000).filter(|number| ghost.take(hash(*number)));

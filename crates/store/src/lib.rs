@@ -1,16 +1,16 @@
-//! Objects by key within a bound. This page and the files beside it are the memory tier; objects in
-//! files are the business of [`disk`].
+//! A bounded store of objects by key. This file and its siblings are the memory tier; [`disk`]
+//! stores objects in files.
 //!
-//! A [`Store`] is a number of shards, each behind a lock of its own (`shard.rs`). A shard has an
-//! index from a key's hash to a place (`index.rs`), segments in which small objects lie one behind
-//! the other (`segment.rs`), extents for large ones (`extent.rs`), and two queues of segments that
-//! S3-FIFO evicts from (`queue.rs`, `ghost.rs`). What a record looks like is `record.rs`' business,
-//! `lifetime.rs` says which objects lie together because they expire together.
+//! A [`Store`] consists of shards, each behind a lock of its own (`shard.rs`). A shard has an index
+//! from a key's hash to a location (`index.rs`), segments of small objects stored in sequence
+//! (`segment.rs`), extents for large objects (`extent.rs`), and the two queues of segments of the
+//! S3-FIFO eviction policy (`queue.rs`, `ghost.rs`). `record.rs` defines the format of a record,
+//! and `lifetime.rs` groups objects that expire at about the same time.
 //!
-//! Times are seconds that the caller counts: the store reads no clock. It knows no protocol, no
+//! Times are seconds of the caller's clock: the store reads no clock. It knows no protocol and no
 //! configuration, does no I/O and starts no thread. A caller's closure runs under the lock of one
-//! shard: it copies at most a small value or takes a share of an extent, makes no system call and
-//! asks the store nothing.
+//! shard: it copies at most a small value or takes a reference to an extent, makes no system call
+//! and does not call the store.
 
 pub mod disk;
 mod extent;
@@ -38,43 +38,44 @@ pub use shard::{
 use shard::{Shard, Sought};
 use sync::{Mutex, MutexGuard};
 
-/// Seconds of the caller's clock.
+/// A time in seconds of the caller's clock.
 pub type Seconds = u32;
 
-/// Values of at most this many bytes are copied out; larger ones lie in extents, which are lent.
+/// Maximum length of a value that is copied out, in bytes; larger values are in extents, which are
+/// lent by reference.
 pub const COPIED_MAX: usize = 16 * 1024;
 
-/// The longest key, in bytes.
+/// Maximum length of a key, in bytes.
 pub const KEY_LENGTH_MAX: usize = u16::MAX as usize;
 
-/// Smallest share of the limit that a shard is made for.
+/// Minimum size of a shard, in bytes.
 const SHARD_MIN: usize = 4 << 20;
 
 const SHARDS_MAX: usize = 256;
 
-/// What a store is made with.
+/// The settings of a store.
 #[derive(Clone, Copy, Debug)]
 pub struct Settings {
-    /// Bytes that it may occupy, its tables included.
+    /// Limit of the memory occupied, in bytes, including tables.
     pub limit: usize,
-    /// The longest value that is to fit: shards are made large enough for several of them.
+    /// Maximum length of a value that must fit: a shard has room for several.
     pub value_max: usize,
-    /// Whether objects make room for new ones. Else a full store refuses.
+    /// Whether old objects are evicted for new ones. Otherwise a full store refuses new objects.
     pub evicts: bool,
 }
 
-/// Objects by key within a bound of memory.
+/// A bounded store of objects by key, in memory.
 pub struct Store {
     shards: Box<[Aligned]>,
-    /// Length of a value from which on it lies in an extent.
+    /// Minimum length of a value that is stored in an extent.
     extent_min: usize,
 }
 
-/// Locks of neighbours do not share a line of the processor's cache.
+/// Aligned, so that the locks of neighbouring shards do not share a cache line.
 #[repr(align(128))]
 struct Aligned(Mutex<Shard>);
 
-/// How far a walk over all objects has come ([`Store::visit`]).
+/// The position of a walk over all objects ([`Store::visit`]).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Cursor {
     shard: usize,
@@ -82,7 +83,7 @@ pub struct Cursor {
 }
 
 impl Store {
-    /// Makes a store that holds nothing.
+    /// Creates an empty store.
     #[must_use]
     pub fn new(settings: Settings) -> Store {
         let least = SHARD_MIN.max(settings.value_max.saturating_mul(8));
@@ -96,7 +97,7 @@ impl Store {
         Store { shards, extent_min }
     }
 
-    /// The same store, whose shards tell an observer what goes by itself.
+    /// Sets the observer of evictions and expiries in all shards.
     #[must_use]
     pub fn observed_by(self, observer: &Arc<dyn Observer>) -> Store {
         for shard in &self.shards {
@@ -105,49 +106,49 @@ impl Store {
         self
     }
 
-    /// How many shards there are.
+    /// The number of shards.
     #[must_use]
     pub fn shards(&self) -> usize {
         self.shards.len()
     }
 
-    /// A CAS that no object has yet.
+    /// The next unused CAS.
     #[must_use]
     pub fn next_cas(&self) -> u64 {
         let next = self.shards.iter().map(|shard| lock(shard).cas());
         next.max().unwrap_or(1)
     }
 
-    /// Has objects that are stored from now on begin at this CAS, if theirs are lower.
+    /// Raises the CAS of objects stored from now on to at least this value.
     pub fn raise_cas(&self, least: u64) {
         for shard in &self.shards {
             lock(shard).raise_cas(least);
         }
     }
 
-    /// Values of at least this length are best given as a [`Large`], which is taken over as it is.
+    /// Minimum length of values that are best passed as a [`Large`], which is stored without a
+    /// copy.
     #[must_use]
     pub fn extent_min(&self) -> usize {
         self.extent_min
     }
 
-    /// Reads an object, which counts as use of it. `read` sees it as it was before.
+    /// Reads an object and counts it as a use. `read` gets the object's state from before this use.
     pub fn get<R>(&self, key: &[u8], now: Seconds, read: impl FnOnce(Item<'_>) -> R) -> Option<R> {
         let sought = sought(key, now);
         self.shard(sought).get(sought, read)
     }
 
-    /// Reads an object, which does not count as use of it.
+    /// Reads an object without counting it as a use.
     pub fn peek<R>(&self, key: &[u8], now: Seconds, read: impl FnOnce(Item<'_>) -> R) -> Option<R> {
         let sought = sought(key, now);
         self.shard(sought).peek(sought, read)
     }
 
-    /// Looks at the object, if there is one, and does what `decide` says: no one else sees or
-    /// changes it in between.
+    /// Atomically reads an object, if there is one, and applies the change that `decide` returns.
     ///
-    /// Every kind of conditional change is this one. Keys longer than [`KEY_LENGTH_MAX`] are
-    /// [`UpdateOutcome::TooLarge`].
+    /// All conditional changes are expressed by this function. Keys longer than [`KEY_LENGTH_MAX`]
+    /// are [`UpdateOutcome::TooLarge`].
     pub fn update<'a>(
         &self,
         key: &[u8],
@@ -158,7 +159,7 @@ impl Store {
         self.shard(sought).update(sought, decide)
     }
 
-    /// Removes an object. Whether there was one.
+    /// Removes an object. False if there was none.
     pub fn remove(&self, key: &[u8], now: Seconds) -> bool {
         let removed = |item: Option<Item<'_>>| match item {
             Some(_) => ObjectChange::Remove,
@@ -167,18 +168,18 @@ impl Store {
         self.update(key, now, removed) == UpdateOutcome::Removed
     }
 
-    /// Forgets at `at` all that was stored before; at once where that has come. A later call takes
-    /// the place of one whose time has not come.
+    /// Removes at the time `at` all objects stored before; at once if that time has passed. A later
+    /// call replaces a flush that is still pending.
     pub fn flush(&self, at: Seconds, now: Seconds) {
         for shard in &self.shards {
             lock(shard).flush(at, now);
         }
     }
 
-    /// Looks at the objects of a few buckets. Where to go on is returned, nothing at the end.
+    /// Visits the objects of a few buckets. Returns where to continue, or `None` at the end.
     ///
-    /// What stays where it is for the whole walk is seen at least once; what is stored meanwhile
-    /// may be seen or not.
+    /// An object that stays in place during the whole walk is visited at least once; an object
+    /// stored meanwhile may be visited or not.
     pub fn visit(&self, from: Cursor, now: Seconds, seen: impl FnMut(Item<'_>)) -> Option<Cursor> {
         let Cursor { shard, bucket } = from;
         match lock(self.shards.get(shard)?).visit(bucket, now, seen) {
@@ -190,8 +191,8 @@ impl Store {
         }
     }
 
-    /// Changes how much may be occupied. What is above goes by [`Store::shrink`], and with what is
-    /// stored meanwhile.
+    /// Changes the memory limit. Memory above the limit is freed by [`Store::shrink`], and by
+    /// stores of objects meanwhile.
     pub fn set_limit(&self, limit: usize) {
         let limit = limit / self.shards.len();
         for shard in &self.shards {
@@ -199,8 +200,8 @@ impl Store {
         }
     }
 
-    /// Frees what is above the limit, for a thread that may take its time: others get at each shard
-    /// in between. Whether there was anything.
+    /// Frees memory above the limit, in steps: other threads can use each shard in between. False
+    /// if there was nothing to free.
     pub fn shrink(&self, now: Seconds) -> bool {
         let is_above = |shard: &&Aligned| lock(shard).is_above_limit();
         let mut left: Vec<&Aligned> = self.shards.iter().filter(is_above).collect();
@@ -212,7 +213,7 @@ impl Store {
         has_freed
     }
 
-    /// Frees what has expired, a stretch in each shard. Whether there is more.
+    /// Frees some expired objects in each shard. Returns whether there are more.
     pub fn sweep(&self, now: Seconds) -> bool {
         let mut is_more = false;
         for shard in &self.shards {
@@ -221,7 +222,7 @@ impl Store {
         is_more
     }
 
-    /// What all shards have counted and hold.
+    /// The statistics of all shards together.
     #[must_use]
     pub fn counts(&self) -> StoreStatistics {
         let mut sum = StoreStatistics::default();
@@ -249,7 +250,7 @@ impl std::fmt::Debug for Store {
     }
 }
 
-/// A panic under the lock leaves the shard in a state that nothing is known of, so it is emptied.
+/// Locks a shard. A panic under the lock may leave a shard inconsistent, so it is emptied then.
 fn lock(shard: &Aligned) -> MutexGuard<'_, Shard> {
     sync::lock_or_renew(&shard.0, Shard::clear)
 }

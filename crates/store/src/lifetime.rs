@@ -1,17 +1,16 @@
-//! Which objects lie together because they expire at about the same time, so that their segment is
-//! freed as a whole.
+//! Classes of objects by remaining lifetime. Objects of a class share segments, so that a segment
+//! is freed as a whole when they have expired.
 
 use crate::Seconds;
 
-/// How many classes there are: each of them may have a segment that is being filled, in either
-/// queue.
+/// Number of classes. Each class may have one segment that is being filled in either queue.
 pub(crate) const CLASSES: usize = 15;
 
-/// The class of what never expires.
+/// The class of objects that never expire.
 pub(crate) const NEVER: usize = CLASSES - 1;
 
-/// The class of an object by how long it is still to be kept: below a minute, then four times as
-/// long each.
+/// The class of an object by its remaining lifetime: the first is below a minute, and each further
+/// one four times as long.
 pub(crate) fn class(expires: Option<Seconds>, now: Seconds) -> usize {
     const BELOW_A_MINUTE: u32 = 2;
     match expires {

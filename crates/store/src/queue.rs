@@ -1,5 +1,5 @@
-//! One of S3-FIFO's queues: segments in the order in which they were begun, and for each class of
-//! lifetimes the one that is being filled.
+//! One of S3-FIFO's queues: segments in the order of their creation, and for each class of
+//! lifetimes the segment that is being filled.
 
 use std::collections::VecDeque;
 
@@ -9,16 +9,16 @@ use crate::segment::Segments;
 /// The queue of one stage.
 #[derive(Default)]
 pub(crate) struct Queue {
-    /// Numbers and generations; some have been freed meanwhile.
+    /// Numbers and generations of segments; some have been freed since.
     order: VecDeque<(u32, u8)>,
-    /// Numbers of those that are being filled.
+    /// Numbers of the segments that are being filled, by class.
     pub(crate) tails: [Option<u32>; CLASSES],
-    /// What segments and extents of it occupy.
+    /// Memory occupied by the queue's segments and extents, in bytes.
     pub(crate) bytes: usize,
 }
 
 impl Queue {
-    /// A segment is begun.
+    /// Adds a new segment.
     pub(crate) fn push(&mut self, number: u32, segments: &Segments) {
         if self.order.len() > segments.count() * 2 + CLASSES {
             self.order
@@ -28,7 +28,7 @@ impl Queue {
             .push_back((number, segments.at(number).generation));
     }
 
-    /// The oldest that is still there.
+    /// The oldest segment that still exists.
     pub(crate) fn front(&mut self, segments: &Segments) -> Option<u32> {
         loop {
             let (number, generation) = *self.order.front()?;

@@ -1,15 +1,16 @@
-//! A record: what a segment holds of one object, its head, then key and value or the number of an
-//! extent. Behind the value of an object with tags stand those, and their length in two bytes.
+//! The format of a record: an object in a segment. A head is followed by key and value, or by the
+//! number of an extent. If the object has tags, the tags and their length in two bytes follow the
+//! value.
 //!
 //! The head has 22 bytes, 26 where the object has flags: CAS 8, expiry 4, last use 4, length of the
 //! key 2, length of the value 3, marks 1. Records begin at multiples of [`UNIT`].
 
 use crate::Seconds;
 
-/// Records begin at multiples of this many bytes.
+/// Alignment of records, in bytes.
 pub(crate) const UNIT: usize = 4;
 
-/// Bytes of a head without flags.
+/// Length of a head without flags, in bytes.
 const HEAD: usize = 22;
 
 const FLAGS: usize = 4;
@@ -18,7 +19,7 @@ const READ: u8 = 1;
 const DEAD: u8 = 2;
 const HAS_FLAGS: u8 = 4;
 const IS_EXTENT: u8 = 8;
-/// From this bit on three marks are the caller's.
+/// The first of the three bits for the caller.
 const CALLERS: u32 = 4;
 const CALLERS_MASK: u8 = 7;
 const HAS_TAGS: u8 = 0x80;
@@ -27,30 +28,30 @@ const AT_USED: usize = 12;
 
 const AT_MARKS: usize = 21;
 
-/// The head of a record, taken apart.
+/// A parsed head of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Head {
     pub(crate) cas: u64,
-    /// When the object ends to be there, or 0.
+    /// When the object expires, or 0.
     pub(crate) expires: Seconds,
     /// When it was last read or written.
     pub(crate) used: Seconds,
     pub(crate) key_length: u16,
-    /// Length of the value in the record; of an extent its number.
+    /// Length of the value in the record, or the number of its extent.
     pub(crate) value: u32,
     pub(crate) flags: u32,
     /// Whether it has been read.
     pub(crate) is_read: bool,
     pub(crate) is_dead: bool,
     pub(crate) is_extent: bool,
-    /// Tags stand behind the value, and are counted with it.
+    /// Whether tags follow the value; they are included in its length.
     pub(crate) has_tags: bool,
-    /// Three bits of the caller.
+    /// Three bits for the caller's use.
     pub(crate) marks: u8,
 }
 
 impl Head {
-    /// The head of the record that begins here.
+    /// Parses the head at the beginning of a record.
     #[inline(always)] // by its fields; as a whole it would be copied through memory
     pub(crate) fn read(record: &[u8]) -> Head {
         let marks = record[AT_MARKS];
@@ -74,7 +75,7 @@ impl Head {
         }
     }
 
-    /// Writes it where it was read, or where its record begins.
+    /// Writes the head at the beginning of its record.
     pub(crate) fn write(&self, record: &mut [u8]) {
         record[..8].copy_from_slice(&self.cas.to_le_bytes());
         record[8..12].copy_from_slice(&self.expires.to_le_bytes());
@@ -99,7 +100,7 @@ impl Head {
         }
     }
 
-    /// Where key and value begin.
+    /// Length of the head, after which key and value begin.
     #[inline]
     pub(crate) fn length(&self) -> usize {
         match self.flags {
@@ -108,7 +109,7 @@ impl Head {
         }
     }
 
-    /// Bytes that the record takes in its segment.
+    /// Length of the record in its segment, in bytes.
     pub(crate) fn record_length(&self) -> usize {
         let mut body = 0;
         if !self.is_extent {
@@ -117,21 +118,21 @@ impl Head {
         (self.length() + body).next_multiple_of(UNIT)
     }
 
-    /// The key, of what is no extent.
+    /// The key of a record without an extent.
     #[inline]
     pub(crate) fn key<'a>(&self, record: &'a [u8]) -> &'a [u8] {
         let begin = self.length();
         &record[begin..begin + usize::from(self.key_length)]
     }
 
-    /// The value, of what is no extent.
+    /// The value of a record without an extent.
     #[inline]
     pub(crate) fn value<'a>(&self, record: &'a [u8]) -> &'a [u8] {
         let begin = self.length() + usize::from(self.key_length);
         &record[begin..begin + self.value as usize]
     }
 
-    /// When it expires, if it does.
+    /// When the object expires, if at all.
     pub(crate) fn expiry(&self) -> Option<Seconds> {
         (self.expires != 0).then_some(self.expires)
     }
@@ -142,13 +143,13 @@ impl Head {
     }
 }
 
-/// Whether a record is of an extent, so that its key is not here.
+/// Whether a record refers to an extent, which then contains the key.
 #[inline]
 pub(crate) fn is_extent(record: &[u8]) -> bool {
     record[AT_MARKS] & IS_EXTENT != 0
 }
 
-/// Whether a record that is of no extent has this key, without reading the rest of its head.
+/// Whether a record without an extent has this key; reads only that part of the head.
 #[inline]
 pub(crate) fn has_key(record: &[u8], key: &[u8]) -> bool {
     let head = &record[..HEAD];
@@ -160,7 +161,7 @@ pub(crate) fn has_key(record: &[u8], key: &[u8]) -> bool {
     length == key.len() && record[begin..begin + length] == *key
 }
 
-/// Notes in a record that it has been used, without reading the rest of its head.
+/// Marks a record as used; changes only that part of the head.
 #[inline]
 pub(crate) fn note_use(record: &mut [u8], now: Seconds) {
     record[AT_USED..AT_USED + 4].copy_from_slice(&now.to_le_bytes());

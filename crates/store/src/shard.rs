@@ -1,7 +1,7 @@
-//! One shard: what happens to its objects under its lock.
+//! One shard: the operations on its objects under its lock.
 //!
-//! Room is made before anything is written (`room.rs`), so that what is occupied stays within the
-//! limit but for the segments that records move to meanwhile.
+//! Memory is freed before anything is written (`room.rs`), so that the memory occupied stays within
+//! the limit except for segments that records are moved to meanwhile.
 
 mod room;
 
@@ -18,39 +18,39 @@ use crate::record::{self, Head};
 use crate::segment::{Segments, Stage};
 use crate::{KEY_LENGTH_MAX, Seconds, lifetime};
 
-/// An object as a closure sees it.
+/// An object as passed to a closure.
 #[derive(Clone, Copy, Debug)]
 pub struct Item<'a> {
     /// The key of the item.
     pub key: &'a [u8],
     /// The value of the item.
     pub value: Value<'a>,
-    /// What it was stored with.
+    /// The flags that the object was stored with.
     pub flags: u32,
-    /// Changes with every store; never the same for two objects of one key.
+    /// Changes with every store; unique among all versions of a key.
     pub cas: u64,
-    /// From when on it is not there any more.
+    /// When the object expires.
     pub expires: Option<Seconds>,
     /// When it was last stored or read.
     pub used: Seconds,
-    /// Whether it has been read.
+    /// Whether the object has been read.
     pub is_read: bool,
-    /// Three bits of the caller.
+    /// Three bits for the caller's use.
     pub marks: u8,
-    /// What it was tagged with, in the caller's notation; empty where it has no tags.
+    /// The object's tags, in the caller's notation; empty if there are none.
     pub tags: &'a [u8],
 }
 
-/// A value, under the lock.
+/// A value, valid under the lock.
 #[derive(Clone, Copy, Debug)]
 pub struct Value<'a> {
     bytes: &'a [u8],
-    /// Where they lie, if that is one.
+    /// The extent of the value, if it is in one.
     extent: Option<&'a Bytes>,
 }
 
 impl<'a> Value<'a> {
-    /// Parts the value from the tags behind it.
+    /// Splits the tags off the end of the value.
     fn without_tags(self) -> (Value<'a>, &'a [u8]) {
         let whole = self.bytes;
         let Some((rest, length)) = whole.split_last_chunk::<2>() else {
@@ -69,99 +69,99 @@ impl<'a> Value<'a> {
         self.bytes
     }
 
-    /// How many there are.
+    /// Length in bytes.
     #[must_use]
     pub fn len(self) -> usize {
         self.bytes.len()
     }
 
-    /// Whether there are none.
+    /// Whether the value is empty.
     #[must_use]
     pub fn is_empty(self) -> bool {
         self.bytes.is_empty()
     }
 
-    /// A share of the extent that the bytes lie in, which lives as long as it is held. Nothing
-    /// where they are to be copied.
+    /// A reference to the value's extent, which keeps the memory alive. `None` if the value must be
+    /// copied.
     #[must_use]
     pub fn lent(self) -> Option<Bytes> {
         self.extent.map(|extent| extent.slice_ref(self.bytes))
     }
 }
 
-/// What becomes of an object, and of the key of one that is not there.
+/// A change of an object, or of a key without an object.
 #[derive(Debug)]
 pub enum ObjectChange<'a> {
-    /// The object stays as it is.
+    /// The object is unchanged.
     Keep,
-    /// It goes, if it is there.
+    /// The object is removed, if it exists.
     Remove,
-    /// It is this from now on.
+    /// The object is replaced or created.
     Write(Write<'a>),
-    /// Its value gets these bytes behind it; the rest stays.
+    /// Bytes are appended to the value; everything else is unchanged.
     Append(&'a [u8], Cas),
-    /// Its value gets these bytes in front of it; the rest stays.
+    /// Bytes are prepended to the value; everything else is unchanged.
     Prepend(&'a [u8], Cas),
-    /// Its value is this from now on; the rest stays.
+    /// The value is replaced; everything else is unchanged.
     Rewrite(&'a [u8], Cas),
-    /// What stands beside its value changes.
+    /// Metadata are changed; the value is unchanged.
     Revise(Revision),
 }
 
-/// An object that is stored.
+/// An object to store.
 #[derive(Debug)]
 pub struct Write<'a> {
     /// The value of the write.
     pub content: Content<'a>,
     /// The same as [`Item::flags`], kept in the write.
     pub flags: u32,
-    /// From when on it is not there any more.
+    /// When the object expires.
     pub expires: Option<Seconds>,
     /// The same as [`Item::cas`], kept in the write.
     pub cas: Cas,
     /// The same as [`Item::marks`], kept in the write.
     pub marks: u8,
-    /// What becomes of the tags.
+    /// The object's tags.
     pub tags: Tags<'a>,
 }
 
-/// The tags of an object that is written.
+/// The tags of a stored object.
 #[derive(Clone, Copy, Debug, Default)]
 pub enum Tags<'a> {
-    /// The object has none from now on.
+    /// The object has no tags.
     #[default]
     None,
-    /// It has these, of at most 65,535 bytes; longer ones are cut off.
+    /// New tags; beyond 65,535 bytes they are cut off.
     Given(&'a [u8]),
-    /// It keeps those that it has.
+    /// The previous object's tags.
     Kept,
 }
 
-/// A value to be stored.
+/// A value to store.
 #[derive(Debug)]
 pub enum Content<'a> {
     /// The value is copied into the store.
     Copied(&'a [u8]),
-    /// It is taken over, where it is long enough for an extent.
+    /// The value is taken over without a copy, if it is long enough for an extent.
     Given(Large),
 }
 
-/// What stands beside a value; what is `None` stays as it is.
+/// Changes of metadata; a field with `None` is unchanged.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Revision {
-    /// From when on it is not there any more.
+    /// When the object expires.
     pub expires: Option<Option<Seconds>>,
     /// The same as [`Item::cas`], kept in the revision.
     pub cas: Option<Cas>,
     /// The same as [`Item::marks`], kept in the revision.
     pub marks: Option<u8>,
-    /// Whether that is a use of it.
+    /// Whether the change counts as a use.
     pub is_use: bool,
-    /// When it was last used, and whether it has been read: for what is restored.
+    /// The last use, and whether the object has been read: for restored objects.
     pub used: Option<(Seconds, bool)>,
 }
 
-/// Where the next CAS of an object comes from.
+/// The CAS of a changed object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cas {
     /// The store chooses the next number.
@@ -170,53 +170,54 @@ pub enum Cas {
     Given(u64),
 }
 
-/// What has come of an [`update`](crate::Store::update).
+/// The outcome of an [`update`](crate::Store::update).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UpdateOutcome {
-    /// Nothing was to be done, or there was nothing to do it to.
+    /// Nothing was changed.
     Kept,
     /// The object has been removed.
     Removed,
-    /// It is stored or changed, and has this CAS.
+    /// The object was stored or changed, and has this CAS.
     Stored(u64),
-    /// No object of this size fits. What was to be written over is gone.
+    /// The object is too large. An object that it would have replaced was removed.
     TooLarge,
-    /// There is no room, and nothing may be evicted. What was to be written over is gone.
+    /// There is no room, and eviction is disabled. An object that it would have replaced was
+    /// removed.
     NoRoom,
 }
 
-/// What a store holds and has done.
+/// Statistics of a store.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StoreStatistics {
-    /// Bytes that it may occupy.
+    /// Limit of the memory occupied, in bytes.
     pub limit: usize,
-    /// Bytes that it occupies, with all tables.
+    /// Memory occupied, in bytes, including all tables.
     pub occupied: usize,
     /// Bytes of objects: heads, keys and values.
     pub live: usize,
-    /// Bytes of objects that were removed while somebody held a share of them, and does still.
+    /// Bytes of removed extents to which callers still hold references.
     pub lent: usize,
-    /// Bytes that the tables of the index take.
+    /// Bytes of the index's tables.
     pub tables: usize,
-    /// Objects, those among them that have expired and were not looked at since.
+    /// Number of objects, including expired ones that have not been noticed.
     pub objects: u64,
-    /// Objects that were stored since the beginning.
+    /// Objects stored since the start.
     pub stored: u64,
-    /// Objects that had to make room.
+    /// Evicted objects.
     pub evicted: u64,
-    /// Those of them that had never been read.
+    /// Evicted objects that had never been read.
     pub evicted_unread: u64,
-    /// Objects that had expired when they were found.
+    /// Objects found expired.
     pub expired: u64,
-    /// Those of them that had never been read.
+    /// Objects found expired that had never been read.
     pub expired_unread: u64,
-    /// Those of them that a [`get`](crate::Store::get) has found.
+    /// Objects found expired by a [`get`](crate::Store::get).
     pub expired_got: u64,
-    /// Objects that have gone by a flush.
+    /// Objects removed by a flush.
     pub flushed: u64,
-    /// Reads of those, as far as their keys are remembered.
+    /// Reads of flushed keys, as far as the keys are remembered.
     pub flushed_got: u64,
-    /// Segments that have memory.
+    /// Segments with allocated memory.
     pub segments: u64,
 }
 
@@ -240,7 +241,7 @@ impl StoreStatistics {
     }
 }
 
-/// What a shard has counted since it began.
+/// The counters of a shard since its start.
 #[derive(Default)]
 struct ShardCounters {
     stored: u64,
@@ -253,19 +254,19 @@ struct ShardCounters {
     flushed_got: u64,
 }
 
-/// Hashes of keys that a shard remembers of a flush, so that reads of them can be counted.
+/// Limit of the hashes of flushed keys that a shard remembers to count reads of them.
 const FLUSHED_MAX: usize = 1024;
 
-/// Is told of objects that go without having been asked to, under the lock of their shard.
+/// Notified of objects that are evicted or expire, under the lock of their shard.
 pub trait Observer: Send + Sync {
-    /// An object has to make room.
+    /// An object is about to be evicted.
     fn evicted(&self, shard: usize, item: &Item<'_>, now: Seconds);
 
-    /// An object has expired, and is found now by who asks for its key, or is swept up.
+    /// An expired object was found, by a request for its key (`is_sought`) or by a sweep.
     fn expired(&self, shard: usize, item: &Item<'_>, is_sought: bool);
 }
 
-/// What an operation asks for, and when.
+/// The key of an operation, its hash, and the time.
 #[derive(Clone, Copy)]
 pub(crate) struct Sought<'a> {
     pub(crate) hash: u64,
@@ -283,21 +284,20 @@ pub(crate) struct Shard {
     small: Queue,
     main: Queue,
     ghost: Ghost,
-    /// Segments in the order in which all of them will have expired; those where something never
-    /// does are missing.
+    /// Segments by the time at which all of their objects will have expired; without segments that
+    /// contain an object that never expires.
     by_expiry: BTreeSet<(Seconds, u32)>,
-    /// The CAS of the object that is stored next, and how far they are apart, so that no two shards
-    /// give the same.
+    /// The next CAS and its increment, chosen so that no two shards assign the same CAS.
     cas: u64,
     cas_step: u64,
-    /// When all is to be forgotten.
+    /// The time of a pending flush.
     flush_at: Option<Seconds>,
-    /// Hashes of keys that went by the last flush, in order; at most [`FLUSHED_MAX`].
+    /// Hashes of keys removed by the last flush, sorted; at most [`FLUSHED_MAX`].
     flushed: Vec<u64>,
     counted: ShardCounters,
-    /// A value that is being put together.
+    /// Buffer for assembling a value.
     scratch: Vec<u8>,
-    /// Its number among the shards of its store.
+    /// The shard's number in its store.
     number: usize,
     observer: Option<Arc<dyn Observer>>,
 }
@@ -331,18 +331,18 @@ impl Shard {
         self.observer = Some(observer);
     }
 
-    /// The CAS of the object that is stored next.
+    /// The CAS of the next stored object.
     pub(crate) fn cas(&self) -> u64 {
         self.cas
     }
 
-    /// Objects that are stored from now on have a CAS of at least this one.
+    /// Raises the CAS of objects stored from now on to at least this value.
     pub(crate) fn raise_cas(&mut self, least: u64) {
         let steps = least.saturating_sub(self.cas).div_ceil(self.cas_step);
         self.cas = self.cas.wrapping_add(steps.wrapping_mul(self.cas_step));
     }
 
-    /// Values from this length on lie in extents.
+    /// Minimum length of a value that is stored in an extent.
     pub(crate) fn extent_min(&self) -> usize {
         (self.segments.size() / 8).min(crate::COPIED_MAX)
     }
@@ -462,7 +462,7 @@ impl Shard {
         self.by_expiry.clear();
     }
 
-    /// Shows what a bucket and its neighbours hold. The next bucket, if there is one.
+    /// Visits the objects of a bucket and its neighbours. Returns the next bucket, if there is one.
     pub(crate) fn visit(
         &mut self,
         from: usize,
@@ -501,7 +501,7 @@ impl Shard {
         }
     }
 
-    /// Counts a read of what a flush has removed, once a key.
+    /// Counts a read of a flushed key, once per key.
     #[cold]
     fn count_flushed(&mut self, hash: u64) {
         if let Ok(at) = self.flushed.binary_search(&hash) {
@@ -510,7 +510,7 @@ impl Shard {
         }
     }
 
-    /// Where the object of a key is. One that has expired goes.
+    /// Finds the object of a key. An expired object is removed.
     fn find(&mut self, sought: Sought<'_>) -> Option<SlotMatch> {
         if self.flush_at.is_some() {
             self.flush_if_due(sought.now);
@@ -530,7 +530,7 @@ impl Shard {
         self.remove(found, sought.hash);
     }
 
-    /// The same, whether it has expired or not.
+    /// Finds the object of a key, expired or not.
     #[inline(always)]
     fn look_up(&self, sought: Sought<'_>) -> Option<SlotMatch> {
         self.index.find(sought.hash, |place| {
@@ -552,7 +552,7 @@ impl Shard {
         self.item_with(place, &head)
     }
 
-    /// The same, whose head is known.
+    /// The object of a record whose head has been read.
     #[inline(always)] // what a closure does not look at is not even read
     fn item_with(&self, place: RecordLocation, head: &Head) -> Item<'_> {
         let record = self.segments.record(place);
@@ -595,14 +595,14 @@ impl Shard {
         }
     }
 
-    /// Takes an object out of the index, and what it occupies with it.
+    /// Removes an object from the index and frees its record.
     fn remove(&mut self, found: SlotMatch, hash: u64) {
         self.index.remove(found, hash);
         self.ghost.fit(self.index.objects());
         self.let_go(found.place);
     }
 
-    /// Frees what a record occupies that nothing points to any more.
+    /// Frees a record that the index no longer refers to.
     fn let_go(&mut self, place: RecordLocation) {
         let head = Head::read(self.segments.record(place));
         if head.is_extent {
@@ -690,7 +690,7 @@ impl Shard {
         }
     }
 
-    /// Stores a value that is copied from two parts.
+    /// Stores a value copied from two parts.
     fn write_copied(
         &mut self,
         sought: Sought<'_>,
@@ -736,7 +736,7 @@ impl Shard {
         UpdateOutcome::Stored(cas)
     }
 
-    /// Stores a value that is an extent, with its key in front of it.
+    /// Stores a value in an extent, preceded by its key.
     fn write_extent(
         &mut self,
         sought: Sought<'_>,
@@ -773,7 +773,7 @@ impl Shard {
         UpdateOutcome::Stored(cas)
     }
 
-    /// A record that has been reserved is not needed.
+    /// Frees a reserved record that is not used.
     fn let_go_unfilled(&mut self, place: RecordLocation, head: &Head) {
         let head = Head {
             is_extent: true,
@@ -803,10 +803,10 @@ impl Shard {
         record[first_end..first_end + second.len()].copy_from_slice(second);
     }
 
-    /// Has the index lead to a new record; the one before goes.
+    /// Makes the index refer to a new record; the previous one is freed.
     fn enter(&mut self, sought: Sought<'_>, place: RecordLocation) {
         self.counted.stored += 1;
-        // Making room may have moved it, or taken it away.
+        // Freeing memory may have moved the previous record, or removed it.
         match self.look_up(sought) {
             Some(before) => {
                 let uses = before.uses.saturating_add(1).min(crate::index::USES_MAX);
@@ -823,7 +823,7 @@ impl Shard {
         }
     }
 
-    /// Whether a record may be written over by one with this head.
+    /// Whether a record can be overwritten in place by one with this head.
     fn fits_in_place(&self, place: RecordLocation, new: &Head, now: Seconds) -> bool {
         let old = Head::read(self.segments.record(place));
         !old.is_extent
@@ -832,7 +832,7 @@ impl Shard {
             && self.segments.at(place.segment).class == lifetime::class(new.expiry(), now)
     }
 
-    /// Appends to a value or puts something in front of it.
+    /// Appends to a value or prepends to it.
     fn join(
         &mut self,
         sought: Sought<'_>,
@@ -897,7 +897,7 @@ impl Shard {
         UpdateOutcome::Stored(head.cas)
     }
 
-    /// A segment holds something that is there until then.
+    /// Records that a segment contains an object with this expiry.
     fn expires_no_earlier(&mut self, number: u32, expires: Option<Seconds>) {
         let until = expires.unwrap_or(Seconds::MAX);
         let segment = self.segments.at_mut(number);
@@ -922,7 +922,7 @@ fn key_of<'a>(segments: &'a Segments, extents: &'a Extents, place: RecordLocatio
     }
 }
 
-/// The head of a record that is to be written.
+/// The head of a record to write.
 fn head_of(sought: Sought<'_>, write: &Write<'_>) -> Head {
     Head {
         cas: 0,
@@ -939,7 +939,7 @@ fn head_of(sought: Sought<'_>, write: &Write<'_>) -> Head {
     }
 }
 
-/// What stands behind a value: its tags and how long they are, or nothing where there are none.
+/// The tags with their length, as stored after a value; empty if there are none.
 fn tags_behind(tags: &[u8]) -> Vec<u8> {
     let mut behind = Vec::new();
     let length = u16::try_from(tags.len()).unwrap_or(u16::MAX);

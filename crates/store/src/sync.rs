@@ -1,5 +1,5 @@
-//! Locks and counters: the standard library's, or those of the model checker (`--cfg loom`), under
-//! which `models.rs` tries every order in which threads may come to them.
+//! Locks and counters: those of the standard library, or of the model checker (`--cfg loom`), under
+//! which `models.rs` tries all interleavings of threads.
 
 #[cfg(not(loom))]
 pub(crate) use std::sync::{
@@ -13,7 +13,7 @@ pub(crate) use loom::sync::{
     atomic::{AtomicU64, AtomicUsize, Ordering},
 };
 
-/// Takes a lock. After a panic of who had it `renew` puts right what it guards.
+/// Takes a lock. If a holder has panicked, `renew` restores the guarded value.
 pub(crate) fn lock_or_renew<T>(mutex: &Mutex<T>, renew: impl FnOnce(&mut T)) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(|poisoned| {
         let mut guard = poisoned.into_inner();

@@ -1,10 +1,10 @@
-//! Room for what is stored: what has expired goes first, then what no record needs any more, then
-//! what S3-FIFO says.
+//! Frees memory for new objects: expired objects first, then dead records, then the objects that
+//! S3-FIFO evicts.
 //!
-//! S3-FIFO (Yang et al., SOSP 2023): what is new waits in a small queue of a tenth; who was used
-//! there twice goes on to the main queue, others leave a fingerprint, by which they come into the
-//! main queue at once when they are stored again. In the main queue who was used since the last
-//! time goes round again.
+//! S3-FIFO (Yang et al., SOSP 2023): new objects enter a small queue with a tenth of the memory. An
+//! object used twice there moves to the main queue; others leave a fingerprint, by which they enter
+//! the main queue directly when they are stored again. In the main queue, an object used since the
+//! last round goes round again.
 
 use super::{Shard, Sought, UpdateOutcome};
 use crate::Seconds;
@@ -13,24 +13,25 @@ use crate::lifetime;
 use crate::record::Head;
 use crate::segment::Stage;
 
-/// The small queue's share of both queues.
+/// The small queue's share of both queues: one part in this many.
 const SMALL_SHARE: usize = 10;
 
-/// Uses in the small queue that lead to the main one.
+/// Uses in the small queue that promote an object to the main queue.
 const PROMOTED_FROM: u8 = 2;
 
-/// Records of so many segments go round in the main queue for one that is stored; the next ones go,
-/// used or not.
+/// Limit of segments whose used records go round in the main queue for one stored object; after
+/// that, records are evicted whether used or not.
 const ROUND_SEGMENTS_MAX: usize = 4;
 
-/// A quarter of all segments may be dead records before the worst of them is emptied.
+/// Dead records may take one part in this many of all segments before the segment with the fewest
+/// live bytes is emptied.
 const DEAD_SHARE: usize = 4;
 
-/// Segments that one sweep frees at most.
+/// Segments freed by one sweep at most.
 const SWEEP_MAX: usize = 1;
 
-/// Bytes above the limit that one operation frees at most. Where a limit has shrunk, operations and
-/// [`Shard::shrink`] come down to it together, and none of them holds the lock for long.
+/// Bytes above the limit that one operation frees at most. After the limit has been lowered,
+/// operations and [`Shard::shrink`] reach it gradually, so that none holds the lock for long.
 const SHRINK_STEP: usize = 64 * 1024;
 
 impl Shard {
@@ -46,7 +47,7 @@ impl Shard {
         self.occupied() > self.limit
     }
 
-    /// A place for a new record, with room for its extent.
+    /// Reserves a place for a new record, and memory for its extent.
     pub(super) fn reserve(
         &mut self,
         sought: Sought<'_>,
@@ -59,7 +60,8 @@ impl Shard {
         let stage = match found {
             Some(found) => self.segments.at(found.place.segment).stage,
             None if self.ghost.take(sought.hash) => Stage::Main,
-            // As long as there is room for all, nothing has to prove itself.
+            // Before the first eviction there is room for all objects, so new ones may enter the
+            // main queue.
             None if self.counted.evicted == 0 && self.is_small_full() => Stage::Main,
             None => Stage::Small,
         };
@@ -69,7 +71,7 @@ impl Shard {
         if let Some(Some(place)) = place {
             return Ok(place);
         }
-        // What was to be written over must not answer for what is refused.
+        // An object that would have been replaced must not remain when its replacement is refused.
         if let Some(found) = self.look_up(sought) {
             self.remove(found, sought.hash);
         }
@@ -80,7 +82,7 @@ impl Shard {
         })
     }
 
-    /// Frees until a record fits with its extent. False where that cannot be.
+    /// Frees memory until a record with its extent fits. False if that is impossible.
     fn make_room(
         &mut self,
         stage: Stage,
@@ -113,7 +115,7 @@ impl Shard {
             || (self.evicts && self.evict(now, rounds_left))
     }
 
-    /// Frees memory that is above the limit, a stretch of it. Whether there is more.
+    /// Frees some of the memory above the limit. Returns whether there is more.
     pub(crate) fn shrink(&mut self, now: Seconds) -> bool {
         self.segments.let_spares_go();
         let end = self.occupied().saturating_sub(SHRINK_STEP);
@@ -133,8 +135,8 @@ impl Shard {
         false
     }
 
-    /// Frees segments of which all has expired. Whether there are more. Where there are none, some
-    /// of the memory is given back that waits for segments.
+    /// Frees segments whose objects have all expired. Returns whether there are more. If there are
+    /// none, some of the memory kept for future segments is returned.
     pub(crate) fn sweep(&mut self, now: Seconds) -> bool {
         self.flush_if_due(now);
         for _ in 0..SWEEP_MAX {
@@ -146,7 +148,7 @@ impl Shard {
         true
     }
 
-    /// Frees a segment of which all has expired, if there is one.
+    /// Frees a segment whose objects have all expired, if there is one.
     fn free_expired(&mut self, now: Seconds) -> bool {
         let Some((latest, number)) = self.by_expiry.first().copied() else {
             return false;
@@ -172,7 +174,8 @@ impl Shard {
         true
     }
 
-    /// Where much of all segments is dead, moves the rest of the one with the least that lives.
+    /// If too much memory is dead, moves the live records out of the segment with the fewest live
+    /// bytes.
     fn empty_the_worst(&mut self, now: Seconds) -> bool {
         if self.segments.dead() * DEAD_SHARE <= self.segments.count() * self.segments.size() {
             return false;
@@ -207,13 +210,12 @@ impl Shard {
         true
     }
 
-    /// Whether the small queue has more than its share of both.
+    /// Whether the small queue exceeds its share of both queues.
     fn is_small_full(&self) -> bool {
         self.small.bytes * SMALL_SHARE > self.small.bytes + self.main.bytes
     }
 
-    /// Looks at the next record of the queue whose turn it is; whoever may not stay goes. False
-    /// where nothing is left.
+    /// Decides about the next record of the queue whose turn it is. False if no record is left.
     fn evict(&mut self, now: Seconds, rounds_left: &mut usize) -> bool {
         let mut front = None;
         if self.is_small_full() {
@@ -227,7 +229,7 @@ impl Shard {
         };
         self.seal(number);
         let generation = self.segments.at(number).generation;
-        // To the end of the segment, but not further than an extent that has made room.
+        // Continues to the end of the segment, but stops after an extent was freed.
         let before = self.extent_bytes;
         while self.segments.is_used(number, generation) && self.extent_bytes >= before {
             let segment = self.segments.at(number);
@@ -245,7 +247,7 @@ impl Shard {
         true
     }
 
-    /// Whether a record stays, and where, or goes.
+    /// Decides whether a record is evicted, stays, or moves to another queue.
     fn judge(&mut self, place: RecordLocation, head: &Head, now: Seconds, rounds_left: &mut usize) {
         if head.is_expired(now) {
             self.count_expired(*head, place, false);
@@ -275,7 +277,7 @@ impl Shard {
         self.remove(found, hash);
     }
 
-    /// Moves a record to the end of a queue; it has been used so many times less from now on.
+    /// Moves a record to the end of a queue, and reduces its use count.
     fn relocate(
         &mut self,
         from: RecordLocation,
@@ -315,7 +317,8 @@ impl Shard {
         }
     }
 
-    /// Takes a record's object out of the index, if it leads here, and lets the record go.
+    /// Removes a record's object from the index, if the index refers to this record, and frees the
+    /// record.
     fn remove_at(&mut self, place: RecordLocation) {
         let hash = base::hash::of(self.key(place));
         match self.index.find(hash, |at| at == place) {
@@ -324,7 +327,7 @@ impl Shard {
         }
     }
 
-    /// Room for a record at the end of a queue, whatever is occupied then.
+    /// Reserves a record at the end of a queue regardless of the memory limit.
     fn append(
         &mut self,
         stage: Stage,
@@ -357,7 +360,7 @@ impl Shard {
         Some(place)
     }
 
-    /// Nothing is appended to a segment any more. One without objects is freed.
+    /// Closes a segment to further records. A segment without objects is freed.
     fn seal(&mut self, number: u32) {
         let segment = self.segments.at_mut(number);
         if !segment.is_open {
