@@ -52,7 +52,7 @@ use server::{Program, Protocol, Server};
 use transcript::Transcript;
 
 /// Case files that run at the same time.
-const FILES_AT_ONCE: usize = 6;
+const FILES_AT_ONCE: usize = 10;
 /// How often a case may fail before it is a failure.
 const ATTEMPTS: usize = 3;
 /// The oldest nginx whose answers are the reference wherever it is installed.
