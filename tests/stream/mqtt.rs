@@ -112,7 +112,8 @@ fn servers_are_told_other_values() {
             line_with(&master, "no MQTT CONNECT"),
             format!(
                 "client sent no MQTT CONNECT while reading MQTT CONNECT, client: 127.0.0.1, \
-                 server: 127.0.0.1:{plain}"
+                 server: 127.0.0.1:{plain}, bytes from/to client:0/0, \
+                 bytes from/to upstream:0/0"
             )
         );
         sessions(&master, 4);

@@ -324,7 +324,9 @@ assert c.get_many(["a", "b"]) == {"a": b"234"}
 value, cas = c.gets("a")
 assert c.cas("a", b"5", cas) and not c.cas("a", b"6", cas) and c.cas("b", b"6", cas) is None
 assert c.incr("a", 10) == 15 and c.decr("a", 20) == 0 and c.incr("b", 1) is None
-assert c.touch("a", 10) and not c.touch("b", 10) and c.gat("a", 20).strip() == b"0"
+assert c.touch("a", 10) and not c.touch("b", 10)
+# Debian's version has no such call yet.
+assert not hasattr(c, "gat") or c.gat("a", 20).strip() == b"0"
 assert c.set_many({str(n): b"x" * n for n in range(1000)}) == []
 assert sum(len(v) for v in c.get_many([str(n) for n in range(1000)]).values()) == 499500
 assert c.delete("a") and not c.delete("a") and c.version().startswith(b"1.6.")

@@ -215,6 +215,10 @@ impl Siblings {
     /// Another process, to which the channel leads, is about to take the place of this one.
     pub(super) fn add_successor(&self, channel: &Arc<Channel>) {
         self.successors().push(Arc::clone(channel));
+        // A process that was told to quit by itself hears of its successor afterwards.
+        if self.is_leaving.load(Ordering::SeqCst) && self.sessions.load(Ordering::SeqCst) == 0 {
+            self.finish();
+        }
     }
 
     /// Answers a successor until that has nothing more to say.

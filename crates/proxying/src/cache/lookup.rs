@@ -94,9 +94,11 @@ pub struct CacheLookup {
 }
 
 impl CacheLookup {
-    /// Sets `$upstream_cache_status` of a request that asks the upstream.
+    /// Sets `$upstream_cache_status` of a request that asks the upstream, and the cache that counts
+    /// its bytes: the attempts have begun anew since the lookup.
     pub fn note_status(&self, request: &mut Request) {
         note_status(request, self.outcome.status);
+        Attempts::enter(request).borrow_mut().cache = Some(Arc::clone(self.outcome.zone()));
         if !self.validators.is_empty() {
             let seen = Attempts::enter(request);
             seen.borrow_mut().validators = self.validators.clone();

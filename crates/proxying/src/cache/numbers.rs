@@ -264,10 +264,8 @@ impl OnRequestEnd for ByteCounting {
             | CacheStatus::Updating
             | CacheStatus::Revalidated => request.sent.body_bytes,
             CacheStatus::Miss | CacheStatus::Bypass | CacheStatus::Expired => {
-                // Of an answer that is being stored the try is told no length.
                 let answered = history.attempts.last();
-                let received = answered.map_or(0, |attempt| attempt.response_length);
-                received.max(request.sent.body_bytes)
+                answered.map_or(0, |attempt| attempt.response_length)
             }
         };
         zone.state().counters().note_bytes(status, bytes);
