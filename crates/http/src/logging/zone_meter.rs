@@ -1,7 +1,7 @@
 //! Requests counted by zones of servers and of locations, as `status_zone` has it.
 //!
 //! <https://nginx.org/en/docs/http/ngx_http_api_module.html#status_zone>. Each thread counts for
-//! itself ([`ZoneMeter`]), into memory that no other thread writes to. A zone has a number of its own
+//! itself (`ZoneMeter`), into memory that no other thread writes to. A zone has a number of its own
 //! in the process, by which a thread finds its meter without a look at the generation, and goes on
 //! with it over reloads. What a plan counts stands in it as two numbers, so that counting is a
 //! handful of additions: no handler is run for it. Where nothing says `status_zone` nothing is
