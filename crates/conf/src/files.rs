@@ -21,14 +21,14 @@ pub trait Files {
     /// The content of a file.
     ///
     /// # Errors
-    /// Those of the system.
+    /// If the file cannot be read.
     fn read(&self, path: &Path) -> io::Result<Vec<u8>>;
 
     /// The content of a file, or the content from the last reading if the file seems unchanged.
     /// Without a stored reading, the same as [`read`](Files::read).
     ///
     /// # Errors
-    /// Those of the system.
+    /// If the file cannot be read.
     fn read_unchanged(&self, path: &Path) -> io::Result<Vec<u8>> {
         self.read(path)
     }
@@ -266,7 +266,7 @@ impl LastReading {
     /// The content of a file on disk, which is read only if it seems to have changed.
     ///
     /// # Errors
-    /// Those of the system.
+    /// If the file cannot be read.
     pub fn read(&self, path: &Path) -> io::Result<Vec<u8>> {
         let found = std::fs::metadata(path)?;
         if !found.is_file() {

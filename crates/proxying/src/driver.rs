@@ -323,7 +323,8 @@ pub async fn pass_on<P: Protocol>(
     ask_peers(request, exchange, protocol, &sent, lookup, secured).await
 }
 
-/// The hook `look_up`: asks the cache, if it is on, before peers are asked. A step ends the request.
+/// The hook `look_up`: asks the cache, if it is on, before peers are asked. A step ends the
+/// request.
 async fn look_up<P: Protocol>(
     request: &mut Request,
     exchange: &mut Exchange,

@@ -48,7 +48,7 @@ pub(crate) fn segments_max(unit_bits: u32) -> usize {
 /// The uses of an object, beside its part of the hash.
 const USES: u16 = USES_MAX as u16;
 
-/// What a slot holds.
+/// The content of a slot: where an object lies, and what is known of it without looking there.
 #[derive(Clone, Copy)]
 struct Entry {
     /// Number of the place, and one.

@@ -12,9 +12,9 @@ const SEGMENT_MAX: usize = 256 * 1024;
 /// A segment of a large shard.
 const SEGMENT_MIN: usize = 16 * 1024;
 
-/// Freed segments whose memory stays for the next ones for good, of all that fit: what more there is
-/// goes bit by bit. What the allocator got back at once would be broken up by smaller pieces, and the
-/// process would grow beyond the limit as segments come and go.
+/// One in so many segments keeps its memory when it is freed, for the next segment. Memory that went
+/// back to the allocator at once would be broken up by smaller allocations, and the process would
+/// grow beyond the limit as segments come and go. Further freed segments are given back bit by bit.
 const SPARE_SHARE: usize = 16;
 
 /// Which of S3-FIFO's queues a segment stands in.

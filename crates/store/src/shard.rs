@@ -173,7 +173,7 @@ pub enum Cas {
 /// The outcome of an [`update`](crate::Store::update).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UpdateOutcome {
-    /// Nothing was changed.
+    /// The object has stayed as it was.
     Kept,
     /// The object has been removed.
     Removed,

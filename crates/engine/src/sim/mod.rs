@@ -103,7 +103,7 @@ pub fn listen(address: Address) -> io::Result<(BoundSocket, Address)> {
 /// [`DatagramSocket::new`](crate::net::DatagramSocket::new).
 ///
 /// # Errors
-/// Those of [`listen`].
+/// As of [`listen`]: outside of a simulation, or if the address is taken.
 pub fn bind_datagrams(address: &Address) -> io::Result<BoundSocket> {
     let number = network()?.borrow_mut().open_mailbox(Some(address), None)?;
     let socket = Socket::Simulated(number);

@@ -123,7 +123,7 @@ impl Tap {
     /// Opens the ring of a queue.
     ///
     /// # Errors
-    /// Those of the system calls.
+    /// If the memory of the ring cannot be made or mapped.
     pub(super) fn open(interface: &str, queue: u32) -> io::Result<Tap> {
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
         let file = rustix::fs::memfd_create(format!("{NAME} {queue} {interface}"), flags)?;

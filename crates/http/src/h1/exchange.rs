@@ -52,7 +52,7 @@ pub enum After {
         /// The client has announced that this was its last request.
         client_is_done: bool,
     },
-    /// Nothing more is sent.
+    /// The connection ends without another byte to the client.
     Drop,
 }
 

@@ -51,7 +51,7 @@ pub(super) struct InstrumentationScope {
     /// The name of the library.
     #[prost(string, tag = "1")]
     pub(super) name: String,
-    /// Its version.
+    /// The version of the library.
     #[prost(string, tag = "2")]
     pub(super) version: String,
 }
