@@ -1,15 +1,15 @@
-//! A connection of HTTP/2: what comes in.
+//! The server side of an HTTP/2 connection: reading what the client sends.
 //!
-//! Bytes are given to [`Connection::handle`], again and again until it has used them up; each call
-//! does what frames ask for and returns at the first [`Event`] that its user must know of. Answers
-//! to frames gather in what [`Connection::take_control`] gives: it is to be sent before anything
-//! else. How responses leave is in [`sending`](super::sending).
+//! The caller passes received bytes to [`Connection::handle`] repeatedly until all are consumed.
+//! Each call processes frames and returns at the first [`Event`] that concerns the caller. Replies
+//! to frames are collected in a buffer that [`Connection::take_control`] returns: the caller must
+//! send them before anything else. [`sending`](super::sending) is the other direction.
 //!
-//! A connection holds the beginning of a frame that has not come whole (16 KiB at most, or as much
-//! as a head may have), a header block that came in several frames (as long as a head may be), the
-//! decoder's table, and a record for each stream that its user has not released. Parts of bodies
-//! are not kept: their user gets them as they come, never more than the window that it has given
-//! credit for.
+//! A connection buffers an incomplete frame (up to 16 KiB, or the limit of a header block), a
+//! header block that is split over several frames (up to the same limit), the decoder's dynamic
+//! table, and a record for each stream that the caller has not released. Bodies are not buffered:
+//! the caller receives each part as it arrives, never more than the window for which it has given
+//! credit.
 
 use base::hash::Map;
 
@@ -24,99 +24,101 @@ use super::signals::depends_on;
 use super::stream::Stream;
 use crate::head::Head;
 
-/// CONTINUATION frames of one header block.
+/// Limit of CONTINUATION frames per header block.
 const CONTINUATIONS_MAX: u32 = 64;
 
-/// Bytes of a frame of DATA, or of one that is passed over, that clients may send: those are not
-/// kept. Clients of gRPC make use of it.
+/// Maximum payload of a DATA frame, or of a frame that is skipped, in bytes: neither is buffered.
+/// gRPC clients send DATA frames of this size.
 pub const FRAME_SIZE_MAX: u32 = 1 << 20;
 
-/// Streams of which we remember that we have reset them: what the other end had sent until it heard
-/// of it is no fault. As many as may be under way at once, within these bounds.
+/// Limits of the number of reset streams that are remembered: frames that the client sent before it
+/// received our RST_STREAM are ignored. Within these limits, as many are remembered as may be open
+/// concurrently.
 const FORGIVEN: std::ops::RangeInclusive<usize> = 64..=1024;
 
-/// Pseudo-fields that a request can have, and some that it cannot, which are then told as what they
-/// are.
+/// Pseudo-header fields that a header block may contain in addition to the limit of fields: those
+/// of a request, and some invalid ones, so that the log names the actual fault.
 const PSEUDO_FIELDS_MAX: usize = 8;
 
-/// Bytes that a head has room for at once.
+/// Initial capacity for the bytes of a head.
 const HEAD_USUAL: usize = 256;
 
-/// Bytes of HEADERS that are no part of a header block: padding with its length, and a priority.
+/// Maximum bytes of a HEADERS payload outside the header block: padding, its length, and a
+/// priority.
 const BESIDE_BLOCK_MAX: usize = 1 + 255 + 5;
 
-/// What a connection allows.
+/// The limits of a connection.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Streams at once (`http2_max_concurrent_streams`).
+    /// Concurrent streams (`http2_max_concurrent_streams`).
     pub streams_max: u32,
-    /// Bytes of one stream's body that may come before any of it is read
-    /// (`http2_body_preread_size`); see [`Connection::widen`].
+    /// Initial receive window of a stream, in bytes: how much of a body may arrive before the
+    /// caller reads any (`http2_body_preread_size`); see [`Connection::widen`].
     pub stream_window: u32,
-    /// Bytes of a header block as it comes.
+    /// Maximum length of an encoded header block, in bytes.
     pub block_size_max: usize,
-    /// Whether CONNECT may name a protocol.
+    /// Whether extended CONNECT (RFC 8441) is allowed.
     pub extended_connect: bool,
 }
 
-/// What the other end has done.
+/// What the client has sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// A request's head, which is in the place that was given for it. Its user opens the stream, or
-    /// answers it at once, before anything else is handled.
+    /// A request's head, stored in [`Heads`]. The caller must open the stream, or answer the
+    /// request at once, before it calls [`Connection::handle`] again.
     Head {
         /// The number of the stream.
         stream: u32,
-        /// The body has no bytes.
+        /// Whether the request has no body.
         ends: bool,
-        /// What it says, or why it is malformed.
+        /// The request's metadata, or why the request is malformed.
         asked: Result<RequestMetadata, HeadFault>,
     },
-    /// A part of a body: these bytes of the input.
+    /// A part of a body, as a range of the input.
     Data {
         /// The number of the stream.
         stream: u32,
-        /// Where it begins in the input.
+        /// Offset of the part in the input.
         start: usize,
-        /// How many bytes it has.
+        /// Length of the part, in bytes.
         length: usize,
-        /// Whether nothing follows on the stream.
+        /// Whether this is the last part.
         ends: bool,
     },
-    /// A stream has ended before its end.
+    /// A stream was reset, by the client or by us.
     Reset {
         /// The number of the stream.
         stream: u32,
         /// The error code of the reset.
         code: ErrorCode,
-        /// What the other end did wrong, where it is we who have reset it.
+        /// The client's error, if we have reset the stream.
         fault: Option<StreamFault>,
     },
-    /// A request's body is not what its head has announced. Its user answers, and resets the stream
+    /// A request's body contradicts its Content-Length. The caller answers, and resets the stream
     /// ([`Connection::reset_answered`]).
     Malformed {
         /// The number of the stream.
         stream: u32,
-        /// The fault of the request's head.
+        /// The error.
         fault: StreamFault,
     },
-    /// A request was refused; nothing of it is known.
+    /// A request was refused. Nothing is stored for its stream.
     Refused(StreamFault),
-    /// The other end begins nothing more.
+    /// The client has sent GOAWAY: it will accept no further pushed streams.
     GoAway(ErrorCode),
-    /// The other end lives.
+    /// The client has acknowledged a PING.
     Pong,
 }
 
-/// Where heads are put, and what they may be.
+/// Buffers and rules for the head of a request.
 pub struct Heads<'a> {
-    /// The head of the last event.
+    /// Receives the head of the last [`Event::Head`].
     pub head: &'a mut Head,
-    /// The bytes of the heads.
+    /// The bytes that the spans of `head` refer to.
     pub bytes: &'a mut Vec<u8>,
-    /// What it may be, until it names a server.
+    /// The rules for a head until the server's name is known.
     pub rules: &'a Rules,
-    /// What it may be from the name of a server on.
+    /// The rules that depend on the server's name, if servers differ.
     pub named: Option<NamedRules<'a>>,
 }
 
@@ -131,24 +133,24 @@ pub(super) enum Awaits {
         ends: bool,
         frames: u32,
     },
-    /// Within a payload that is ignored: this many bytes are to be skipped.
+    /// Within a payload that is ignored: this many bytes remain to be skipped.
     Nothing(u32),
     /// Within the payload of a DATA frame.
     Body(Body),
 }
 
-/// What is left of a DATA frame.
+/// The remainder of a DATA frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Body {
     stream: u32,
     length: u32,
     padding: u32,
     ends: bool,
-    /// Its stream wants none of it.
+    /// Whether the data are discarded.
     dropped: bool,
 }
 
-/// What the other end does, by the second.
+/// Rate limits of the client's frames.
 #[derive(Debug, Default)]
 pub(super) struct Meters {
     pub(super) resets: Meter,
@@ -161,19 +163,19 @@ pub(super) struct Meters {
     refused: u32,
 }
 
-/// Whether the header blocks that we send have to say that their table is empty (RFC 7541, section
-/// 4.2). It always is.
+/// Whether a header block that we send must begin with a dynamic table size update (RFC 7541,
+/// section 4.2). Responses never use the dynamic table.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum TableUpdate {
-    /// The other end has a table of the size at first, or a larger one.
+    /// The client allows a dynamic table of at least the initial size.
     #[default]
     Unneeded,
-    /// The next block has to.
+    /// The client has announced a smaller table: the next header block must begin with the update.
     Owed,
     Said,
 }
 
-/// A connection whose other end is a client; see the module.
+/// The server side of a connection; see the module.
 #[derive(Debug)]
 pub struct Connection<S> {
     pub(super) limits: Limits,
@@ -186,20 +188,21 @@ pub struct Connection<S> {
     pub(super) peer: Settings,
     pub(super) send_window: i64,
     receive_window: u32,
-    /// The highest stream that the other end has begun.
+    /// The highest stream identifier that the client has used.
     pub(super) last_stream: u32,
-    /// Which of the 64 streams up to that have begun: the lowest bit is the last.
+    /// Which of the last 64 client streams were begun, as a bit set: the lowest bit is
+    /// `last_stream`.
     begun: u64,
-    /// Streams that we have reset while the other end could still send.
+    /// Streams that we have reset while the client could still send on them.
     pub(super) forgiven: Vec<u32>,
     pub(super) early_priorities: Vec<(u32, Priority)>,
-    /// A stream whose head has not come in time.
+    /// A stream whose header block did not arrive in time.
     late: Option<u32>,
-    /// Streams above this are not served any more.
+    /// The last stream identifier of the GOAWAY that we sent: later streams are ignored.
     pub(super) goes_away_after: Option<u32>,
-    /// Frames that answer frames, and other frames that go before all else.
+    /// Frames to send before anything else: replies to frames, resets and credit.
     pub(super) control: Vec<u8>,
-    /// The other end has taken our settings over.
+    /// Whether the client has acknowledged our SETTINGS.
     pub(super) is_acknowledged: bool,
     pub(super) table_update: TableUpdate,
     pub(super) meters: Box<Meters>,
@@ -207,8 +210,8 @@ pub struct Connection<S> {
 }
 
 impl<S> Connection<S> {
-    /// A connection whose client has sent nothing yet. Our preface is the first that it has to
-    /// send.
+    /// A connection on which nothing has been received. Our SETTINGS are queued as the first frames
+    /// to send.
     #[must_use]
     pub fn new(limits: Limits) -> Connection<S> {
         let mut control = Vec::new();
@@ -221,8 +224,8 @@ impl<S> Connection<S> {
             ours.push((settings::ENABLE_CONNECT_PROTOCOL, 1));
         }
         frame::put_settings(&mut control, &ours);
-        // Each stream holds no more than its own window, so that one which is not read holds up no
-        // other.
+        // Each stream's own window limits its memory. The connection's window is as large as
+        // possible, so that a stream that is not read does not block the others.
         let receive_window = WINDOW_MAX;
         frame::put_window_update(&mut control, 0, receive_window - WINDOW_AT_FIRST);
         Connection {
@@ -250,11 +253,11 @@ impl<S> Connection<S> {
         }
     }
 
-    /// Goes on with the input from `at` on, which moves with what is used. `None`: it is used up.
-    /// `second` is the time.
+    /// Processes `input` from offset `at`, and advances `at` past the consumed bytes. Returns
+    /// `None` when all input is consumed. `second` is the current time, in seconds.
     ///
     /// # Errors
-    /// What ends the connection; [`fail`](Self::fail) then says so to the other end.
+    /// The connection error; [`fail`](Self::fail) then sends it to the client.
     pub fn handle(
         &mut self,
         input: &[u8],
@@ -277,7 +280,7 @@ impl<S> Connection<S> {
                         self.awaits = Awaits::Preface(seen + length);
                         return Ok(None);
                     }
-                    // SETTINGS should come next; as nginx does, we do not insist.
+                    // The RFC requires SETTINGS next; like nginx, we do not enforce it.
                     self.awaits = Awaits::Frame;
                 }
                 Awaits::Nothing(left) => {
@@ -308,20 +311,21 @@ impl<S> Connection<S> {
         }
     }
 
-    /// Whether the beginning of a frame or of a header block has come, and not its end.
+    /// Whether a frame or a header block has been received in part.
     #[must_use]
     pub fn is_within_frame(&self) -> bool {
         !self.partial.is_empty() || !matches!(self.awaits, Awaits::Frame | Awaits::Body(_))
     }
 
-    /// Whether what has begun to come is a head that has been given up.
+    /// Whether the incomplete frame or header block belongs to a head that was given up.
     #[must_use]
     pub fn is_within_late(&self) -> bool {
         self.late.is_some() && self.is_within_frame()
     }
 
-    /// The rest of a frame has not come in time. Where that is a request's head its stream is
-    /// reset, and what still comes of it only feeds the decoder; whether it is one.
+    /// Gives up waiting for the rest of a frame, which did not arrive in time. If the frame belongs
+    /// to a request's head, resets the stream and returns true: the rest of the header block will
+    /// only update the decoder's table.
     pub fn give_up_frame(&mut self) -> bool {
         let stream = match (self.awaits, self.partial.first_chunk::<HEAD_LENGTH>()) {
             (Awaits::Continuation { stream, .. }, _) if stream > self.last_stream => stream,
@@ -342,8 +346,8 @@ impl<S> Connection<S> {
         true
     }
 
-    /// Bytes of memory that it has taken: for a frame, a header block, what is forgiven, early
-    /// priorities, and what answers.
+    /// Allocated memory in bytes: of the incomplete frame, the header block, the reset streams,
+    /// early priorities, and the frames to send.
     #[cfg(test)]
     pub(super) fn memory(&self) -> [usize; 5] {
         [
@@ -355,7 +359,7 @@ impl<S> Connection<S> {
         ]
     }
 
-    /// What may be sent on a stream, or in all.
+    /// The windows of a stream or, for `None`, of the connection.
     #[cfg(any(test, feature = "testing"))]
     pub(super) fn windows(&self, stream: Option<u32>) -> Option<super::testing::Windows> {
         let Some(stream) = stream else {
@@ -376,7 +380,8 @@ impl<S> Connection<S> {
         self.receive_window = window;
     }
 
-    /// Takes one frame of a type that is handled as a whole.
+    /// Processes a frame: reads the head, then begins DATA, skips a frame of an unknown type, or
+    /// dispatches any other frame once its payload is complete.
     fn take_frame(
         &mut self,
         rest: &[u8],
@@ -395,7 +400,7 @@ impl<S> Connection<S> {
         self.examine(head)?;
         match head.kind {
             Kind::Data if !matches!(self.awaits, Awaits::Continuation { .. }) => {
-                // How long its padding is comes first.
+                // The padding's length is the first byte of the payload.
                 let Some(padding) = padding_of(head, payload) else {
                     self.partial.extend_from_slice(bytes);
                     *at += HEAD_LENGTH;
@@ -426,7 +431,7 @@ impl<S> Connection<S> {
         }
     }
 
-    /// Takes a frame whose beginning was received earlier.
+    /// Continues with a frame that has been received in part.
     fn take_partial(
         &mut self,
         rest: &[u8],
@@ -475,17 +480,17 @@ impl<S> Connection<S> {
         }
     }
 
-    /// What can be said of a frame before its payload has come.
+    /// Checks a frame's head before its payload is received.
     fn examine(&mut self, head: FrameHead) -> Result<(), Violation> {
         let longest = match head.kind {
             Kind::Data | Kind::Headers | Kind::Continuation | Kind::Unknown(_) => FRAME_SIZE_MAX,
-            // Nothing needs more of these.
+            // No valid frame of the other types is larger.
             _ => frame::SIZE_MAX_AT_FIRST,
         };
         if head.length > longest {
             return Err(Violation::FrameTooLong(head.length));
         }
-        // What cannot be a part of a block that is served is not waited for.
+        // Rejects a header block that exceeds the limit before its payload is buffered.
         let of_block = match head.kind {
             Kind::Headers => (head.length as usize).saturating_sub(BESIDE_BLOCK_MAX),
             Kind::Continuation => self.block.len() + head.length as usize,
@@ -539,7 +544,7 @@ impl<S> Connection<S> {
 
     // Bodies.
 
-    /// A DATA frame begins; its padding's length has been read.
+    /// Begins a DATA frame, whose padding length has been read.
     fn begin_body(&mut self, head: FrameHead, padding: u32) -> Result<Taken, Violation> {
         let FrameHead { length, stream, .. } = head;
         let ends = head.has(flags::END_STREAM);
@@ -552,7 +557,7 @@ impl<S> Connection<S> {
         if stream == 0 || stream > self.last_stream || stream.is_multiple_of(2) {
             return Err(Violation::Identifier("DATA"));
         }
-        // Of neither kind is the last of a body; padding is not data.
+        // The last frame of a body may be empty or small. Padding does not count as data.
         let data = length - u32::from(head.has(flags::PADDED)) - padding;
         if length == 0 && !ends {
             self.count_empty()?;
@@ -585,18 +590,19 @@ impl<S> Connection<S> {
         match fault {
             Err(Some(fault @ StreamFault::BodyLength(_))) => self.malformed(stream, fault),
             Err(Some(fault)) => self.end_by_fault(stream, fault),
-            // What was left behind by its own reset.
+            // DATA that the client sent before it received our reset.
             Err(None) if ends => Ok(self.end_forgiven(stream)),
             Err(None) => Ok(Taken::Nothing),
             Ok(()) => {
-                // Padding is read by being passed over.
+                // Padding counts against the window, and is consumed at once.
                 self.consumed(stream, (length - data) as usize);
                 Ok(Taken::Nothing)
             }
         }
     }
 
-    /// Whether a stream may get a DATA frame of this length in all, with so many bytes of data.
+    /// Checks that a stream may receive a DATA frame with this payload length and this much data,
+    /// and updates the stream's window and remaining length.
     fn judge_body(
         &mut self,
         stream: u32,
@@ -630,7 +636,7 @@ impl<S> Connection<S> {
         Ok(())
     }
 
-    /// Goes on with the payload of a DATA frame.
+    /// Processes a part of a DATA frame's payload.
     fn take_body(&mut self, body: Body, rest: &[u8], at: &mut usize) -> Option<Event> {
         let length = rest.len().min(body.length as usize);
         let start = *at;
@@ -649,7 +655,7 @@ impl<S> Connection<S> {
                 ends: false,
             });
         }
-        // The end is told with the last bytes; padding comes behind it.
+        // The end of the stream is reported with the last data; padding is skipped afterwards.
         self.awaits = match left.padding {
             0 => Awaits::Frame,
             padding => Awaits::Nothing(padding),
@@ -747,7 +753,7 @@ impl<S> Connection<S> {
         self.block(stream, ends, &block, block.len(), heads)
     }
 
-    /// A header block has come whole.
+    /// Decodes a complete header block.
     fn block(
         &mut self,
         stream: u32,
@@ -767,7 +773,7 @@ impl<S> Connection<S> {
         heads.bytes.clear();
         let begins = stream > self.last_stream;
         if !begins {
-            // Trailers, which nobody hears of; or a request that we have reset.
+            // Trailers, which are only checked; or the head of a request that we have reset.
             let mut malformed = false;
             let outcome = self
                 .decoder
@@ -780,7 +786,7 @@ impl<S> Connection<S> {
             }
             return self.trailers(stream, ends, malformed);
         }
-        // It counts as begun, whatever comes of it.
+        // The stream counts as begun, even if the request is refused.
         let steps = (stream - self.last_stream) / 2 + u32::from(self.last_stream == 0);
         self.begun = match steps {
             0..u64::BITS => self.begun << steps,
@@ -805,13 +811,13 @@ impl<S> Connection<S> {
             return Ok(Taken::Nothing);
         }
         if self.goes_away_after.is_some_and(|last| stream > last) {
-            // Its client hears from the GOAWAY that it was not served.
+            // The client learns from our GOAWAY that the request was not processed.
             return Ok(Taken::Nothing);
         }
         if self.is_full() {
             return self.refuse(stream, StreamFault::TooManyStreams(stream));
         }
-        // Of a smaller window than the RFC's its client has not heard.
+        // Until the client has acknowledged our SETTINGS, it may send more than our window.
         if !ends && !self.is_acknowledged && self.limits.stream_window < WINDOW_AT_FIRST {
             return self.refuse(stream, StreamFault::TooEarly(stream));
         }
@@ -824,7 +830,8 @@ impl<S> Connection<S> {
 
     fn trailers(&mut self, stream: u32, ends: bool, malformed: bool) -> Result<Taken, Violation> {
         let Some(known) = self.streams.get_mut(&stream) else {
-            // Forgiven, or released since its block began; but not what no trailers may be.
+            // The stream was reset by us, or released since its header block began. Malformed
+            // trailers are an error nevertheless.
             return if ends && !malformed {
                 Ok(self.end_forgiven(stream))
             } else {
@@ -853,9 +860,9 @@ impl<S> Connection<S> {
         }))
     }
 
-    // How streams end.
+    // Ending streams.
 
-    /// Nothing is done for a request, which may be sent again.
+    /// Refuses a request with RST_STREAM before any processing, so that the client may retry it.
     fn refuse(&mut self, stream: u32, fault: StreamFault) -> Result<Taken, Violation> {
         self.meters.refused += 1;
         if self.meters.refused > meter::REFUSED_MAX.max(self.limits.streams_max) {
@@ -866,14 +873,15 @@ impl<S> Connection<S> {
         Ok(Taken::Event(Event::Refused(fault)))
     }
 
-    /// Counts a stream that ends by a reset; whether there have been too many in this second.
+    /// Counts a stream that ends by a reset. Returns true if there have been too many in this
+    /// second.
     pub(super) fn resets_too_often(&mut self) -> bool {
         let most = meter::RESETS_MAX.max(self.limits.streams_max.saturating_mul(2));
         self.meters.resets.exceeds(self.second, most)
     }
 
-    /// A request has turned out to be malformed: nothing more of it is taken, and its user answers
-    /// as long as that can be. It counts like the reset that follows.
+    /// Handles a malformed request: ignores the rest of the request, and lets the caller answer if
+    /// the response has not been sent. Counts as a reset, which will follow.
     fn malformed(&mut self, stream: u32, fault: StreamFault) -> Result<Taken, Violation> {
         if self.resets_too_often() {
             return Err(Violation::TooMany("malformed requests"));
@@ -882,7 +890,7 @@ impl<S> Connection<S> {
         Ok(Taken::Event(Event::Malformed { stream, fault }))
     }
 
-    /// Ends a stream for what the other end did on it; that counts like a reset of its own.
+    /// Resets a stream because of the client's error on it. Counts like a reset by the client.
     pub(super) fn end_by_fault(
         &mut self,
         stream: u32,
@@ -905,7 +913,7 @@ impl<S> Connection<S> {
         })
     }
 
-    /// Closes both halves of a stream; whether one was open.
+    /// Closes both halves of a stream. Returns true if one was open.
     pub(super) fn close(&mut self, stream: u32) -> bool {
         self.drop_body(stream);
         let Some(known) = self.streams.get_mut(&stream) else {
@@ -923,7 +931,7 @@ impl<S> Connection<S> {
         was_open
     }
 
-    /// Nobody hears of the rest of a DATA frame that has begun to come for the stream.
+    /// Discards the rest of a DATA frame of this stream.
     pub(super) fn drop_body(&mut self, stream: u32) {
         if let Awaits::Body(body) = &mut self.awaits {
             body.dropped |= body.stream == stream;
@@ -939,26 +947,27 @@ impl<S> Connection<S> {
         self.forgiven.push(stream);
     }
 
-    /// What was forgiven of a stream has come to its end: there is no more of that.
+    /// The client has ended a stream that we have reset: no further frames are expected on it.
     fn end_forgiven(&mut self, stream: u32) -> Taken {
         self.forgiven.retain(|forgiven| *forgiven != stream);
         Taken::Nothing
     }
 
-    /// Whether what comes for a stream whose end the other end may not have heard of is no fault.
+    /// Whether frames on a closed stream are ignored, because the client may have sent them before
+    /// it received our RST_STREAM or GOAWAY.
     fn is_forgiven(&self, stream: u32) -> bool {
         self.goes_away_after.is_some_and(|last| stream > last) || self.forgiven.contains(&stream)
     }
 }
 
-/// What became of a frame.
+/// The outcome of processing a frame.
 pub(super) enum Taken {
     Event(Event),
     Nothing,
     NotWhole,
 }
 
-/// How long the padding of a DATA frame is; `None` until that has come.
+/// Length of a DATA frame's padding; `None` until the byte with the length has been received.
 fn padding_of(head: FrameHead, payload: &[u8]) -> Option<u32> {
     if head.has(flags::PADDED) && head.length > 0 {
         payload.first().map(|length| u32::from(*length))

@@ -1,43 +1,43 @@
-//! What the other end of a connection may do wrong, by cause: the error code that RFC 9113 names
-//! for it, and the words for the log, which are nginx's where it has some.
+//! The errors of a peer, by cause: each has an error code of RFC 9113, and a log message, which is
+//! nginx's where nginx has one.
 
 use std::fmt;
 
 use super::hpack;
 use super::response::ResponseFault;
 
-/// Why a stream or a connection ends (RFC 9113, section 7).
+/// Error codes: why a stream or a connection ends (RFC 9113, section 7).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ErrorCode {
-    /// It ends as it should.
+    /// Not an error: a graceful end.
     NoError,
-    /// The other end breaks the protocol.
+    /// The peer violates the protocol.
     ProtocolError,
-    /// Something of ours has failed.
+    /// An internal error on our side.
     InternalError,
-    /// The other end has sent more than it had credit for.
+    /// The peer has sent more than the window allowed.
     FlowControlError,
-    /// Settings were not answered in time.
+    /// SETTINGS were not acknowledged in time.
     SettingsTimeout,
-    /// A frame came for a stream whose other half had ended.
+    /// A frame was received for a half-closed stream.
     StreamClosed,
-    /// A frame has a length that it cannot have.
+    /// A frame has an invalid length.
     FrameSizeError,
-    /// Nothing was done for the request: it may be sent again.
+    /// The request was not processed, and may be retried.
     RefusedStream,
     /// The stream is not wanted any more.
     Cancel,
-    /// A header block cannot be decoded, so that no later one can.
+    /// A header block could not be decoded, so that no later one can be.
     CompressionError,
-    /// The connection of a CONNECT has broken.
+    /// The connection of a CONNECT request was reset or closed abnormally.
     ConnectError,
-    /// The other end does too much of what costs us more than it.
+    /// The peer causes excessive load.
     EnhanceYourCalm,
-    /// TLS does not protect as section 9.2 asks.
+    /// TLS does not meet the requirements of RFC 9113, section 9.2.
     InadequateSecurity,
-    /// The request is to be sent by HTTP/1.1.
+    /// The request must be sent over HTTP/1.1.
     Http11Required,
-    /// A number that has no meaning (yet).
+    /// An undefined code.
     Unknown(u32),
 }
 
@@ -85,66 +85,66 @@ impl ErrorCode {
     }
 }
 
-/// What ends the whole connection.
+/// An error that ends the whole connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Violation {
-    /// What came first is no preface.
+    /// The client's connection preface is invalid.
     Preface,
     /// The server's first frame is not SETTINGS.
     NoSettings,
-    /// A frame is longer than we take: its length.
+    /// A frame exceeds the maximum size: its length.
     FrameTooLong(u32),
-    /// A frame cannot have this length: its kind and length.
+    /// A frame has a length that is invalid for its type: type and length.
     Length(&'static str, u32),
-    /// A padded frame is shorter than its padding: its kind, length and padding.
+    /// The padding is longer than its frame: type, length and padding.
     Padding(&'static str, u32, u32),
-    /// A frame of this kind cannot be for that stream, or for none.
+    /// A frame of this type has an invalid stream identifier.
     Identifier(&'static str),
-    /// A request's stream has a number that was used already, or that the other end may not use:
-    /// the number, and the last one.
+    /// HEADERS has an invalid stream identifier, such as one that was skipped: the identifier, and
+    /// the last one.
     HeadersIdentifier(u32, u32),
-    /// HEADERS for a stream that has ended.
+    /// HEADERS for a closed stream.
     HeadersAfterEnd(u32),
     /// A stream depends on itself (RFC 7540, section 5.3.1).
     Dependency(&'static str, u32),
-    /// Something else came within a header block.
+    /// Another frame between the frames of a header block.
     ContinuationExpected,
-    /// CONTINUATION where no header block is open.
+    /// CONTINUATION without a header block before it.
     UnexpectedContinuation,
-    /// CONTINUATION of another stream than the open header block's.
+    /// CONTINUATION with another stream identifier than its header block.
     ContinuationIdentifier,
-    /// A header block takes more frames than anything needs.
+    /// A header block with too many CONTINUATION frames.
     TooManyContinuations,
-    /// A header block is longer, as it comes, than any that could be served.
+    /// The encoded header block exceeds the limit.
     BlockTooLong,
     /// A header block cannot be decoded.
     Compression(hpack::Error),
-    /// A setting has a value that it cannot have.
+    /// A setting has an invalid value.
     Setting(&'static str, u32),
-    /// A new initial window makes one of a stream too large.
+    /// A new initial window makes a stream's window too large.
     SettingOverflows(u32),
     /// A client sent PUSH_PROMISE, which only servers may.
     PushPromise,
-    /// More bytes of DATA than there was credit for on the connection: the length and the credit.
+    /// DATA exceeds the connection's window: the length and the window.
     ConnectionFlow(u32, u32),
-    /// Credit of no bytes for the connection.
+    /// WINDOW_UPDATE with increment 0 for the connection.
     NoIncrement,
-    /// More credit for the connection than a window holds: the increment and the window.
+    /// WINDOW_UPDATE makes the connection's window too large: the increment and the window.
     WindowOverflow(u32, u32),
-    /// The value of a PRIORITY_UPDATE cannot be read, or is too long.
+    /// A PRIORITY_UPDATE frame is invalid, or was sent by a server.
     PriorityUpdate,
-    /// More frames of a kind in one second than there may be: they cost us more than the other end.
+    /// The peer exceeds a rate limit of [`meter`](super::meter): the kind of frames.
     TooMany(&'static str),
-    /// Frames with nothing in them.
+    /// Too many frames without effect.
     Flood,
 }
 
 impl Violation {
-    /// The code of the GOAWAY.
+    /// The error code of the GOAWAY.
     pub fn code(self) -> ErrorCode {
         match self {
             Violation::FrameTooLong(_) | Violation::Length(..) => ErrorCode::FrameSizeError,
-            // As in nginx: what the last number says is not there.
+            // As in nginx: the last integer is incomplete.
             Violation::Compression(hpack::Error::IntegerTruncated) => ErrorCode::FrameSizeError,
             Violation::HeadersAfterEnd(_) => ErrorCode::StreamClosed,
             Violation::Compression(_) => ErrorCode::CompressionError,
@@ -162,7 +162,7 @@ impl Violation {
 }
 
 impl fmt::Display for Violation {
-    /// The words for the log, which begin with what the other end is called.
+    /// The log message, without the name of the peer in front.
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Violation::Preface => write!(out, "sent an invalid connection preface"),
@@ -230,35 +230,35 @@ impl fmt::Display for Violation {
     }
 }
 
-/// What ends one stream, by a reset; the others go on.
+/// An error that ends one stream, by a reset; the others continue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StreamFault {
-    /// DATA or HEADERS behind the end of the other end's half: the kind and the stream.
+    /// DATA or HEADERS on a half-closed or closed stream: the type and the stream.
     HalfClosed(&'static str, u32),
-    /// More bytes of DATA than there was credit for: the stream, the length and the credit.
+    /// DATA exceeds the stream's window: the stream, the length and the window.
     Flow(u32, u32, u32),
-    /// More credit than a window holds: the stream, the increment and the window.
+    /// WINDOW_UPDATE makes the stream's window too large: the stream, the increment and the window.
     WindowOverflow(u32, u32, i64),
-    /// Credit of no bytes.
+    /// WINDOW_UPDATE with increment 0.
     NoIncrement(u32),
-    /// A body is not as long as its Content-Length says.
+    /// A body is longer than its Content-Length or, from a client, of a different length.
     BodyLength(u32),
-    /// Trailers that do not end the stream, or hold what no trailers may.
+    /// Trailers without END_STREAM, or with a field that is not allowed in trailers.
     Trailers(u32),
-    /// More streams at once than we serve.
+    /// The limit of concurrent streams is exceeded.
     TooManyStreams(u32),
-    /// A stream with a body that begins before our settings have been heard.
+    /// A stream with a body was opened before the client acknowledged our SETTINGS.
     TooEarly(u32),
-    /// A body ends before it is as long as its Content-Length says.
+    /// A body is shorter than its Content-Length.
     BodyShort(u32),
-    /// A response's body before its head.
+    /// DATA before the head of a response.
     NoHead(u32),
-    /// A response's head, or its trailers, are malformed.
+    /// The head or the trailers of a response are malformed.
     Response(u32, ResponseFault),
 }
 
 impl StreamFault {
-    /// The code of the reset.
+    /// The error code of the reset.
     pub fn code(self) -> ErrorCode {
         match self {
             StreamFault::HalfClosed(..) => ErrorCode::StreamClosed,
@@ -270,7 +270,7 @@ impl StreamFault {
 }
 
 impl fmt::Display for StreamFault {
-    /// The words for the log, which begin with what the other end is called.
+    /// The log message, without the name of the peer in front.
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             StreamFault::HalfClosed(kind, stream) => {

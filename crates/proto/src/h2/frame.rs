@@ -1,48 +1,48 @@
-//! Frames as bytes (RFC 9113, section 4 and 6): their heads read and written, and those that hold
-//! no more than numbers written whole.
+//! The encoding of frames (RFC 9113, sections 4 and 6): reads and writes their heads, and writes
+//! complete frames with fixed fields.
 //!
-//! Not here: when a frame may come, and what follows from it ([`connection`](super::connection)).
+//! Not here: when a frame may be sent, and its effect ([`connection`](super::connection)).
 
 use super::error::ErrorCode;
 
-/// What a client sends first (RFC 9113, section 3.4).
+/// The client's connection preface (RFC 9113, section 3.4).
 pub const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-/// Bytes of a frame's head.
+/// Length of a frame's head, in bytes.
 pub const HEAD_LENGTH: usize = 9;
 
-/// The largest payload that every endpoint takes, and that we ask for, in bytes.
+/// The initial maximum frame size, which every endpoint must accept: of the payload, in bytes.
 pub const SIZE_MAX_AT_FIRST: u32 = 1 << 14;
 
-/// The largest payload that the length of a frame can name, in bytes.
+/// The largest possible payload of a frame, in bytes.
 pub const SIZE_MAX: u32 = (1 << 24) - 1;
 
-/// The kinds of frames (RFC 9113, section 6; RFC 9218, section 7.1).
+/// The frame types (RFC 9113, section 6; RFC 9218, section 7.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// Part of a body.
     Data,
     /// A header block, or its beginning.
     Headers,
-    /// The priority of RFC 7540, which says nothing any more.
+    /// A stream dependency of RFC 7540, which is deprecated and ignored.
     Priority,
-    /// The end of one stream.
+    /// RST_STREAM: ends one stream.
     Reset,
-    /// Settings of the sender, or that they have been taken over.
+    /// The sender's settings, or an acknowledgement.
     Settings,
-    /// A response that nobody has asked for; we take none.
+    /// Server push; rejected.
     PushPromise,
-    /// A question for a sign of life, or its answer.
+    /// A ping, or its acknowledgement.
     Ping,
-    /// The sender begins nothing more.
+    /// The sender will process no new streams.
     GoAway,
-    /// Credit for more bytes.
+    /// Credit for flow control.
     WindowUpdate,
     /// The next part of a header block.
     Continuation,
-    /// The priority of RFC 9218 of a request.
+    /// The RFC 9218 priority of a response.
     PriorityUpdate,
-    /// A kind of an extension, which is passed over.
+    /// An unknown frame type, which is ignored.
     Unknown(u8),
 }
 
@@ -84,22 +84,22 @@ impl Kind {
 
 /// The flags of frames. One bit means different things in different kinds.
 pub mod flags {
-    /// Of DATA and HEADERS: the sender's half of the stream ends.
+    /// DATA and HEADERS: the sender's half of the stream ends.
     pub const END_STREAM: u8 = 0x1;
-    /// Of SETTINGS and PING: an answer.
+    /// SETTINGS and PING: an acknowledgement.
     pub const ACK: u8 = 0x1;
-    /// Of HEADERS and CONTINUATION: the header block ends.
+    /// HEADERS and CONTINUATION: the header block ends.
     pub const END_HEADERS: u8 = 0x4;
-    /// Of DATA and HEADERS: the payload is padded.
+    /// DATA and HEADERS: the payload is padded.
     pub const PADDED: u8 = 0x8;
-    /// Of HEADERS: a priority of RFC 7540 comes first.
+    /// HEADERS: the header block is preceded by the priority fields of RFC 7540.
     pub const PRIORITY: u8 = 0x20;
 }
 
 /// The head of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FrameHead {
-    /// Bytes of the payload.
+    /// Length of the payload, in bytes.
     pub length: u32,
     /// The type of the frame.
     pub kind: Kind,
@@ -110,7 +110,7 @@ pub struct FrameHead {
 }
 
 impl FrameHead {
-    /// Reads one. The reserved bit before the stream's number is passed over.
+    /// Parses a head. The reserved bit of the stream identifier is ignored.
     #[inline]
     pub fn read(bytes: &[u8; HEAD_LENGTH]) -> FrameHead {
         let [l0, l1, l2, kind, flags, s0, s1, s2, s3] = *bytes;
@@ -122,8 +122,7 @@ impl FrameHead {
         }
     }
 
-    /// The head of a DATA frame with so many bytes of payload, which `ends` its half of a stream or
-    /// not.
+    /// The head of a DATA frame with `bytes` bytes of payload; `ends` sets END_STREAM.
     #[inline]
     pub(super) fn data(stream: u32, bytes: usize, ends: bool) -> FrameHead {
         FrameHead {
@@ -149,7 +148,7 @@ impl FrameHead {
     }
 }
 
-/// The highest number of a stream.
+/// The highest stream identifier.
 pub const STREAM_MAX: u32 = u32::MAX >> 1;
 
 /// Appends the head of a frame.
@@ -173,43 +172,42 @@ pub fn put_settings(out: &mut Vec<u8>, settings: &[(u16, u32)]) {
     }
 }
 
-/// Appends the answer to a SETTINGS frame.
+/// Appends the acknowledgement of a SETTINGS frame.
 pub fn put_settings_ack(out: &mut Vec<u8>) {
     put_head(out, Kind::Settings, flags::ACK, 0, 0);
 }
 
-/// Appends a PING, or the answer to one.
+/// Appends a PING, or its acknowledgement.
 pub fn put_ping(out: &mut Vec<u8>, is_answer: bool, payload: [u8; 8]) {
     let flags = if is_answer { flags::ACK } else { 0 };
     put_head(out, Kind::Ping, flags, 0, payload.len());
     out.extend_from_slice(&payload);
 }
 
-/// Appends credit for so many bytes more: on a stream, or with 0 on the connection.
+/// Appends a WINDOW_UPDATE: credit of `bytes` bytes for a stream or, with 0, for the connection.
 pub fn put_window_update(out: &mut Vec<u8>, stream: u32, bytes: u32) {
     put_head(out, Kind::WindowUpdate, 0, stream, 4);
     out.extend_from_slice(&bytes.to_be_bytes());
 }
 
-/// Appends the end of a stream.
+/// Appends RST_STREAM.
 pub fn put_reset(out: &mut Vec<u8>, stream: u32, code: ErrorCode) {
     put_head(out, Kind::Reset, 0, stream, 4);
     out.extend_from_slice(&code.number().to_be_bytes());
 }
 
-/// Appends the word that nothing after stream `last` is or will be served.
+/// Appends GOAWAY: streams after `last` are not processed.
 pub fn put_goaway(out: &mut Vec<u8>, last: u32, code: ErrorCode) {
     put_head(out, Kind::GoAway, 0, 0, 8);
     out.extend_from_slice(&last.to_be_bytes());
     out.extend_from_slice(&code.number().to_be_bytes());
 }
 
-/// Room that is made behind a header block at once: most often a small body and its end leave with
-/// it.
+/// Capacity that is reserved after a header block, in bytes: often a small body follows in the same
+/// buffer.
 const BEHIND_BLOCK: usize = 128;
 
-/// Appends a complete header block of one stream, in as many frames as the other end's largest size
-/// asks for.
+/// Appends the header block of a stream, split into frames of at most `size_max` bytes of payload.
 pub fn put_header_block(out: &mut Vec<u8>, stream: u32, block: &[u8], ends: bool, size_max: usize) {
     out.reserve(HEAD_LENGTH + block.len() + BEHIND_BLOCK);
     let end_stream = if ends { flags::END_STREAM } else { 0 };

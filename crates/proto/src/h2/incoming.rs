@@ -1,4 +1,5 @@
-//! Frames as they come in, in pieces of any size: DATA as it comes, every other kind whole.
+//! Splits received bytes, in pieces of any size, into frames: DATA payloads are passed on in parts,
+//! all other frames as a whole.
 //!
 //! ```text
 //! Head ─┬─▶ Payload ─▶ (a frame) ─▶ Head
@@ -6,30 +7,30 @@
 //!       └─▶ Skip ────────────────────▶ Head      kinds that are not known
 //! ```
 //!
-//! What does not come whole is kept here, up to the largest frame that we take. Not here: what
-//! frames mean.
+//! Incomplete heads and payloads are buffered here, up to the maximum frame size. The meaning of
+//! frames is not the business of this file.
 
 use std::ops::Range;
 
 use super::error::Violation;
 use super::frame::{FrameHead, HEAD_LENGTH, Kind, flags};
 
-/// Reads the frames of one direction; see the module.
+/// Splits the input of one direction into frames; see the module.
 #[derive(Debug)]
 pub(super) struct Frames {
     state: State,
-    /// The beginning of a head or of a payload that did not come whole.
+    /// The beginning of an incomplete head or payload.
     kept: Vec<u8>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Head,
-    /// The payload of a frame that is wanted whole.
+    /// Within the payload of a frame that is buffered until it is complete.
     Payload(FrameHead),
-    /// How long the padding of a DATA frame is.
+    /// Before the byte with the padding length of a DATA frame.
     Padding(FrameHead),
-    /// Within a DATA frame: this many bytes of body follow, then this many of padding.
+    /// Within a DATA frame: this many bytes of data follow, then this many of padding.
     Body(u32, u32),
     /// This many bytes are to be skipped.
     Skip(u32),
@@ -38,19 +39,20 @@ enum State {
 #[derive(Debug)]
 pub(super) enum Incoming {
     Frame(FrameHead, Payload),
-    /// A DATA frame begins: its head, and how long its padding is.
+    /// The beginning of a DATA frame: its head, and the length of its padding.
     BodyBegins(FrameHead, u32),
-    /// A part of a DATA frame's body, and whether it is the last one, which may be empty.
+    /// A part of a DATA frame's data, and whether it is the last part, which may be empty.
     Body(Range<usize>, bool),
-    /// All input is used up.
+    /// All input is consumed.
     Nothing,
 }
 
-/// Where a payload lies.
+/// Location of a payload.
 #[derive(Debug)]
 pub(super) enum Payload {
     Input(Range<usize>),
-    /// Here, because it came in pieces. To be given back by [`Frames::give_back`].
+    /// In this buffer, because it was received in pieces. The caller must return it with
+    /// [`Frames::give_back`].
     Kept(Vec<u8>),
 }
 
@@ -71,8 +73,8 @@ impl Frames {
         }
     }
 
-    /// Goes on with the input from `at` on, which moves with what is used. `examine` judges a frame
-    /// before its payload has come.
+    /// Processes `input` from offset `at`, and advances `at` past the consumed bytes. `examine`
+    /// checks each frame's head before the payload is received.
     #[inline]
     pub(super) fn next(
         &mut self,
@@ -127,7 +129,7 @@ impl Frames {
                     let range = *at..*at + length;
                     *at += length;
                     let left = left - length as u32;
-                    // The end is told with the last bytes; padding comes behind it.
+                    // The end is reported with the last data; padding is skipped afterwards.
                     self.state = match (left, padding) {
                         (0, 0) => State::Head,
                         (0, _) => State::Skip(padding),
@@ -148,7 +150,7 @@ impl Frames {
         }
     }
 
-    /// Takes the memory of a payload back, for the next one.
+    /// Reuses the buffer of a payload for the next one.
     pub(super) fn give_back(&mut self, payload: Payload) {
         if let Payload::Kept(mut bytes) = payload {
             bytes.clear();
@@ -156,7 +158,7 @@ impl Frames {
         }
     }
 
-    /// Whether the beginning of a frame has come, and not its end.
+    /// Whether a frame has been received in part.
     pub(super) fn is_within_frame(&self) -> bool {
         self.state != State::Head || !self.kept.is_empty()
     }
@@ -189,7 +191,7 @@ impl Frames {
         (self.kept.len() >= length).then(|| Payload::Kept(std::mem::take(&mut self.kept)))
     }
 
-    /// Keeps what comes, until it is so many bytes.
+    /// Buffers input until `wanted` bytes are in the buffer.
     fn keep(&mut self, rest: &[u8], at: &mut usize, wanted: usize) {
         let missing = wanted.saturating_sub(self.kept.len()).min(rest.len());
         self.kept

@@ -8,27 +8,27 @@
 /// CVE-2025-8671). For a connection that allows more than half as many concurrent streams, the
 /// limit is twice that number of streams, so that a client may cancel all of them.
 pub const RESETS_MAX: u32 = 400;
-/// SETTINGS frames, acknowledgements of ours included.
+/// SETTINGS frames, including acknowledgements.
 pub const SETTINGS_MAX: u32 = 100;
-/// PING frames, beside one for each DATA frame that we sent. gRPC estimates the bandwidth-delay
-/// product with PING: it sends one as soon as the last is acknowledged and further DATA has
-/// arrived, some thousand a second on a short path.
+/// PING frames, in addition to one for each DATA frame that we sent. gRPC estimates the
+/// bandwidth-delay product with PING: it sends one as soon as the last is acknowledged and further
+/// DATA has arrived, several thousand per second on a short path.
 pub const PINGS_MAX: u32 = 200;
-/// PING frames that earlier DATA frames can permit at most.
+/// Limit of unused PING frames that DATA frames have permitted.
 const PINGS_PERMITTED_MAX: u32 = 1000;
 /// PRIORITY and PRIORITY_UPDATE frames.
 pub const PRIORITIES_MAX: u32 = 2000;
 /// Frames without effect: empty DATA without END_STREAM, GOAWAY, frames of unknown types.
 pub const EMPTY_MAX: u32 = 200;
-/// WINDOW_UPDATE frames, beside one for each kilobyte that we sent. Some clients send two for each
-/// small response.
+/// WINDOW_UPDATE frames with small increments: beyond this number, a frame with an increment below
+/// 1 KiB is a violation. Some clients send two frames for each small response.
 pub const WINDOW_UPDATES_MAX: u32 = 20_000;
 /// DATA frames shorter than [`SMALL_DATA`] without END_STREAM. Each costs us as much as a long one.
 pub const SMALL_DATA_MAX: u32 = 20_000;
 /// Payload in bytes below which a DATA frame counts as small. A gRPC message has at least five
 /// bytes, and a stream may carry some hundred thousand messages a second.
 pub const SMALL_DATA: u32 = 5;
-/// Streams refused for exceeding SETTINGS_MAX_CONCURRENT_STREAMS, over the whole life of a
+/// Streams refused because they exceed SETTINGS_MAX_CONCURRENT_STREAMS, over the whole life of a
 /// connection, as nginx counts them.
 pub const REFUSED_MAX: u32 = 128;
 
@@ -56,7 +56,8 @@ impl Meter {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Pings {
     meter: Meter,
-    /// PING frames that DATA frames have permitted and that do not count against the limit.
+    /// Unused PING frames that DATA frames have permitted, and that will not count against the
+    /// limit.
     permitted: u32,
 }
 

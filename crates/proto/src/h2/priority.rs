@@ -1,17 +1,17 @@
 //! Response priorities (RFC 9218), and the scheduler that decides which stream sends next.
 //!
-//! A client says it in the field `priority` or in a PRIORITY_UPDATE frame. Urgency 0 goes before 7;
-//! within one urgency responses that are used only whole go one after the other, in the order of
-//! their requests, and those that are used as they come (`i`) take turns. So that nothing is
-//! starved by a client that keeps asking for more urgent things, or by a response without an end,
-//! every sixteenth turn is that of the urgency which has waited longest, and within it goes round.
+//! Clients set priorities with the field `priority` or a PRIORITY_UPDATE frame. Urgency 0 is served
+//! before 7. Within one urgency, non-incremental responses are sent one after the other in the
+//! order of their requests, and incremental responses (`i`) take turns. To prevent starvation by a
+//! client that keeps requesting more urgent responses, or by an endless response, every sixteenth
+//! turn goes to the urgency that has waited longest, and rotates among its streams.
 
 use std::collections::VecDeque;
 
-/// Urgencies, from 0 to 7.
+/// Number of urgencies (0 to 7).
 const URGENCIES: usize = 8;
 
-/// One turn out of this many goes to the stream that has waited longest.
+/// One of this many turns goes to the urgency that has waited longest.
 const FAIR_SHARE: u32 = 16;
 
 /// The priority that a client gives a response.
@@ -19,12 +19,12 @@ const FAIR_SHARE: u32 = 16;
 pub struct Priority {
     /// 0 is the most urgent, 7 the least.
     pub urgency: u8,
-    /// It is used as it comes.
+    /// Whether the client can use the response in parts, as it arrives.
     pub incremental: bool,
 }
 
 impl Default for Priority {
-    /// What holds where the client says nothing.
+    /// The priority of a response for which the client sets none.
     fn default() -> Priority {
         Priority {
             urgency: 3,
@@ -34,8 +34,7 @@ impl Default for Priority {
 }
 
 impl Priority {
-    /// Reads the value of a `priority` field: what it does not say, or says in another way than the
-    /// RFC, stays as it is by default.
+    /// Parses the value of a `priority` field. Missing or invalid parameters keep their defaults.
     #[must_use]
     pub fn parse(value: &[u8]) -> Priority {
         let mut priority = Priority::default();
@@ -53,7 +52,7 @@ impl Priority {
     }
 }
 
-/// Streams that wait for their turn to send, by urgency.
+/// The streams that wait for their turn to send, by urgency.
 #[derive(Debug, Default)]
 pub struct Schedule {
     lanes: [Lane; URGENCIES],
@@ -66,11 +65,11 @@ struct Lane {
     whole: VecDeque<u32>,
     /// Streams whose responses are incremental, in the order of their turns.
     shared: VecDeque<u32>,
-    /// The next turn belongs to an incremental stream.
+    /// Whether the next turn belongs to an incremental stream.
     shared_next: bool,
-    /// How many turns of the circle there have been.
+    /// Number of fair turns so far, for the rotation of [`next_in_circle`](Self::next_in_circle).
     circle: usize,
-    /// The turn that was its last, or after which it began to wait.
+    /// The turn that was the urgency's last, or after which it began to wait.
     since: u32,
 }
 
@@ -79,8 +78,8 @@ impl Lane {
         self.whole.is_empty() && self.shared.is_empty()
     }
 
-    /// The next one where none may wait for ever: those that are used whole take turns, too, as if
-    /// they stood in a circle with one of the others.
+    /// The next stream in a fair turn: rotates among the non-incremental streams, and one place
+    /// that all incremental streams share.
     fn next_in_circle(&mut self) -> Option<u32> {
         let length = self.whole.len() + usize::from(!self.shared.is_empty());
         let place = self.circle.checked_rem(length)?;
@@ -101,7 +100,7 @@ impl Lane {
 }
 
 impl Schedule {
-    /// Lets a stream wait for its turn; it must not wait already.
+    /// Adds a stream that waits for its turn; it must not be waiting already.
     pub fn add(&mut self, stream: u32, priority: Priority) {
         let Some(lane) = self.lanes.get_mut(usize::from(priority.urgency)) else {
             return;
@@ -117,7 +116,7 @@ impl Schedule {
         }
     }
 
-    /// Takes the stream whose turn it is out.
+    /// Removes and returns the stream whose turn it is.
     pub fn take(&mut self) -> Option<u32> {
         let turn = self.turns.wrapping_add(1);
         self.turns = turn;
@@ -136,7 +135,7 @@ impl Schedule {
         }
     }
 
-    /// Takes a stream out that waits with this priority.
+    /// Removes a stream, which was added with this priority.
     pub fn remove(&mut self, stream: u32, priority: Priority) {
         if let Some(lane) = self.lanes.get_mut(usize::from(priority.urgency)) {
             lane.whole.retain(|waiting| *waiting != stream);

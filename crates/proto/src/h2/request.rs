@@ -1,9 +1,9 @@
-//! The head of a request that comes as a header block (RFC 9113, section 8): its fields as the
-//! decoder tells them become a [`Head`], or the first fault that makes the request malformed.
+//! Requests from header blocks (RFC 9113, section 8): turns the decoded fields into a [`Head`], or
+//! reports the first fault that makes the request malformed.
 //!
-//! What nginx refuses is refused in its words, and what else the RFC calls malformed, too; a field
-//! whose name nginx leaves out is left out here. What a request is answered with is not decided
-//! here.
+//! Requests that nginx rejects are rejected with nginx's log messages; others that the RFC calls
+//! malformed are rejected as well. A field that nginx ignores for its name is ignored. The response
+//! to a request is not decided here.
 
 use std::fmt;
 
@@ -14,80 +14,82 @@ use crate::head::{Head, HeadRefusal, Places};
 use crate::header::{KnownField, KnownSet};
 use crate::host;
 
-/// The protocol as logs show it.
+/// `$server_protocol` of HTTP/2, as in nginx.
 pub const PROTOCOL: &[u8] = b"HTTP/2.0";
 
-/// What a request's head may be, in nginx's directives.
+/// Limits and rules for a request's head, from nginx's directives.
 #[derive(Clone, Copy, Debug)]
 pub struct Rules {
-    /// Bytes of one name or value: a buffer of `large_client_header_buffers`.
+    /// Maximum length of a name or value, in bytes: the size of one buffer of
+    /// `large_client_header_buffers`.
     pub field_size_max: usize,
-    /// Bytes of all names and values: all of those buffers.
+    /// Maximum length of all names and values, in bytes: the size of all of those buffers.
     pub head_size_max: usize,
-    /// `max_headers`: header fields of a request at most.
+    /// `max_headers`: maximum number of header fields.
     pub fields_max: usize,
-    /// Fields with unusual names are left out: `ignore_invalid_headers`.
+    /// `ignore_invalid_headers`: fields with unusual names are ignored.
     pub ignore_invalid: bool,
     /// `underscores_in_headers`: `_` is allowed in names.
     pub underscores: bool,
     /// `merge_slashes`: adjacent slashes of a path are merged.
     pub merge_slashes: bool,
-    /// Whether CONNECT may name a protocol (RFC 8441); its head then is what HTTP/1 would have
-    /// asked for it with.
+    /// Whether extended CONNECT is allowed (RFC 8441); its head is converted to the equivalent
+    /// HTTP/1 request for an upgrade.
     pub extended_connect: bool,
 }
 
-/// The rules of the servers that requests may name, where those are not all the same.
+/// The rules of the virtual servers, if they differ.
 #[derive(Clone, Copy)]
 pub struct NamedRules<'a> {
-    /// The most fields that any of the servers takes.
+    /// The largest `max_headers` of all servers.
     pub fields_max: usize,
-    /// The rules of the server of this name, in whatever case. `None`: those that hold already.
+    /// Returns the rules of the server with this name (in any case), or `None` to keep the current
+    /// rules.
     pub of_host: &'a dyn Fn(&[u8]) -> Option<Rules>,
 }
 
-/// Why a request is malformed: it is answered with 400, if at all, and its stream reset.
+/// Why a request is rejected. The response is 400 unless [`HeadFault::status`] says otherwise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HeadFault {
-    /// A name that no field can have.
+    /// An invalid field name.
     Name(Span),
-    /// A value that no field can have.
+    /// An invalid field value: the name and the value.
     Value(Span, Span),
-    /// A pseudo-field behind a field.
+    /// A pseudo-header field after a regular field.
     OutOfOrder,
-    /// A pseudo-field that is none of a request's.
+    /// A pseudo-header field that is not defined for requests.
     Unknown(Span),
-    /// A pseudo-field stands in the head twice.
+    /// A pseudo-header field that occurs twice.
     Duplicate(&'static str),
-    /// A pseudo-field without a value.
+    /// A pseudo-header field without a value.
     Empty(&'static str),
-    /// A pseudo-field that is missing.
+    /// A missing pseudo-header field.
     Missing(&'static str),
-    /// A method that is none.
+    /// An invalid method.
     Method(Span),
-    /// A scheme that is none.
+    /// An invalid scheme.
     Scheme(Span),
-    /// A path that is none.
+    /// An invalid path.
     Path(Span),
-    /// An authority that names no host.
+    /// An invalid `:authority`.
     Authority,
-    /// A Host that names no host.
+    /// An invalid Host field, or more than one.
     Host,
-    /// Authority and Host name two hosts.
+    /// `:authority` and Host differ.
     TwoHosts,
     /// Neither `:authority` nor `host` names a host.
     NoHost,
-    /// A field of the connection, which HTTP/2 has not.
+    /// A connection-specific field, which HTTP/2 forbids.
     OfConnection(&'static str),
-    /// TE says more than `trailers`.
+    /// A TE field with a value other than `trailers`.
     Te,
-    /// Content-Length is no number, or there are two.
+    /// An invalid Content-Length, or more than one.
     ContentLength,
-    /// A field that a request has once: its name and value, and those of the one before it.
+    /// A repeated field that must be unique: name and value, then those of the first occurrence.
     Twice([Span; 2], [Span; 2]),
     /// More fields than `max_headers`.
     TooMany,
-    /// CONNECT, which is not for us.
+    /// CONNECT without a protocol, which is not supported.
     Connect,
     /// The method is TRACE, which is refused.
     Trace,
@@ -103,8 +105,8 @@ impl HeadFault {
         }
     }
 
-    /// Whether the stream is reset behind the answer: the request is malformed by the RFC, not only
-    /// refused.
+    /// Whether the request is malformed in the sense of the RFC, so that its stream is reset after
+    /// the response.
     pub fn is_malformed(self) -> bool {
         !matches!(
             self,
@@ -112,7 +114,7 @@ impl HeadFault {
         )
     }
 
-    /// The words for the log; `bytes` are those of the head.
+    /// The log message; `bytes` are those of the head.
     pub fn words(self, bytes: &[u8]) -> Vec<u8> {
         let quoted = |before: &str, span: Span| {
             [
@@ -161,7 +163,7 @@ impl HeadFault {
 }
 
 impl fmt::Display for HeadFault {
-    /// The words without what the client sent.
+    /// The log message without data from the client.
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             HeadFault::Name(_) => write!(out, "client sent invalid header name"),
@@ -197,28 +199,28 @@ impl fmt::Display for HeadFault {
     }
 }
 
-/// The head is larger than the rules let any be: as in nginx the connection ends.
+/// The head exceeds the limits: as in nginx, the connection is closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TooLarge;
 
-/// What a head says beside its fields.
+/// Metadata of a request that are not in its [`Head`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RequestMetadata {
-    /// What `content-length` says of the body.
+    /// The value of `content-length`.
     pub content_length: Option<u64>,
-    /// The protocol that CONNECT asks for (RFC 8441).
+    /// The protocol of an extended CONNECT (RFC 8441).
     pub protocol: Option<Span>,
 }
 
-/// Gathers the fields of one header block.
+/// Collects the fields of one header block.
 ///
-/// The rules for fields are those of the server that the request names, from that name on, as in
-/// nginx. How large a head may be says the server that the connection has begun with.
+/// As in nginx, once a field names the server, the following fields are subject to that server's
+/// rules. The limits of size remain those of the default server.
 pub struct HeadReader<'a> {
     head: &'a mut Head,
     rules: Rules,
     named: Option<NamedRules<'a>>,
-    /// `merge_slashes` of the server that was known when the path came.
+    /// `merge_slashes` of the server that was selected when `:path` was received.
     merge_slashes: bool,
     method: Option<Span>,
     scheme: Option<Span>,
@@ -233,7 +235,7 @@ pub struct HeadReader<'a> {
 }
 
 impl<'a> HeadReader<'a> {
-    /// A reader into this head, which is emptied.
+    /// A reader into `head`, which is cleared.
     pub fn new(head: &'a mut Head, rules: &Rules, named: Option<NamedRules<'a>>) -> HeadReader<'a> {
         head.clear();
         HeadReader {
@@ -254,7 +256,7 @@ impl<'a> HeadReader<'a> {
         }
     }
 
-    /// Takes a field, whose spans are those of `bytes`.
+    /// Adds a field, whose spans refer to `bytes`.
     #[inline]
     pub fn take(&mut self, field: Decoded, bytes: &[u8]) {
         let (name, value) = (field.name.len(), field.value.len());
@@ -288,7 +290,8 @@ impl<'a> HeadReader<'a> {
         }
         match known {
             KnownField::Cookie => self.cookies += 1,
-            // Two lengths make the request malformed, which is found out at its end.
+            // A repeated Content-Length makes the request malformed, which `content_length` reports
+            // at the end.
             known
                 if known != KnownField::ContentLength
                     && KnownSet::UNIQUE.contains(known)
@@ -296,7 +299,7 @@ impl<'a> HeadReader<'a> {
             {
                 return Err(self.twice(field, known));
             }
-            // Crumbs of cookies are not counted, as in nginx.
+            // As in nginx, Cookie fields do not count.
             _ if self.head.fields().len() - self.cookies >= self.rules.fields_max => {
                 return Err(HeadFault::TooMany);
             }
@@ -313,8 +316,8 @@ impl<'a> HeadReader<'a> {
         Ok(())
     }
 
-    /// Takes over the rules of the server that this names. What names no host is found out at the
-    /// end of the head.
+    /// Adopts the rules of the server with this name. An invalid name is reported at the end of the
+    /// head.
     #[inline]
     fn choose_rules(&mut self, name: Span, bytes: &[u8]) {
         let Some(named) = self.named else {
@@ -331,7 +334,7 @@ impl<'a> HeadReader<'a> {
         }
     }
 
-    /// What is wrong with a field that has come before.
+    /// The fault of a repeated field.
     #[cold]
     fn twice(&self, field: Decoded, known: KnownField) -> HeadFault {
         let first = self.head.all(known).next();
@@ -339,7 +342,7 @@ impl<'a> HeadReader<'a> {
         HeadFault::Twice([field.name, field.value], first)
     }
 
-    /// Whether a field with something odd about it is kept, as in nginx.
+    /// Whether a field with faults is kept, as in nginx.
     #[cold]
     fn is_kept(&self, field: Decoded) -> Result<bool, HeadFault> {
         if field.faults.has(BAD_NAME) {
@@ -396,11 +399,12 @@ impl<'a> HeadReader<'a> {
         }
     }
 
-    /// The block has ended, whole or not: what it says, or why the request is malformed. The head's
-    /// line is appended to `bytes`.
+    /// Completes the head at the end of the block: returns the request's metadata, or why the
+    /// request is rejected. Appends derived text, such as the request line, to `bytes`. `is_whole`
+    /// says whether the block was decoded completely.
     ///
     /// # Errors
-    /// [`TooLarge`] ends the connection, a [`HeadFault`] the request.
+    /// [`TooLarge`] ends the connection, a [`HeadFault`] only the request.
     pub fn finish(
         mut self,
         bytes: &mut Vec<u8>,
@@ -411,8 +415,8 @@ impl<'a> HeadReader<'a> {
         }
         let judged = self.judge(bytes);
         if judged.is_err() && self.head.line().is_empty() {
-            // Logs and the error page tell of what is known, and are those of the server that was
-            // named before the fault.
+            // Logs and the error page need what is known of the request, and belong to the server
+            // that was named before the fault.
             let host = self.head.all(KnownField::Host).next();
             let host = host.map(|field| field.value);
             let places = Places {
@@ -475,9 +479,9 @@ impl<'a> HeadReader<'a> {
         })
     }
 
-    /// CONNECT with a protocol becomes the request that HTTP/1 has for the same: GET with Upgrade.
-    /// What says of the client's own handshake in WebSocket has no meaning there (RFC 8441, section
-    /// 5). Gives the method.
+    /// Converts extended CONNECT to the equivalent HTTP/1 request: GET with Upgrade. Removes
+    /// `sec-websocket-key`, which has no meaning in HTTP/2 (RFC 8441, section 5). Returns the
+    /// method.
     fn ask_for_upgrade(&mut self, protocol: Span, bytes: &mut Vec<u8>) -> Span {
         self.head.remove(KnownField::SecWebsocketKey);
         let mut place = |text: &[u8]| {
@@ -498,7 +502,7 @@ impl<'a> HeadReader<'a> {
         place(b"GET")
     }
 
-    /// Crumbs of cookies become one field, the last, as in nginx (RFC 9113, section 8.2.3).
+    /// Joins several Cookie fields into one, at the end, as in nginx (RFC 9113, section 8.2.3).
     fn join_cookies(&mut self, bytes: &mut Vec<u8>) {
         let is_last = |head: &Head| head.fields().last().map(|field| field.known);
         if self.cookies == 0 || self.cookies == 1 && is_last(self.head) == Some(KnownField::Cookie)
@@ -524,7 +528,8 @@ impl<'a> HeadReader<'a> {
         self.head.push(joined);
     }
 
-    /// Host says what the authority says, also to those who only know Host.
+    /// Adds a Host field with the value of `:authority`, for readers that know only Host. Rejects a
+    /// request in which the two differ.
     fn name_host(&mut self, bytes: &mut Vec<u8>) -> Result<(), HeadFault> {
         let mut hosts = self.head.all(KnownField::Host);
         let (host, second) = (hosts.next().copied(), hosts.next().copied());
@@ -571,16 +576,16 @@ impl<'a> HeadReader<'a> {
     }
 }
 
-/// What no name of a field may be.
+/// Faults that no field name may have.
 const BAD_NAME: Faults = Faults::NAME_EMPTY
     .or(Faults::NAME_CAPITAL)
     .or(Faults::NAME_INVALID)
     .or(Faults::NAME_NOT_ASCII);
 
-/// What no value may be.
+/// Faults that no field value may have.
 const BAD_VALUE: Faults = Faults::VALUE_INVALID.or(Faults::VALUE_SPACE);
 
-/// The name of a field of the connection, which HTTP/2 has not (RFC 9113, section 8.2.2).
+/// The name of a connection-specific field, which HTTP/2 forbids (RFC 9113, section 8.2.2).
 fn of_connection(known: KnownField) -> Option<&'static str> {
     match known {
         KnownField::Connection => Some("Connection"),
@@ -592,8 +597,8 @@ fn of_connection(known: KnownField) -> Option<&'static str> {
     }
 }
 
-/// Whether a field may stand in trailers: not a pseudo-field, and nothing that makes a message
-/// malformed (sections 8.1 to 8.2.2).
+/// Whether a field is allowed in trailers: not a pseudo-header field, and nothing that makes a
+/// message malformed (RFC 9113, sections 8.1 to 8.2.2).
 pub fn may_trail(field: Decoded) -> bool {
     match field.which {
         NameKind::Field(known) => {
@@ -603,7 +608,7 @@ pub fn may_trail(field: Decoded) -> bool {
     }
 }
 
-/// Whether nginx takes it for a method.
+/// Whether nginx accepts the name as a method.
 fn is_method(name: &[u8]) -> bool {
     name.iter()
         .all(|byte| matches!(byte, b'A'..=b'Z' | b'_' | b'-'))
@@ -617,8 +622,8 @@ fn is_scheme(scheme: &[u8]) -> bool {
     })
 }
 
-/// Whether it begins as a path does and holds nothing that would end a request line of HTTP/1, nor
-/// a fragment, which upstreams would cut off or not.
+/// Whether the target begins with a slash and contains no character that would end an HTTP/1
+/// request line, nor a fragment, which some upstreams would cut off.
 fn is_target(target: &[u8]) -> bool {
     target.first() == Some(&b'/')
         && target

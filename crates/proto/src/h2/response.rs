@@ -1,8 +1,8 @@
-//! The head of a response that comes as a header block (RFC 9113, section 8.3.2), and trailers.
+//! Responses from header blocks (RFC 9113, section 8.3.2), and their trailers.
 //!
-//! Lenient in what does no harm, as nginx is with upstreams: names may hold any visible byte,
-//! values may begin and end with spaces. Strict in what would be read in another way by another
-//! end: framing, capitals, fields of the connection.
+//! Lenient like nginx where that is harmless: names may contain any visible byte, and values may
+//! begin or end with whitespace. Strict where another implementation could interpret the response
+//! differently: framing, uppercase names, and connection-specific fields.
 
 use std::fmt;
 
@@ -19,37 +19,37 @@ pub struct ResponseHead {
     fields: Vec<Field>,
     known: KnownSet,
     bytes: Vec<u8>,
-    /// Name and value of the field that was the fault.
+    /// Name and value of the field that caused the fault.
     culprit: Option<(Span, Span)>,
 }
 
-/// Why a head is malformed, or is none that can be served.
+/// Why a head or trailers are rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ResponseFault {
     /// There is no `:status`, or it does not come first.
     NoStatus,
-    /// `:status` has no three digits, or less than 100.
+    /// `:status` is not three digits, or is less than 100.
     Status,
     /// The head has a second `:status`.
     SecondStatus,
-    /// Another pseudo-field; in trailers any.
+    /// Another pseudo-header field, or any in trailers.
     Pseudo,
-    /// A name that no field can have.
+    /// An invalid field name.
     Name,
-    /// A value that no field can have.
+    /// An invalid field value.
     Value,
-    /// A field of the connection, which HTTP/2 has not.
+    /// A connection-specific field, which HTTP/2 forbids.
     OfConnection(&'static str),
-    /// `content-length` is no number, or there are two.
+    /// An invalid Content-Length, or more than one.
     ContentLength,
-    /// 101, which HTTP/2 has not, or an interim response that ends the stream.
+    /// Status 101, which HTTP/2 does not have, or an interim response that ends the stream.
     Interim,
-    /// More bytes than we take.
+    /// The head exceeds the limit.
     TooLarge,
 }
 
 impl fmt::Display for ResponseFault {
-    /// The words behind "sent ".
+    /// The log message, without "sent " in front.
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             ResponseFault::NoStatus => write!(out, "no :status"),
@@ -73,25 +73,25 @@ impl ResponseHead {
         self.status
     }
 
-    /// The length that `content-length` announces.
+    /// The value of `content-length`.
     #[must_use]
     pub fn content_length(&self) -> Option<u64> {
         self.content_length
     }
 
-    /// The fields in the order in which they came, as spans of [`bytes`](Self::bytes).
+    /// The fields in the order received, as spans of [`bytes`](Self::bytes).
     #[must_use]
     pub fn fields(&self) -> &[Field] {
         &self.fields
     }
 
-    /// What the spans denote.
+    /// The bytes to which the spans refer.
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
         &self.bytes
     }
 
-    /// The value of the first field of that name.
+    /// The value of the first field with this name.
     #[must_use]
     pub fn value(&self, known: KnownField) -> Option<&[u8]> {
         if !self.known.contains(known) {
@@ -102,15 +102,15 @@ impl ResponseHead {
         found.map(|field| field.value(&self.bytes))
     }
 
-    /// Name and value of the field by which a block was malformed, if it was one.
+    /// Name and value of the field that caused the fault, if any.
     #[must_use]
     pub fn culprit(&self) -> Option<(&[u8], &[u8])> {
         let (name, value) = self.culprit?;
         Some((name.of(&self.bytes), value.of(&self.bytes)))
     }
 
-    /// Has `decode` read a block into it: a function that appends the bytes of fields and tells of
-    /// each.
+    /// Reads a block with `decode`, which must append the bytes of each field to the buffer, then
+    /// call the sink with the field.
     pub(super) fn read<E>(
         &mut self,
         is_trailers: bool,
@@ -196,7 +196,7 @@ impl ResponseHead {
     }
 }
 
-/// Three digits, the first of which is not 0.
+/// Parses three digits, the first of which is not 0.
 fn status(value: &[u8]) -> Option<u16> {
     let [hundreds @ b'1'..=b'9', tens, units] = value else {
         return None;
@@ -208,7 +208,7 @@ fn status(value: &[u8]) -> Option<u16> {
     Some(digit(hundreds) * 100 + digit(tens) * 10 + digit(units))
 }
 
-/// A number of 63 bits.
+/// Parses a number of at most 63 bits.
 fn content_length(value: &[u8]) -> Option<u64> {
     if value.is_empty() {
         return None;

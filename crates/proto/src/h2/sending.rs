@@ -1,11 +1,12 @@
-//! A connection of HTTP/2: what goes out, by whose turn, and within which windows.
+//! The server side of an HTTP/2 connection: sending responses, the order of streams, and flow
+//! control.
 //!
-//! The calls of one stream, in their order: [`open`](Connection::open) when its head has come,
-//! [`put_head`](Connection::put_head), then [`wants_to_send`](Connection::wants_to_send) whenever
-//! there is more of its body, which has [`turn`](Connection::turn) say when and how much;
-//! [`sent`](Connection::sent) for each part; [`release`](Connection::release) once all work for it
-//! has ended. Or else [`answer`](Connection::answer), for what is there as a whole, instead of all
-//! of these.
+//! The calls for a stream, in order: [`open`](Connection::open) after its head was received;
+//! [`put_head`](Connection::put_head); [`wants_to_send`](Connection::wants_to_send) whenever a part
+//! of the body is ready; [`turn`](Connection::turn), which names the stream to send next and how
+//! much; [`sent`](Connection::sent) for each part; [`release`](Connection::release) once all work
+//! for the stream has ended. For a response that is complete at once,
+//! [`answer`](Connection::answer) replaces all of these.
 
 use super::connection::{Connection, TableUpdate};
 use super::error::ErrorCode;
@@ -14,10 +15,11 @@ use super::priority::Priority;
 use super::settings::{Settings, WINDOW_MAX};
 use super::stream::Stream;
 
-/// Bytes of a body that one stream sends before others have their turn.
+/// Maximum bytes of a body that a stream sends per turn.
 pub const QUANTUM: u32 = 64 * 1024;
 
-/// What a header block begins with whose table has no room (RFC 7541, section 6.3).
+/// The beginning of a header block that sets the size of the dynamic table to 0 (RFC 7541, section
+/// 6.3).
 const TABLE_IS_EMPTY: u8 = 0x20;
 
 impl<S> Connection<S> {
@@ -27,60 +29,60 @@ impl<S> Connection<S> {
         std::mem::take(&mut self.control)
     }
 
-    /// Moves the control frames, which go before anything else, to the end of `out`.
+    /// Appends the control frames, which must be sent before anything else, to `out`.
     pub fn move_control(&mut self, out: &mut Vec<u8>) {
         out.append(&mut self.control);
     }
 
-    /// How many bytes the control frames have.
+    /// Length of the queued control frames, in bytes.
     #[must_use]
     pub fn control_length(&self) -> usize {
         self.control.len()
     }
 
-    /// What the other end has set.
+    /// The client's settings.
     #[must_use]
     pub fn peer(&self) -> &Settings {
         &self.peer
     }
 
-    /// The stream of the request that came last.
+    /// The stream of the last request.
     #[must_use]
     pub fn last_stream(&self) -> u32 {
         self.last_stream
     }
 
-    /// How many streams are not released.
+    /// Number of streams that are not released.
     #[must_use]
     pub fn live(&self) -> usize {
         self.streams.len()
     }
 
-    /// How many there may be.
+    /// Limit of concurrent streams.
     #[must_use]
     pub fn streams_max(&self) -> usize {
         self.limits.streams_max as usize
     }
 
-    /// Whether there are as many as there may be: another would be refused.
+    /// Whether the limit of concurrent streams is reached, so that another stream would be refused.
     #[must_use]
     pub fn is_full(&self) -> bool {
         self.streams.len() >= self.limits.streams_max as usize
     }
 
-    /// A stream that is not released.
+    /// The state of a stream that is not released.
     #[must_use]
     pub fn stream(&self, stream: u32) -> Option<&Stream<S>> {
         self.streams.get(&stream)
     }
 
-    /// The streams that have something to send.
+    /// The callers' data of all streams that are not released.
     pub fn users(&self) -> impl Iterator<Item = &S> {
         self.streams.values().map(|stream| &stream.user)
     }
 
-    /// Keeps a stream whose head has just come: `ends` where it has no body, else how long that is,
-    /// where it is said.
+    /// Adds a stream whose head was received. `ends` says that it has no body; `length` is the
+    /// body's Content-Length, if given.
     pub fn open(
         &mut self,
         stream: u32,
@@ -109,14 +111,14 @@ impl<S> Connection<S> {
         );
     }
 
-    /// Gives credit for bytes of a stream's body that have been read.
+    /// Gives credit for bytes of a stream's body that the caller has read.
     pub fn consumed(&mut self, stream: u32, bytes: usize) {
         let Some(known) = self.streams.get_mut(&stream) else {
             return;
         };
         let bytes = u32::try_from(bytes).unwrap_or(u32::MAX).min(known.unread);
         known.unread -= bytes;
-        // What the other end could be sent again.
+        // The credit that restores the window's target size.
         let credit = known.window.saturating_sub(known.receive_window);
         let credit = credit.saturating_sub(known.unread);
         if known.receives && credit > 0 && credit >= known.window / 2 {
@@ -125,7 +127,7 @@ impl<S> Connection<S> {
         }
     }
 
-    /// Lets more of a stream's body come before it is read: somebody reads it.
+    /// Enlarges a stream's receive window to `window` bytes, because the body is being read.
     pub fn widen(&mut self, stream: u32, window: u32) {
         if let Some(known) = self.streams.get_mut(&stream) {
             known.window = known.window.max(window.min(WINDOW_MAX));
@@ -133,7 +135,7 @@ impl<S> Connection<S> {
         }
     }
 
-    /// Changes how urgent a stream is.
+    /// Changes the priority of a stream.
     pub fn set_priority(&mut self, stream: u32, priority: Priority) {
         let Some(known) = self.streams.get_mut(&stream) else {
             return;
@@ -148,8 +150,8 @@ impl<S> Connection<S> {
         }
     }
 
-    /// Whether a response with so many bytes of body may leave at once: the windows let it go, and
-    /// nobody waits who would be passed.
+    /// Whether a response with `length` bytes of body may be sent at once: the windows allow it,
+    /// and no stream waits for its turn.
     #[must_use]
     pub fn lets_go(&self, length: usize) -> bool {
         let window = self.send_window.min(i64::from(self.peer.initial_window));
@@ -160,8 +162,9 @@ impl<S> Connection<S> {
         length == 0 || none_waits && length as i64 <= window
     }
 
-    /// Answers a request at once whose stream has not been opened, head and body, in frames of at
-    /// most `chunk_size` bytes, if it may ([`lets_go`](Self::lets_go)); else nothing happens.
+    /// Sends the complete response to a request whose stream has not been opened, with DATA frames
+    /// of at most `chunk_size` bytes. If [`lets_go`](Self::lets_go) does not allow it, returns
+    /// false and sends nothing.
     pub fn answer(
         &mut self,
         stream: u32,
@@ -194,8 +197,8 @@ impl<S> Connection<S> {
         true
     }
 
-    /// Appends a head: that of a response, an informational one, or trailers. What is to be sent
-    /// before goes before it.
+    /// Appends the queued control frames, then a header block: of a response, an informational
+    /// response, or trailers.
     pub fn put_head(&mut self, stream: u32, block: &[u8], ends: bool, out: &mut Vec<u8>) {
         let Some(known) = self.streams.get_mut(&stream).filter(|known| known.sends) else {
             return;
@@ -218,7 +221,7 @@ impl<S> Connection<S> {
         frame::put_header_block(out, stream, &block, ends, size_max);
     }
 
-    /// Notes that a stream has something of its body to send, or its end.
+    /// Notes that the caller has a part of a stream's body, or its end, to send.
     pub fn wants_to_send(&mut self, stream: u32) {
         if let Some(known) = self.streams.get_mut(&stream).filter(|known| known.sends) {
             known.has_more = true;
@@ -226,7 +229,7 @@ impl<S> Connection<S> {
         }
     }
 
-    /// Lets a stream wait for its turn that has something to send and may.
+    /// Adds a stream to the schedule if it has something to send and its window allows it.
     pub(super) fn schedule(&mut self, stream: u32) {
         let Some(known) = self.streams.get_mut(&stream) else {
             return;
@@ -238,7 +241,8 @@ impl<S> Connection<S> {
         }
     }
 
-    /// How many bytes of a stream's body all windows let go now beside so many that wait already.
+    /// Bytes of a stream's body that the windows allow now, in addition to `waiting` bytes already
+    /// queued.
     #[must_use]
     pub fn allowance(&self, stream: u32, waiting: u64) -> u64 {
         let Some(known) = self.streams.get(&stream).filter(|known| known.sends) else {
@@ -248,7 +252,7 @@ impl<S> Connection<S> {
         window.saturating_sub(waiting)
     }
 
-    /// Whether a stream waits for nothing but its turn.
+    /// Whether a stream is in the schedule, so that only other streams' turns delay it.
     #[must_use]
     pub fn awaits_turn(&self, stream: u32) -> bool {
         self.streams
@@ -256,8 +260,8 @@ impl<S> Connection<S> {
             .is_some_and(|known| known.scheduled)
     }
 
-    /// Whose turn it is to send, and at most how many bytes in one frame. `None`: nobody may, or
-    /// has something to.
+    /// The next stream to send, and the maximum length of its DATA frame, in bytes. `None` if no
+    /// stream may send or has something to send.
     pub fn turn(&mut self) -> Option<(u32, usize)> {
         if self.send_window <= 0 {
             return None;
@@ -269,7 +273,8 @@ impl<S> Connection<S> {
                 continue;
             };
             known.scheduled = false;
-            // Trailers may have ended it, or settings closed its window since it began to wait.
+            // Since the stream was scheduled, trailers may have ended it, or SETTINGS may have
+            // reduced its window.
             if !known.has_more || known.send_window <= 0 {
                 continue;
             }
@@ -280,8 +285,8 @@ impl<S> Connection<S> {
         }
     }
 
-    /// The head of a DATA frame with so many bytes of a stream whose turn it is. `ends`: nothing
-    /// follows; `has_more`: more waits already.
+    /// Accounts for a DATA frame of the stream that has its turn, and returns the frame's head.
+    /// `ends`: the stream ends; `has_more`: the caller has more to send.
     #[must_use]
     pub fn sent(
         &mut self,
@@ -304,7 +309,7 @@ impl<S> Connection<S> {
         head.bytes()
     }
 
-    /// Resets a stream, unless both halves of it have ended.
+    /// Resets a stream, unless both halves are closed.
     pub fn reset(&mut self, stream: u32, code: ErrorCode) {
         if self.close(stream) {
             frame::put_reset(&mut self.control, stream, code);
@@ -312,7 +317,7 @@ impl<S> Connection<S> {
         }
     }
 
-    /// What is still to come of a stream's request has no meaning, and is no fault.
+    /// Ignores the rest of a stream's request.
     pub fn ignore_rest(&mut self, stream: u32) {
         self.drop_body(stream);
         if let Some(known) = self.streams.get_mut(&stream)
@@ -322,13 +327,14 @@ impl<S> Connection<S> {
         }
     }
 
-    /// Whether the rest of a stream's request is ignored, and its end has not come.
+    /// Whether frames on a stream are ignored, because we have reset it or ignore the rest of its
+    /// request, and the client has not ended it.
     #[must_use]
     pub fn is_rest_ignored(&self, stream: u32) -> bool {
         self.forgiven.contains(&stream)
     }
 
-    /// Resets a stream behind its complete response, because its request was malformed (RFC 9113,
+    /// Resets a stream after its complete response, because its request was malformed (RFC 9113,
     /// section 8.1.1).
     pub fn reset_answered(&mut self, stream: u32, code: ErrorCode) {
         self.close(stream);
@@ -336,12 +342,12 @@ impl<S> Connection<S> {
         self.forgive(stream);
     }
 
-    /// Lets go of a stream: its place is free for another. What was not ended ends: behind a
-    /// complete response without error, for only the rest of the request is not wanted (RFC 9113,
-    /// section 8.1).
+    /// Releases a stream, so that another may be opened. If it is not closed, resets it: with
+    /// NO_ERROR after a complete response, because only the rest of the request is unwanted (RFC
+    /// 9113, section 8.1), else with CANCEL.
     ///
-    /// Clients that find the end of a response and the reset of its stream in one read lose the
-    /// response: the user lets some time pass between the two.
+    /// Some clients lose the response if they read its end and the reset at once: the caller waits
+    /// for some time between the two.
     pub fn release(&mut self, stream: u32) {
         let is_answered = self.streams.get(&stream).is_some_and(|known| !known.sends);
         let code = if is_answered {
@@ -357,17 +363,17 @@ impl<S> Connection<S> {
         }
     }
 
-    /// Says that the connection will end: streams that begin from now on may not be served, which
-    /// ones is said later.
+    /// Announces a graceful shutdown: a GOAWAY with the highest possible stream identifier. The
+    /// final one follows with [`go_away`](Self::go_away).
     pub fn announce_end(&mut self) {
         if self.goes_away() {
-            return; // a later GOAWAY may not name a later stream
+            return; // a later GOAWAY may not raise the last stream
         }
         frame::put_goaway(&mut self.control, STREAM_MAX, ErrorCode::NoError);
         frame::put_ping(&mut self.control, false, *b"tidegate");
     }
 
-    /// Serves no stream that begins from now on.
+    /// Sends GOAWAY: streams that begin from now on are not processed.
     pub fn go_away(&mut self) {
         if self.goes_away_after.is_none() {
             self.goes_away_after = Some(self.last_stream);
@@ -375,13 +381,13 @@ impl<S> Connection<S> {
         }
     }
 
-    /// Whether it has said so.
+    /// Whether the final GOAWAY has been sent.
     #[must_use]
     pub fn goes_away(&self) -> bool {
         self.goes_away_after.is_some()
     }
 
-    /// Says why the connection ends now.
+    /// Sends GOAWAY with the reason why the connection is closed now.
     pub fn fail(&mut self, code: ErrorCode) {
         let last = *self.goes_away_after.get_or_insert(self.last_stream);
         frame::put_goaway(&mut self.control, last, code);

@@ -1,4 +1,4 @@
-//! The settings of both ends (RFC 9113, section 6.5.2; RFC 8441; RFC 9218).
+//! SETTINGS of both ends (RFC 9113, section 6.5.2; RFC 8441; RFC 9218).
 
 use super::error::Violation;
 use super::frame::{SIZE_MAX, SIZE_MAX_AT_FIRST};
@@ -20,34 +20,34 @@ pub const ENABLE_CONNECT_PROTOCOL: u16 = 8;
 /// SETTINGS_NO_RFC7540_PRIORITIES (RFC 9218, section 2.1)
 pub const NO_RFC7540_PRIORITIES: u16 = 9;
 
-/// The largest window, in bytes.
+/// Maximum flow-control window, in bytes.
 pub const WINDOW_MAX: u32 = (1 << 31) - 1;
 
-/// The window that every stream and the connection have at first, in bytes.
+/// Initial window of the connection and, by default, of every stream, in bytes.
 pub const WINDOW_AT_FIRST: u32 = 65_535;
 
-/// The size that both tables for header blocks have at first, in bytes.
+/// Initial size of the HPACK dynamic tables, in bytes.
 pub const TABLE_SIZE_AT_FIRST: u32 = 4096;
 
-/// What the other end has set.
+/// The peer's settings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// The largest table for the header blocks that we send, in bytes.
+    /// Maximum size of the dynamic table for header blocks that we send, in bytes.
     pub header_table_size: u32,
-    /// Streams that we may have open at once.
+    /// Limit of concurrent streams that we may open.
     pub streams_max: u32,
-    /// What we may send at first on each stream, in bytes.
+    /// Initial send window of each stream, in bytes.
     pub initial_window: u32,
-    /// The largest frame that we may send, in bytes.
+    /// Maximum payload of a frame that we may send, in bytes.
     pub frame_size_max: u32,
-    /// The largest head that it takes, as RFC 9113 counts it (section 6.5.2), where it has said so.
+    /// Maximum size of a header list that the peer accepts (RFC 9113, section 6.5.2), if announced.
     pub header_list_max: Option<u32>,
-    /// CONNECT may name a protocol.
+    /// Whether extended CONNECT is allowed (RFC 8441).
     pub connect_protocol: bool,
 }
 
 impl Default for Settings {
-    /// What holds until the other end says something else.
+    /// The values that apply until the peer sends SETTINGS.
     fn default() -> Settings {
         Settings {
             header_table_size: TABLE_SIZE_AT_FIRST,
@@ -61,10 +61,10 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// Takes one setting over. Those that are not known have no meaning.
+    /// Applies one setting. Unknown settings are ignored.
     ///
     /// # Errors
-    /// Where it has a value that it cannot have.
+    /// The value is not allowed.
     pub fn set(&mut self, name: u16, value: u32) -> Result<(), Violation> {
         match name {
             HEADER_TABLE_SIZE => self.header_table_size = value,

@@ -1,8 +1,8 @@
-//! A connection of HTTP/2: frames that are about a stream or the connection, and hold no part of a
-//! request.
+//! The server side of an HTTP/2 connection: frames that concern a stream or the connection as a
+//! whole, and carry no part of a request.
 //!
-//! Here is what they mean and how often they may come. Which frame may come at all is said in
-//! [`connection`](super::connection).
+//! This file implements their effects and their rate limits. [`connection`](super::connection)
+//! decides which frames are allowed.
 
 use super::connection::{Awaits, Connection, Event, TableUpdate, Taken};
 use super::error::{ErrorCode, StreamFault, Violation};
@@ -11,7 +11,7 @@ use super::priority::Priority;
 use super::settings::{self, WINDOW_MAX};
 use super::{meter, window};
 
-/// Priorities that are kept of streams which have not begun.
+/// Limit of priorities that are stored for streams which have not begun.
 const EARLY_PRIORITIES_MAX: usize = 32;
 
 impl<S> Connection<S> {
@@ -30,7 +30,7 @@ impl<S> Connection<S> {
             return Err(Violation::TooMany("RST_STREAM frames"));
         }
         let code = ErrorCode::from_number(u32::from_be_bytes(code));
-        // It knows now that the stream has ended.
+        // The client has ended the stream, so that no further frames are expected on it.
         self.forgiven.retain(|forgiven| *forgiven != head.stream);
         let was_open = self.close(head.stream);
         Ok(if was_open {
@@ -69,7 +69,7 @@ impl<S> Connection<S> {
             let name = u16::from_be_bytes([*n0, *n1]);
             let value = u32::from_be_bytes([*v0, *v1, *v2, *v3]);
             self.peer.set(name, value)?;
-            // A smaller table may be followed by the one at first in the same frame.
+            // The same frame may raise the size again: the update is owed nevertheless.
             if name == settings::HEADER_TABLE_SIZE
                 && value < settings::TABLE_SIZE_AT_FIRST
                 && self.table_update == TableUpdate::Unneeded
@@ -86,12 +86,13 @@ impl<S> Connection<S> {
         Ok(Taken::Nothing)
     }
 
-    /// The windows of all streams become larger or smaller, also below zero (RFC 9113, section
-    /// 6.9.2).
+    /// Adds the change of the initial window to all streams' windows, which may become negative
+    /// (RFC 9113, section 6.9.2).
     fn move_windows(&mut self, by: i64, value: u32) -> Result<(), Violation> {
         let mut opened = Vec::new();
         for (number, stream) in &mut self.streams {
-            // What is sent no more has no window: the other end has forgotten such a stream.
+            // A stream on which we send no more has no send window: the client may have forgotten
+            // it.
             if !stream.sends {
                 continue;
             }
@@ -103,13 +104,13 @@ impl<S> Connection<S> {
                 opened.push(*number);
             }
         }
-        // In their order, so that every run of the same connection is the same.
+        // In order of their identifiers, so that the behaviour is deterministic.
         opened.sort_unstable();
         opened.into_iter().for_each(|stream| self.schedule(stream));
         Ok(())
     }
 
-    /// Whether a stream has not begun, or never can.
+    /// Whether a stream has not begun, or has an even identifier, which clients cannot use.
     fn is_idle(&self, stream: u32) -> bool {
         stream > self.last_stream || stream.is_multiple_of(2)
     }
@@ -145,7 +146,7 @@ impl<S> Connection<S> {
         let Some(code) = code else {
             return Err(Violation::Length("GOAWAY", head.length));
         };
-        // All after the first say nothing new.
+        // Further GOAWAY frames have no effect.
         self.count_empty()?;
         let code = ErrorCode::from_number(u32::from_be_bytes(code));
         Ok(Taken::Event(Event::GoAway(code)))
@@ -230,7 +231,7 @@ impl<S> Connection<S> {
         let priority = Priority::parse(value);
         self.count_priority()?;
         if stream > self.last_stream {
-            // Those of streams that were answered without being opened are of no use any more.
+            // Also drops priorities of streams that were answered without being opened.
             let last = self.last_stream;
             self.early_priorities
                 .retain(|(known, _)| *known != stream && *known > last);
@@ -243,7 +244,7 @@ impl<S> Connection<S> {
         Ok(Taken::Nothing)
     }
 
-    /// The priority that came for a stream before it.
+    /// The priority that a PRIORITY_UPDATE frame gave a stream before the stream began.
     pub(super) fn take_early_priority(&mut self, stream: u32) -> Option<Priority> {
         if self.early_priorities.is_empty() {
             return None;
@@ -258,7 +259,7 @@ impl<S> Connection<S> {
     }
 }
 
-/// The stream that a priority of RFC 7540 names.
+/// The stream dependency in the priority fields of RFC 7540.
 pub(super) fn depends_on([s0, s1, s2, s3, _]: &[u8; 5]) -> u32 {
     u32::from_be_bytes([*s0, *s1, *s2, *s3]) & STREAM_MAX
 }

@@ -1,4 +1,4 @@
-//! One stream of a connection (RFC 9113, section 5.1), as long as someone keeps it.
+//! One stream of a connection (RFC 9113, section 5.1), from its head until the caller releases it.
 //!
 //! ```text
 //!             HEADERS                 END_STREAM received
@@ -9,54 +9,54 @@
 //!                          └─────── RST_STREAM either way ─────────▲
 //! ```
 //!
-//! A stream counts against the limit of those at once until its user has let go of it: a client
-//! that resets a stream does not get its place back before the work for it has ended.
+//! A stream counts against the limit of concurrent streams until the caller releases it: a client
+//! that resets a stream cannot open another in its place before the work for it has ended.
 
 use super::priority::Priority;
 
-/// What is known of a stream; `S` is what its user keeps of it.
+/// The state of a stream; `S` is the caller's data.
 #[derive(Debug)]
 pub struct Stream<S> {
-    /// What its user keeps.
+    /// The caller's data.
     pub user: S,
-    /// The other end may still send on it.
+    /// Whether the peer may still send on the stream.
     pub(super) receives: bool,
-    /// We may still send on it.
+    /// Whether we may still send on the stream.
     pub(super) sends: bool,
-    /// How many bytes we may send; below zero where the other end has made its windows smaller.
+    /// Bytes that we may send; negative after the peer has reduced its initial window.
     pub(super) send_window: i64,
-    /// How many bytes the other end may send.
+    /// Bytes that the peer may send.
     pub(super) receive_window: u32,
-    /// How many bytes may come before any of them is read.
+    /// Target size of the receive window: how many bytes may arrive before the caller reads any.
     pub(super) window: u32,
-    /// Bytes that have come and not been given back as credit.
+    /// Received bytes that the caller has not consumed.
     pub(super) unread: u32,
-    /// What is left of the announced length of the body.
+    /// Bytes of the body that remain by Content-Length.
     pub(super) length_left: Option<u64>,
     pub(super) priority: Priority,
-    /// It waits for its turn to send.
+    /// Whether the stream is in the schedule, waiting for its turn to send.
     pub(super) scheduled: bool,
-    /// It has something to send.
+    /// Whether the caller has something to send.
     pub(super) has_more: bool,
 }
 
 impl<S> Stream<S> {
-    /// Whether neither end sends on it any more.
+    /// Whether both halves are closed.
     pub fn is_closed(&self) -> bool {
         !self.receives && !self.sends
     }
 
-    /// Whether the other end may still send on it.
+    /// Whether the peer may still send on the stream.
     pub fn receives(&self) -> bool {
         self.receives
     }
 
-    /// Whether we may still send on it.
+    /// Whether we may still send on the stream.
     pub fn sends(&self) -> bool {
         self.sends
     }
 
-    /// How urgent it is.
+    /// The priority of the response.
     pub fn priority(&self) -> Priority {
         self.priority
     }

@@ -1,4 +1,4 @@
-//! Credit that the other end gives by WINDOW_UPDATE (RFC 9113, section 6.9), in either role.
+//! WINDOW_UPDATE: credit from the peer (RFC 9113, section 6.9), for the client and the server side.
 
 use super::error::Violation;
 use super::frame::{FrameHead, STREAM_MAX};
@@ -12,13 +12,13 @@ pub(super) fn increment(head: FrameHead, payload: &[u8]) -> Result<u32, Violatio
     }
 }
 
-/// A window with an increment; `None` where it becomes larger than a window may be.
+/// The window plus the increment; `None` if it exceeds the maximum.
 pub(super) fn widened(window: i64, increment: u32) -> Option<i64> {
     let window = window + i64::from(increment);
     (window <= i64::from(WINDOW_MAX)).then_some(window)
 }
 
-/// The connection's window with an increment.
+/// The connection's window plus the increment.
 pub(super) fn widened_of_connection(window: i64, increment: u32) -> Result<i64, Violation> {
     if increment == 0 {
         return Err(Violation::NoIncrement);

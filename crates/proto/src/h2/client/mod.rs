@@ -1,22 +1,22 @@
-//! A connection of HTTP/2 whose other end is a server: requests go out, responses come in.
+//! The client side of an HTTP/2 connection: requests go out, responses come in.
 //!
-//! Bytes are given to [`Client::handle`], again and again until it has used them up; each call does
-//! what frames ask for and returns at the first [`Event`] that its user must know of. What is to be
-//! sent gathers in [`Client::output`], in the order in which it must leave. How requests are sent
-//! is in `sending.rs`.
+//! The caller passes received bytes to [`Client::handle`] repeatedly until all are consumed. Each
+//! call processes frames and returns at the first [`Event`] that concerns the caller. Bytes to send
+//! are collected in [`Client::output`], in the order in which they must be sent. `sending.rs` sends
+//! requests.
 //!
 //! ```text
 //! open ─▶ (its body: turn, put_data) ─▶ Interim* ─▶ Head ─▶ Data* ─▶ (Trailers) ─▶ release
 //!                                          └─ Reset, NotServed ───────────────────▲
 //! ```
 //!
-//! A connection holds the beginning of a frame that has not come whole, a header block that came in
-//! several frames, the last response's head, the tables of both directions, and a record for each
-//! stream that its user has not released. Parts of bodies are not kept: their user gets them as
-//! they come, never more than the window that it has given credit for.
+//! A connection buffers an incomplete frame, a header block that is split over several frames, the
+//! last response's head, the dynamic tables of both directions, and a record for each stream that
+//! the caller has not released. Bodies are not buffered: the caller receives each part as it
+//! arrives, never more than the window for which it has given credit.
 //!
-//! Not here: sockets, the time, whether a request may be sent again, and pushed responses, which
-//! are declined. RFC 9113.
+//! Not here: sockets, the time, whether a request may be retried, and server push, which is
+//! disabled. RFC 9113.
 
 mod sending;
 #[cfg(test)]
@@ -37,47 +37,50 @@ use super::settings::{self, Settings, WINDOW_AT_FIRST, WINDOW_MAX};
 use super::window;
 pub use sending::RequestStart;
 
-/// CONTINUATION frames of one header block.
+/// Limit of CONTINUATION frames per header block.
 const CONTINUATIONS_MAX: u32 = 64;
 
-/// Streams of which we remember that we have reset them: what the server had sent until it heard of
-/// it is no fault.
+/// Limit of the reset streams that are remembered one by one: frames that the server sent before it
+/// received our RST_STREAM are ignored.
 const FORGIVEN_MAX: usize = 1024;
 
-/// Streams that are opened before the server has said how many it takes: as few as any should take
-/// (RFC 9113, section 6.5.2).
+/// Concurrent streams until the server's SETTINGS arrive: the minimum that RFC 9113 recommends
+/// (section 6.5.2).
 const STREAMS_BEFORE_SETTINGS: u32 = 100;
 
-/// How many frames may have come at once for streams that end together, as when the deadlines of
-/// many calls are over.
+/// Limit of the frames that a [`ReplyAllowance`] may save up: many streams may end together, for
+/// example when the deadlines of many calls expire.
 const PERMITTED_MAX: u32 = 4096;
 
-/// Bytes of the windows of all streams together beyond which none becomes wider: many streams that
-/// are read need no wide ones, and many that are not read hold no more than they had at first.
+/// Total of all streams' receive windows, in bytes, up to which a single window may grow. Many
+/// streams that are read need no wide windows, and many that are not read hold no more than the
+/// initial window each.
 const WINDOWS_MAX: u32 = 2 * 1024 * 1024;
 
-/// Bytes of a frame beside its payload.
+/// Length of a frame's head, in bytes.
 const FRAMING: u64 = frame::HEAD_LENGTH as u64;
 
-/// Fields of a response at most.
+/// Maximum number of fields of a response.
 const FIELDS_MAX: usize = 1000;
 
-/// What a connection allows its server.
+/// The limits of a connection.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Bytes of one response's body that may come before any of it is consumed.
+    /// Initial receive window of a stream, in bytes: how much of a response's body may arrive
+    /// before the caller consumes any.
     pub stream_window: u32,
-    /// Bytes to which that window grows for a response that is consumed as it arrives, as long as
-    /// few streams do so at once.
+    /// Maximum to which that window grows for a response that is consumed as it arrives, in bytes;
+    /// see [`Client::consumed`].
     pub stream_window_max: u32,
-    /// Bytes of the names and values of one response's head, and of its block as it comes.
+    /// Maximum length of all names and values of a response's head, and of its encoded header
+    /// block, in bytes.
     pub head_size_max: usize,
 }
 
-/// What the server has done.
+/// What the server has sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// An interim response; its head is [`Client::head`] until the next event.
+    /// An interim (1xx) response; its head is [`Client::head`] until the next event.
     Interim {
         /// The number of the stream.
         stream: u32,
@@ -86,18 +89,18 @@ pub enum Event {
     Head {
         /// The number of the stream.
         stream: u32,
-        /// There is no body, and nothing follows.
+        /// Whether the response has no body and no trailers.
         ends: bool,
     },
-    /// A part of a body: these bytes of the input.
+    /// A part of a body, as a range of the input.
     Data {
         /// The number of the stream.
         stream: u32,
-        /// Where it begins in the input.
+        /// Offset of the part in the input.
         start: usize,
-        /// How many bytes it has.
+        /// Length of the part, in bytes.
         length: usize,
-        /// Whether nothing follows on the stream.
+        /// Whether this is the last part, and no trailers follow.
         ends: bool,
     },
     /// Trailers, which end a response; they are [`Client::head`] until the next event.
@@ -105,28 +108,29 @@ pub enum Event {
         /// The number of the stream.
         stream: u32,
     },
-    /// A stream has ended before its end.
+    /// A stream was reset, by the server or by us.
     Reset {
         /// The number of the stream.
         stream: u32,
-        /// Why. After [`ErrorCode::RefusedStream`] the request may be sent again.
+        /// The error code. After [`ErrorCode::RefusedStream`] the request may be retried.
         code: ErrorCode,
-        /// What the server did wrong, where it is we who have reset it.
+        /// The server's error, if we have reset the stream.
         fault: Option<StreamFault>,
     },
-    /// The server has not looked at a request and never will, because it ends the connection: it
-    /// may be sent again.
+    /// The server has not processed a request and will not, because it closes the connection
+    /// (GOAWAY): the request may be retried.
     NotServed {
         /// The number of the stream.
         stream: u32,
     },
-    /// No stream can be opened any more. An event for each one that is not served follows.
+    /// The server has sent GOAWAY: no stream can be opened any more. A
+    /// [`NotServed`](Event::NotServed) event for each stream that is not processed follows.
     GoAway(ErrorCode),
-    /// The server has answered a PING.
+    /// The server has acknowledged a PING.
     Pong,
 }
 
-/// What may come next.
+/// Which frames may come next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Awaits {
     Settings,
@@ -136,55 +140,55 @@ enum Awaits {
         stream: u32,
         ends: bool,
         frames: u32,
-        /// Bytes of these frames.
+        /// Bytes of the block's frames so far, including their heads.
         length: u64,
     },
 }
 
-/// The DATA frame that is being read.
+/// The DATA frame that is being received.
 #[derive(Clone, Copy, Debug, Default)]
 struct Body {
     stream: u32,
     ends: bool,
-    /// Its stream wants none of it.
+    /// Whether the data are discarded.
     is_dropped: bool,
 }
 
-/// What is known of a stream; `S` is what its user keeps of it.
+/// The state of a stream; `S` is the caller's data.
 #[derive(Debug)]
 struct Stream<S> {
     user: S,
-    /// The server may still send on it.
+    /// Whether the server may still send on the stream.
     receives: bool,
-    /// We may still send on it.
+    /// Whether we may still send on the stream.
     sends: bool,
-    /// The server has reset it.
+    /// Whether the server has reset the stream.
     is_reset: bool,
-    /// The final response's head has come.
+    /// Whether the final response's head has been received.
     has_head: bool,
-    /// The response has no body, whatever its head says.
+    /// Whether the request's method is HEAD: the response has no body, whatever its head says.
     is_head: bool,
-    /// It waits for its turn to send.
+    /// Whether the stream is in `queue`, waiting for its turn to send.
     is_queued: bool,
-    /// It waits for the connection's window, of which it has its share.
+    /// Whether the stream has used up its share of the connection's window, and is in `held_back`.
     is_held_back: bool,
-    /// It has something to send.
+    /// Whether the caller has something to send.
     has_more: bool,
-    /// How many bytes we may send; below zero where the server has made its windows smaller.
+    /// Bytes that we may send; negative after the server has reduced its initial window.
     send_window: i64,
-    /// Bytes of its body that the server has given no credit for again.
+    /// Bytes that were sent and for which the server has not given new credit.
     held: i64,
-    /// How many bytes the server may send.
+    /// Bytes that the server may send.
     receive_window: u32,
-    /// The most that may come before any of it is consumed.
+    /// Target size of the receive window: how many bytes may arrive before the caller consumes any.
     window: u32,
-    /// Bytes that have come and not been consumed.
+    /// Received bytes that the caller has not consumed.
     unread: u32,
-    /// Bytes that have been consumed since the window became so large.
+    /// Bytes consumed since the window last grew.
     read: u32,
-    /// What is left of the announced length of the body.
+    /// Bytes of the body that remain by Content-Length.
     length_left: Option<u64>,
-    /// Bytes of the frames of heads and bodies that have come on it.
+    /// Bytes of HEADERS, CONTINUATION and DATA frames received on the stream.
     received: u64,
 }
 
@@ -194,7 +198,7 @@ impl<S> Stream<S> {
     }
 }
 
-/// A connection whose other end is a server; see the module.
+/// The client side of a connection; see the module.
 #[derive(Debug)]
 pub struct Client<S> {
     limits: Limits,
@@ -205,46 +209,47 @@ pub struct Client<S> {
     decoder: Decoder,
     encoder: Encoder,
     head: ResponseHead,
-    /// The block that `head` was read from, where it says the same when it comes again; else empty.
+    /// The header block of `head`, if an identical block has the same meaning; else empty.
     head_block: Vec<u8>,
-    /// How often the decoder's table had changed then.
+    /// The decoder's [`changes`](Decoder::changes) when `head_block` was decoded.
     head_changes: u32,
-    /// The same of the last request's block, and how it was opened.
+    /// The last request's header block, the encoder's changes if the block can be repeated, and how
+    /// its stream was opened.
     request_block: Vec<u8>,
     request_changes: Option<u32>,
     request_opening: RequestStart,
     streams: Map<u32, Stream<S>>,
-    /// Streams that have something to send and may, in turn.
+    /// Streams that wait for their turn to send, in order.
     queue: VecDeque<u32>,
-    /// Streams that could send, but have used up [their share](Self::share) of the connection's
-    /// window.
+    /// Streams that have something to send, but have used up [their share](Self::share) of the
+    /// connection's window.
     held_back: Vec<u32>,
     peer: Settings,
     send_window: i64,
-    /// The most that has been.
+    /// The maximum that `send_window` has had.
     send_window_max: i64,
     receive_window: u32,
-    /// Bytes by which windows of streams are wider than at first, all together.
+    /// Total of bytes by which the streams' receive windows exceed the initial window.
     wider: u32,
-    /// The number of the next stream.
+    /// The identifier of the next stream.
     next_stream: u32,
-    /// How many streams we have reset.
+    /// Number of streams that we have reset.
     resets: u32,
     /// Streams that we have reset while the server could still send.
     forgiven: VecDeque<u32>,
-    /// The last of those that are not known one by one any more: of what is over, none up to it can
-    /// be told apart from them.
+    /// The highest reset stream that was dropped from `forgiven`: up to this identifier, reset
+    /// streams cannot be told from other closed streams, and frames on any of them are ignored.
     forgiven_until: u32,
-    /// The last stream that is served, once the server ends the connection.
+    /// The last stream that the server will process, by its GOAWAY.
     served_until: Option<u32>,
-    /// Streams above that, which its user does not know of yet.
+    /// Streams above `served_until` that have not been reported to the caller yet.
     not_served: Vec<u32>,
     output: Vec<u8>,
     meters: Meters,
     second: u32,
 }
 
-/// What the server does too often.
+/// Rate limits of the server's frames.
 #[derive(Debug, Default)]
 struct Meters {
     pings: Pings,
@@ -252,17 +257,17 @@ struct Meters {
     empty: Meter,
     small: Meter,
     priorities: Meter,
-    /// Heads on streams that are over: each that we have reset may have brought its head and its
-    /// trailers by then.
+    /// HEADERS on closed streams: on each stream that we have reset, the server may have sent a
+    /// head and trailers before it received the reset.
     late: ReplyAllowance,
-    /// Resets, of which each request may have one.
+    /// RST_STREAM frames, of which each request permits one.
     resets: ReplyAllowance,
-    /// Credit, beside some for each part of a body that was sent.
+    /// WINDOW_UPDATE frames, of which each DATA frame that we sent permits some.
     updates: ReplyAllowance,
 }
 
 impl Meters {
-    /// Counts a frame that says nothing.
+    /// Counts a frame without effect.
     fn count_empty(&mut self, second: u32) -> Result<(), Violation> {
         if self.empty.exceeds(second, meter::EMPTY_MAX) {
             return Err(Violation::Flood);
@@ -272,7 +277,7 @@ impl Meters {
 }
 
 impl<S> Client<S> {
-    /// A connection on which nothing was sent yet. What is to be sent begins with our preface.
+    /// A connection on which nothing has been sent. The output begins with the connection preface.
     #[must_use]
     pub fn new(limits: Limits) -> Client<S> {
         let mut output = PREFACE.to_vec();
@@ -283,8 +288,8 @@ impl<S> Client<S> {
                 (settings::INITIAL_WINDOW_SIZE, limits.stream_window),
             ],
         );
-        // Each stream holds no more than its own window, so that one which is not read holds up no
-        // other.
+        // Each stream's own window limits its memory. The connection's window is as large as
+        // possible, so that a stream that is not read does not block the others.
         let receive_window = WINDOW_MAX;
         frame::put_window_update(&mut output, 0, receive_window - WINDOW_AT_FIRST);
         Client {
@@ -321,12 +326,12 @@ impl<S> Client<S> {
         }
     }
 
-    /// Goes on with the input from `at` on, which moves with what is used. `None`: it is used up,
-    /// and whether more streams may be opened, or more be sent on them, is to be asked again.
-    /// `second` is the time.
+    /// Processes `input` from offset `at`, and advances `at` past the consumed bytes. Returns
+    /// `None` when all input is consumed: the caller should then check again whether streams can be
+    /// opened or have a turn to send. `second` is the current time, in seconds.
     ///
     /// # Errors
-    /// What ends the connection; [`fail`](Self::fail) then says so to the server.
+    /// The connection error; [`fail`](Self::fail) then sends it to the server.
     pub fn handle(
         &mut self,
         input: &[u8],
@@ -360,25 +365,25 @@ impl<S> Client<S> {
         }
     }
 
-    /// The head of the last response, or its trailers.
+    /// The head or the trailers of the last event.
     #[must_use]
     pub fn head(&self) -> &ResponseHead {
         &self.head
     }
 
-    /// Whether the server's preface has come: it speaks HTTP/2.
+    /// Whether the server's SETTINGS have been received, so that it speaks HTTP/2.
     #[must_use]
     pub fn has_begun(&self) -> bool {
         self.awaits != Awaits::Settings
     }
 
-    /// Whether the beginning of a frame or of a header block has come, and not its end.
+    /// Whether a frame or a header block has been received in part.
     #[must_use]
     pub fn is_within_frame(&self) -> bool {
         self.frames.is_within_frame() || matches!(self.awaits, Awaits::Continuation { .. })
     }
 
-    /// What may be sent on a stream, or in all.
+    /// The windows of a stream or, for `None`, of the connection.
     #[cfg(any(test, feature = "testing"))]
     pub(super) fn windows(&self, stream: Option<u32>) -> Option<super::testing::Windows> {
         let Some(stream) = stream else {
@@ -421,7 +426,7 @@ impl<S> Client<S> {
 
     // Bodies.
 
-    /// A DATA frame begins.
+    /// Begins a DATA frame.
     fn body_begins(&mut self, head: FrameHead, padding: u32) -> Result<Option<Event>, Violation> {
         let FrameHead { length, stream, .. } = head;
         if self.is_idle(stream) {
@@ -453,19 +458,20 @@ impl<S> Client<S> {
         match self.judge_body(stream, length, data, ends) {
             Ok(()) => {
                 self.body.is_dropped = false;
-                // Padding is consumed by being passed over.
+                // Padding counts against the window, and is consumed at once.
                 if length > data {
                     self.consumed(stream, (length - data) as usize);
                 }
                 Ok(None)
             }
-            // What was left behind by its own reset.
+            // DATA that the server sent before it received our reset.
             Err(None) => Ok(None),
             Err(Some(fault)) => Ok(self.end_by_fault(stream, fault)),
         }
     }
 
-    /// Whether a stream may get a DATA frame of this length in all, with so many bytes of data.
+    /// Checks that a stream may receive a DATA frame with this payload length and this much data,
+    /// and updates the stream's window and remaining length.
     fn judge_body(
         &mut self,
         stream: u32,
@@ -505,7 +511,7 @@ impl<S> Client<S> {
         Ok(())
     }
 
-    /// A part of a DATA frame's body.
+    /// Reports a part of a DATA frame's data.
     fn body(&mut self, range: Range<usize>, is_last: bool) -> Option<Event> {
         let Body {
             stream,
@@ -601,7 +607,8 @@ impl<S> Client<S> {
         event
     }
 
-    /// A header block has come whole, in frames of so many bytes: a head, or trailers.
+    /// Decodes a complete header block, a head or trailers. `length` is the total of its frames, in
+    /// bytes.
     fn whole_block(
         &mut self,
         stream: u32,
@@ -614,7 +621,7 @@ impl<S> Client<S> {
             known.received += length;
             (is_trailers, receives) = (known.has_head, known.receives);
         }
-        // Whatever becomes of it, the table must follow.
+        // The decoder's table must be updated even if the block is then rejected.
         let read = self.read_block(is_trailers, block)?;
         if !receives {
             if !is_forgiven(&self.forgiven, self.forgiven_until, stream) {
@@ -658,8 +665,8 @@ impl<S> Client<S> {
         Ok(Some(Event::Head { stream, ends }))
     }
 
-    /// Reads a block into `head`. One that repeats the last head's, byte for byte, says the same
-    /// while the table is as it was, and is not read again.
+    /// Decodes a block into `head`. A block that is identical to the last head's has the same
+    /// meaning while the dynamic table is unchanged, and is not decoded again.
     fn read_block(
         &mut self,
         is_trailers: bool,
@@ -696,9 +703,9 @@ impl<S> Client<S> {
         Some(Event::Trailers { stream })
     }
 
-    // What is about a stream or the connection.
+    // Frames about streams or the connection.
 
-    /// Whether no request of ours was sent on it: nothing can come for it either.
+    /// Whether we have not opened the stream, so that no frame may arrive on it.
     fn is_idle(&self, stream: u32) -> bool {
         stream >= self.next_stream || stream.is_multiple_of(2)
     }
@@ -719,9 +726,9 @@ impl<S> Client<S> {
         }
         let code = ErrorCode::from_number(u32::from_be_bytes(code));
         let was_open = self.close(head.stream);
-        // One behind the end of both halves is told as well, unless it is about the request:
-        // nothing more of that was needed, or it was malformed and has been answered (section
-        // 8.1.1).
+        // A reset after both halves have ended is reported as well, unless it concerns the request:
+        // the server did not need the rest of the request, or answered a malformed request (RFC
+        // 9113, section 8.1.1).
         let known = self.streams.get_mut(&head.stream);
         let was_reset = known.map(|known| std::mem::replace(&mut known.is_reset, true));
         let is_odd = was_reset.is_some_and(|before| {
@@ -734,7 +741,7 @@ impl<S> Client<S> {
         }))
     }
 
-    /// Resets a stream for what the server did on it.
+    /// Resets a stream because of the server's error on it.
     fn end_by_fault(&mut self, stream: u32, fault: StreamFault) -> Option<Event> {
         let code = fault.code();
         self.put_reset(stream, code);
@@ -745,12 +752,12 @@ impl<S> Client<S> {
         })
     }
 
-    /// Nobody hears of the rest of a DATA frame that has begun to come for the stream.
+    /// Discards the rest of a DATA frame of this stream.
     fn drop_body(&mut self, stream: u32) {
         self.body.is_dropped |= self.body.stream == stream;
     }
 
-    /// Closes both halves of a stream; whether one was open.
+    /// Closes both halves of a stream. Returns true if one was open.
     fn close(&mut self, stream: u32) -> bool {
         self.drop_body(stream);
         let Some(known) = self.streams.get_mut(&stream) else {
@@ -763,7 +770,7 @@ impl<S> Client<S> {
         was_open
     }
 
-    /// Resets a stream, and remembers that.
+    /// Sends RST_STREAM, and remembers the stream.
     fn put_reset(&mut self, stream: u32, code: ErrorCode) {
         frame::put_reset(&mut self.output, stream, code);
         self.resets = self.resets.saturating_add(1);
@@ -803,7 +810,7 @@ impl<S> Client<S> {
         }
         if self.peer.header_table_size != before.header_table_size {
             self.encoder.set_size_max(self.peer.header_table_size);
-            // The next block says so.
+            // The next block begins with the dynamic table size update.
             self.request_changes = None;
         }
         let after = self.peer.initial_window;
@@ -815,8 +822,8 @@ impl<S> Client<S> {
         Ok(None)
     }
 
-    /// The windows of all streams become larger or smaller, also below zero (RFC 9113, section
-    /// 6.9.2).
+    /// Adds the change of the initial window to all streams' windows, which may become negative
+    /// (RFC 9113, section 6.9.2).
     fn move_windows(&mut self, by: i64, value: u32) -> Result<(), Violation> {
         for stream in self.streams.values_mut() {
             stream.send_window += by;
@@ -826,7 +833,7 @@ impl<S> Client<S> {
         }
         let waiting = self.streams.iter().filter(|(_, stream)| stream.has_more);
         let mut waiting: Vec<u32> = waiting.map(|(number, _)| *number).collect();
-        // In their order, so that every run of the same connection is the same.
+        // In order of their identifiers, so that the behaviour is deterministic.
         waiting.sort_unstable();
         for number in waiting {
             if let Some(stream) = self.streams.get_mut(&number) {
@@ -869,7 +876,7 @@ impl<S> Client<S> {
         let above = self.streams.keys().copied().filter(|stream| *stream > last);
         self.not_served.clear();
         self.not_served.extend(above);
-        // They are told from the end.
+        // `handle` takes them from the end: the lowest stream comes first.
         self.not_served.sort_unstable_by(|a, b| b.cmp(a));
         Ok(Some(Event::GoAway(code)))
     }
@@ -913,7 +920,7 @@ impl<S> Client<S> {
         Ok(None)
     }
 
-    /// PRIORITY, which means nothing any more.
+    /// PRIORITY, which is deprecated and ignored.
     fn priority(&mut self, head: FrameHead) -> Result<Option<Event>, Violation> {
         match (head.length, head.stream) {
             (5, 1..) => {}
@@ -928,9 +935,9 @@ impl<S> Client<S> {
     }
 }
 
-/// What can be said of a frame before its payload has come.
+/// Checks a frame's head before its payload is received.
 fn examine(awaits: Awaits, head: FrameHead) -> Result<(), Violation> {
-    // An answer of HTTP/1 begins with the head of a very long frame.
+    // An HTTP/1 response, read as a frame's head, has a very large length.
     if head.length > frame::SIZE_MAX_AT_FIRST {
         return Err(Violation::FrameTooLong(head.length));
     }
@@ -948,7 +955,7 @@ fn examine(awaits: Awaits, head: FrameHead) -> Result<(), Violation> {
     }
 }
 
-/// Lets a stream wait for its turn that has something to send and may.
+/// Queues a stream if it has something to send and its window allows it.
 fn enqueue<S>(queue: &mut VecDeque<u32>, number: u32, stream: &mut Stream<S>) {
     if stream.has_more && !stream.is_queued && stream.send_window > 0 {
         stream.is_queued = true;
@@ -956,8 +963,8 @@ fn enqueue<S>(queue: &mut VecDeque<u32>, number: u32, stream: &mut Stream<S>) {
     }
 }
 
-/// Whether what comes for a stream that is over is no fault, because the server may not have heard
-/// by then that we have reset it.
+/// Whether frames on a closed stream are ignored, because the server may have sent them before it
+/// received our RST_STREAM.
 fn is_forgiven(forgiven: &VecDeque<u32>, until: u32, stream: u32) -> bool {
     stream <= until || forgiven.contains(&stream)
 }

@@ -1,18 +1,18 @@
-//! A connection of HTTP/2 to a server: what goes out, and within which windows.
+//! The client side of an HTTP/2 connection: sending requests, and flow control.
 //!
-//! The calls of one request, in their order: [`open`](Client::open), if
-//! [`may_open`](Client::may_open); then, where it has a body,
-//! [`wants_to_send`](Client::wants_to_send) whenever there is more of it, which has
-//! [`turn`](Client::turn) say when and how much; [`put_data`](Client::put_data) or
-//! [`sent`](Client::sent) for each part; [`release`](Client::release) once the response has come,
-//! or its user gives it up. [`consumed`](Client::consumed) gives credit for what was read of the
-//! response's body.
+//! The calls for a request, in order: [`open`](Client::open), if [`may_open`](Client::may_open);
+//! for a request with a body, [`wants_to_send`](Client::wants_to_send) whenever a part of the body
+//! is ready, [`turn`](Client::turn), which names the stream to send next and how much, and
+//! [`put_data`](Client::put_data) or [`sent`](Client::sent) for each part;
+//! [`release`](Client::release) once the response has been received or is no longer wanted.
+//! [`consumed`](Client::consumed) gives credit for what was read of the response's body.
 //!
-//! **Shares.** Streams spend one window, the connection's, and a server that does not read one of
-//! them gives no credit for it again. So the last part of that window,
-//! [`reserve`](Client::reserve), is for streams that hold little of it: an upload that is not read
-//! stops no other. Most of the window may be used by one stream all the same, because many servers
-//! give credit only when half of it is used. A stream that is alone may use all.
+//! **Shares.** All streams send within one window, the connection's. If the server does not read a
+//! stream, it gives no credit for that stream's bytes. Therefore the last part of the window,
+//! [`reserve`](Client::reserve), is for streams that hold little of it, so that an upload which the
+//! server does not read blocks no other. Nevertheless one stream may use most of the window,
+//! because many servers give credit only when half of it is used. A single stream may use all of
+//! it.
 
 use super::{Client, PERMITTED_MAX, STREAMS_BEFORE_SETTINGS, Stream, WINDOWS_MAX, enqueue};
 use crate::h2::error::{ErrorCode, Violation};
@@ -21,50 +21,50 @@ use crate::h2::hpack::Field;
 use crate::h2::meter;
 use crate::h2::settings::Settings;
 
-/// Bytes of a body that one stream sends before others have their turn.
+/// Maximum bytes of a body that a stream sends per turn.
 pub(super) const QUANTUM: u32 = 16 * 1024;
 
-/// Bytes of the connection's window that are enough for streams that hold little of it, however
-/// large it is.
+/// Upper limit of the reserve, in bytes: enough for streams that hold little, however large the
+/// connection's window is.
 const RESERVE_MAX: i64 = 1024 * 1024;
 
-/// WINDOW_UPDATE frames that may come for a DATA frame: for its stream, and for the connection.
+/// WINDOW_UPDATE frames that each DATA frame permits: one for its stream, one for the connection.
 const UPDATES_OF_DATA: u32 = 2;
 
-/// What a request is, beside its fields.
+/// Properties of a request that are not in its fields.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RequestStart {
-    /// It has no body.
+    /// Whether the request has no body.
     pub ends: bool,
-    /// Its method is HEAD: the response has no body, whatever its head says.
+    /// Whether the method is HEAD: the response has no body, whatever its head says.
     pub is_head: bool,
 }
 
 impl<S> Client<S> {
-    /// What is to be sent. Whoever has sent it says so by [`clear_output`](Self::clear_output).
+    /// Bytes to send. After sending, the caller must call [`clear_output`](Self::clear_output).
     #[must_use]
     pub fn output(&self) -> &[u8] {
         &self.output
     }
 
-    /// What is to be sent was sent.
+    /// Discards the output, which was sent.
     pub fn clear_output(&mut self) {
         self.output.clear();
     }
 
-    /// What is to be sent, for one who keeps it until it has left.
+    /// Takes the output, for a caller that stores it until it is sent.
     #[must_use]
     pub fn take_output(&mut self) -> Vec<u8> {
         std::mem::take(&mut self.output)
     }
 
-    /// What the server has set.
+    /// The server's settings.
     #[must_use]
     pub fn peer(&self) -> &Settings {
         &self.peer
     }
 
-    /// How many streams the server takes at once, as far as is known.
+    /// The server's limit of concurrent streams, or a default until its SETTINGS arrive.
     #[must_use]
     pub fn streams_max(&self) -> u32 {
         if self.has_begun() {
@@ -74,46 +74,46 @@ impl<S> Client<S> {
         }
     }
 
-    /// Whether another stream may be opened now.
+    /// Whether another stream can be opened now.
     #[must_use]
     pub fn may_open(&self) -> bool {
         !self.is_ending() && (self.streams.len() as u64) < u64::from(self.streams_max())
     }
 
-    /// Whether no stream can be opened any more: the server ends the connection, or the numbers are
-    /// used up.
+    /// Whether no more streams can be opened: the server has sent GOAWAY, or the stream identifiers
+    /// are exhausted.
     #[must_use]
     pub fn is_ending(&self) -> bool {
         self.served_until.is_some() || self.next_stream > STREAM_MAX
     }
 
-    /// Whether so much of the connection's window is left that another request need not wait for
-    /// it.
+    /// Whether enough of the connection's window is left for another request.
     #[must_use]
     pub fn has_window(&self) -> bool {
         self.send_window > self.reserve()
     }
 
-    /// Bytes at the end of the connection's window that no stream may have to itself.
+    /// Bytes of the connection's window that are reserved for streams which hold little of it.
     fn reserve(&self) -> i64 {
         (self.send_window_max / 8 * 3).min(RESERVE_MAX)
     }
 
-    /// How much of the connection's window a stream may use now that holds so many bytes of it.
+    /// Bytes of the connection's window that a stream may use now, if it already holds `held`
+    /// bytes.
     fn share(&self, held: i64) -> i64 {
         let left = self.send_window;
         if self.streams.len() == 1 {
             return left;
         }
-        // Servers give credit to the connection alone where a stream has much: no stream holds more
-        // than all together.
+        // Some servers give credit for much of a stream's data on the connection only. No stream
+        // can hold more than what is missing from the connection's window.
         let held = held.min(self.send_window_max - left);
-        // Of the reserve each takes a part of what those before it have left.
+        // Of the reserve, each stream may take a quarter of what is left.
         let of_reserve = (left + 3) / 4 - held;
         of_reserve.max(left - self.reserve())
     }
 
-    /// A stream has its share, and waits.
+    /// Removes a stream from the queue until the connection's window or its share grows.
     fn hold_back(&mut self, number: u32) {
         if let Some(stream) = self.streams.get_mut(&number)
             && !std::mem::replace(&mut stream.is_held_back, true)
@@ -122,7 +122,8 @@ impl<S> Client<S> {
         }
     }
 
-    /// The connection's window may have something again for those who were held back.
+    /// Queues the held-back streams again, because the connection's window or their share may have
+    /// grown.
     pub(super) fn call_held_back(&mut self) {
         for number in self.held_back.drain(..) {
             if let Some(stream) = self.streams.get_mut(&number) {
@@ -132,32 +133,32 @@ impl<S> Client<S> {
         }
     }
 
-    /// How many streams we have reset.
+    /// Number of streams that we have reset.
     #[must_use]
     pub fn resets(&self) -> u32 {
         self.resets
     }
 
-    /// How many streams are not released.
+    /// Number of streams that are not released.
     #[must_use]
     pub fn live(&self) -> usize {
         self.streams.len()
     }
 
-    /// The user's data of a stream that has not been released.
+    /// The caller's data of a stream that is not released.
     pub fn user(&mut self, stream: u32) -> Option<&mut S> {
         self.streams.get_mut(&stream).map(|known| &mut known.user)
     }
 
-    /// The user's data, and how many bytes of HEADERS, CONTINUATION and DATA frames have been
-    /// received on the stream, frame heads and padding included. A DATA frame counts as a whole
+    /// The caller's data, and how many bytes of HEADERS, CONTINUATION and DATA frames have been
+    /// received on the stream, including frame heads and padding. A DATA frame counts as a whole
     /// once its head has been received.
     pub fn user_and_received(&mut self, stream: u32) -> Option<(&mut S, u64)> {
         let known = self.streams.get_mut(&stream)?;
         Some((&mut known.user, known.received))
     }
 
-    /// Whether the server has sent a response's head on a stream.
+    /// Whether the head of a stream's final response has been received.
     #[must_use]
     pub fn has_head(&self, stream: u32) -> bool {
         let known = self.streams.get(&stream);
@@ -170,14 +171,14 @@ impl<S> Client<S> {
         self.streams.contains_key(&stream)
     }
 
-    /// Lets go of all streams, because the connection has ended.
+    /// Removes all streams, because the connection has ended.
     pub fn drain(&mut self) -> impl Iterator<Item = (u32, S)> {
         let streams = self.streams.drain();
         streams.map(|(number, stream)| (number, stream.user))
     }
 
-    /// Opens a stream with a request's head; the pseudo-fields come first, and names are in lower
-    /// case. `None` where none [may be opened](Self::may_open).
+    /// Opens a stream with a request's head. Pseudo-header fields must come first, and names must
+    /// be in lower case. `None` if no stream [can be opened](Self::may_open).
     pub fn open<'a>(
         &mut self,
         fields: impl IntoIterator<Item = Field<'a>>,
@@ -195,8 +196,8 @@ impl<S> Client<S> {
         Some(self.begin(opening, user))
     }
 
-    /// Opens a stream with the same request as the last one, which is quicker. `None` where none
-    /// may be opened, or the last request's block would not say the same again.
+    /// Opens a stream with the last request's header block, without encoding it again. `None` if no
+    /// stream can be opened, or if the block would now be decoded differently.
     pub fn open_again(&mut self, user: S) -> Option<u32> {
         if self.request_changes != Some(self.encoder.changes()) || !self.may_open() {
             return None;
@@ -204,7 +205,7 @@ impl<S> Client<S> {
         Some(self.begin(self.request_opening, user))
     }
 
-    /// Opens a stream whose block is in its place.
+    /// Opens a stream with the header block in `request_block`.
     fn begin(&mut self, opening: RequestStart, user: S) -> u32 {
         let RequestStart { ends, is_head } = opening;
         let stream = self.next_stream;
@@ -243,7 +244,7 @@ impl<S> Client<S> {
         stream
     }
 
-    /// Notes that a stream has something of its body to send, or its end.
+    /// Notes that the caller has a part of a stream's body, or its end, to send.
     pub fn wants_to_send(&mut self, stream: u32) {
         if let Some(known) = self.streams.get_mut(&stream).filter(|known| known.sends) {
             known.has_more = true;
@@ -251,8 +252,8 @@ impl<S> Client<S> {
         }
     }
 
-    /// Whose turn it is to send, and at most how many bytes in one frame. `None`: nobody may, or
-    /// has something to.
+    /// The next stream to send, and the maximum length of its DATA frame, in bytes. `None` if no
+    /// stream may send or has something to send.
     pub fn turn(&mut self) -> Option<(u32, usize)> {
         while self.send_window > 0 {
             let stream = self.queue.pop_front()?;
@@ -276,16 +277,16 @@ impl<S> Client<S> {
         None
     }
 
-    /// Adds a part of the body of a stream whose turn it is to what is to be sent, or its end
-    /// without bytes. `ends`: nothing follows; `has_more`: more waits already.
+    /// Appends a DATA frame of the stream that has its turn to the output; it may be empty if it
+    /// ends the stream. `ends`: the stream ends; `has_more`: the caller has more to send.
     pub fn put_data(&mut self, stream: u32, bytes: &[u8], ends: bool, has_more: bool) {
         let head = self.sent(stream, bytes.len(), ends, has_more);
         self.output.extend_from_slice(&head);
         self.output.extend_from_slice(bytes);
     }
 
-    /// Like [`put_data`](Self::put_data), for a caller that sends the bytes itself without a copy:
-    /// returns the frame head that goes in front of them, with all that must be sent before.
+    /// Like [`put_data`](Self::put_data), for a caller that sends the payload itself without a
+    /// copy: returns the frame's head. The output so far must be sent before it.
     #[must_use]
     pub fn sent(
         &mut self,
@@ -311,8 +312,8 @@ impl<S> Client<S> {
         head.bytes()
     }
 
-    /// Ends a request's body of which nothing is left: that has no bytes, and waits for no window
-    /// (RFC 9113, section 6.9).
+    /// Ends a request's body with an empty DATA frame, which needs no window (RFC 9113, section
+    /// 6.9).
     pub fn put_end(&mut self, stream: u32) {
         if self.streams.get(&stream).is_some_and(|known| known.sends) {
             self.put_data(stream, &[], true, false);
@@ -339,9 +340,9 @@ impl<S> Client<S> {
         );
     }
 
-    /// Gives credit for bytes of a response's body that have been read. A stream that is read as it
-    /// comes gets a wider window, for servers that are far away; what lies unread of many streams
-    /// stays little.
+    /// Gives credit for bytes of a response's body that the caller has read. The window grows for a
+    /// stream that is read as fast as it arrives, because a distant server needs a wide one. The
+    /// windows of slowly read streams stay small, which limits the memory.
     pub fn consumed(&mut self, stream: u32, bytes: usize) {
         let streams = u32::try_from(self.streams.len()).unwrap_or(u32::MAX);
         let windows = streams
@@ -354,7 +355,7 @@ impl<S> Client<S> {
         known.unread -= bytes;
         known.read = known.read.saturating_add(bytes);
         let mut window = known.window;
-        // Nothing is left of what has come, and that was more than what waits for a slow reader.
+        // All data received have been consumed, and twice the window since it last grew.
         let keeps_up = known.unread == 0 && known.read / 2 >= window;
         if keeps_up && window < self.limits.stream_window_max {
             let more = window.min(self.limits.stream_window_max - window);
@@ -363,7 +364,7 @@ impl<S> Client<S> {
             window += more;
             (known.window, known.read) = (window, 0);
         }
-        // What the server could be let send again.
+        // The credit that restores the window's target size.
         let credit = window
             .saturating_sub(known.receive_window)
             .saturating_sub(known.unread);
@@ -373,15 +374,14 @@ impl<S> Client<S> {
         }
     }
 
-    /// Resets a stream, unless both halves of it have ended.
+    /// Resets a stream, unless both halves are closed.
     pub fn reset(&mut self, stream: u32, code: ErrorCode) {
         if self.close(stream) {
             self.put_reset(stream, code);
         }
     }
 
-    /// Lets go of a stream: its place is free for another. What has not ended ends: nobody wants it
-    /// any more.
+    /// Releases a stream, so that another may be opened. Resets the stream if it is not closed.
     pub fn release(&mut self, stream: u32) -> Option<S> {
         self.drop_body(stream);
         let known = self.streams.remove(&stream)?;
@@ -393,8 +393,8 @@ impl<S> Client<S> {
             let code = if known.receives {
                 ErrorCode::Cancel
             } else {
-                // The response has come, and did not need the rest of the request (RFC 9113,
-                // section 8.1).
+                // The response is complete, and the server did not need the rest of the request
+                // (RFC 9113, section 8.1).
                 ErrorCode::NoError
             };
             self.put_reset(stream, code);
@@ -402,17 +402,17 @@ impl<S> Client<S> {
         Some(known.user)
     }
 
-    /// Asks the server for a sign of life.
+    /// Sends PING, to find out whether the server still responds.
     pub fn put_ping(&mut self) {
         frame::put_ping(&mut self.output, false, *b"tidegate");
     }
 
-    /// Says that the connection ends in order.
+    /// Sends GOAWAY for a graceful shutdown.
     pub fn go_away(&mut self) {
         frame::put_goaway(&mut self.output, 0, ErrorCode::NoError);
     }
 
-    /// Says why the connection ends now.
+    /// Sends GOAWAY with the reason why the connection is closed now.
     pub fn fail(&mut self, violation: Violation) {
         frame::put_goaway(&mut self.output, 0, violation.code());
     }

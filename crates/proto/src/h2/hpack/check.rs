@@ -1,14 +1,14 @@
-//! What is known of a field beside its bytes: which name it has, and what is wrong with it (RFC
-//! 9113, section 8.2.1).
+//! The classification of a decoded field: which name it has, and its faults (RFC 9113, section
+//! 8.2.1).
 //!
-//! Found once, when the field comes as text; a reference to it later gets it from the table. Which
-//! faults refuse a request is for the caller to say.
+//! Computed once, when the field is received as a literal, and stored in the dynamic table with it.
+//! The caller decides which faults make a request invalid.
 
 use crate::byte_table::ByteTable;
 use crate::header::KnownField;
 
-/// Which name a field has. Those that begin with a colon tell of the request or response as a whole
-/// (RFC 9113, section 8.3).
+/// The name of a field. Names that begin with a colon are pseudo-header fields (RFC 9113, section
+/// 8.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NameKind {
     /// The pseudo-field `:method` of a request.
@@ -25,12 +25,12 @@ pub enum NameKind {
     Protocol,
     /// Another name that begins with a colon.
     UnknownPseudo,
-    /// A name as HTTP/1 has it.
+    /// A regular field, as in HTTP/1.
     Field(KnownField),
 }
 
 impl NameKind {
-    /// Which name the bytes are.
+    /// Classifies a name.
     #[inline]
     #[must_use]
     pub fn of(name: &[u8]) -> NameKind {
@@ -48,7 +48,7 @@ impl NameKind {
         }
     }
 
-    /// Whether it begins with a colon.
+    /// Whether the name begins with a colon.
     #[inline]
     #[must_use]
     pub fn is_pseudo(self) -> bool {
@@ -56,12 +56,12 @@ impl NameKind {
     }
 }
 
-/// What is odd about a field. Not all of it is a fault to everyone.
+/// A set of faults of a field. Some are faults by the RFC but not for nginx, or the reverse.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Faults(u8);
 
 impl Faults {
-    /// A header block without any fault.
+    /// No faults.
     pub const NONE: Faults = Faults(0);
     /// The name has no bytes.
     pub const NAME_EMPTY: Faults = Faults(1);
@@ -71,16 +71,16 @@ impl Faults {
     pub const NAME_INVALID: Faults = Faults(1 << 2);
     /// The name has a byte beyond ASCII: malformed by the RFC, only unusual to nginx.
     pub const NAME_NOT_ASCII: Faults = Faults(1 << 3);
-    /// The name has an underscore. Not malformed.
+    /// The name has an underscore. Not malformed by the RFC.
     pub const NAME_UNDERSCORE: Faults = Faults(1 << 4);
-    /// The name has another byte that is no letter, digit or dash. Not malformed.
+    /// The name has another byte that is not a letter, digit or dash. Not malformed by the RFC.
     pub const NAME_UNUSUAL: Faults = Faults(1 << 5);
     /// The value has a NUL, CR or LF.
     pub const VALUE_INVALID: Faults = Faults(1 << 6);
-    /// The value begins or ends with a space or a tab: malformed by the RFC, fine to nginx.
+    /// The value begins or ends with a space or a tab: malformed by the RFC, accepted by nginx.
     pub const VALUE_SPACE: Faults = Faults(1 << 7);
 
-    /// What the RFC calls malformed.
+    /// The faults that the RFC calls malformed.
     pub const MALFORMED: Faults = Faults::NAME_EMPTY
         .or(Faults::NAME_CAPITAL)
         .or(Faults::NAME_INVALID)
@@ -95,27 +95,27 @@ impl Faults {
         .or(Faults::NAME_UNDERSCORE)
         .or(Faults::NAME_UNUSUAL);
 
-    /// The faults of both sets together.
+    /// The union of both sets.
     #[must_use]
     pub const fn or(self, other: Faults) -> Faults {
         Faults(self.0 | other.0)
     }
 
-    /// Whether it has one of `others` at least.
+    /// Whether the set contains at least one of `others`.
     #[inline]
     #[must_use]
     pub const fn has(self, others: Faults) -> bool {
         self.0 & others.0 != 0
     }
 
-    /// Whether there is nothing to say.
+    /// Whether the set is empty.
     #[inline]
     #[must_use]
     pub const fn is_none(self) -> bool {
         self.0 == 0
     }
 
-    /// The faults of the name alone.
+    /// Only the faults of the name.
     #[inline]
     pub(super) const fn of_its_name(self) -> Faults {
         Faults(self.0 & Faults::OF_NAMES.0)
@@ -149,7 +149,7 @@ impl Faults {
     }
 }
 
-/// What each byte means for the name that has it.
+/// The fault of a name that contains this byte.
 #[expect(
     clippy::indexing_slicing,
     reason = "the compiler evaluates it, and refuses what lies outside"
@@ -172,14 +172,14 @@ static OF_BYTE: ByteTable<u8> = {
     ByteTable::new(table)
 };
 
-/// Whether there may be a byte up to CR, by words of eight bytes.
+/// Whether the value may contain a byte up to CR; checks eight bytes at a time.
 #[inline]
 fn has_control(value: &[u8]) -> bool {
     const LOW: u64 = 0x0101_0101_0101_0101;
     const HIGH: u64 = 0x8080_8080_8080_8080;
     let (words, rest) = value.as_chunks::<8>();
-    // The high bit of a word's lowest byte that is below 14 is set, and none where there is no such
-    // byte.
+    // Sets the high bit of the lowest byte that is below 14, if there is one; if there is none,
+    // sets no high bit.
     let marks = words.iter().fold(0, |marks, word| {
         let word = u64::from_le_bytes(*word);
         marks | (word.wrapping_sub(LOW * (b'\r' as u64 + 1)) & !word)

@@ -1,7 +1,7 @@
-//! Reads header blocks (RFC 7541, sections 3 and 6).
+//! The HPACK decoder (RFC 7541, sections 3 and 6).
 //!
-//! A block is decoded to its end even if its fields are too many for the caller, or malformed: the
-//! table must follow what the other end thinks of it, or no later block could be read.
+//! A block is decoded to its end even if its fields exceed the caller's limit or are malformed: the
+//! dynamic table must stay in step with the peer's encoder, or no later block could be decoded.
 
 use super::check::{Faults, NameKind};
 use super::integer::Reader;
@@ -9,46 +9,48 @@ use super::table::{Entry, Table};
 use super::{Error, FIELD_OVERHEAD, TABLE_SIZE_DEFAULT, huffman, static_table};
 use crate::Span;
 
-/// Changes of the table's size that a block may begin with: to the smallest one and to the last
-/// (RFC 7541, section 4.2).
+/// Dynamic table size updates at the beginning of a block: to the smallest size since the last
+/// block, and to the final one (RFC 7541, section 4.2).
 const SIZE_UPDATES_MAX: usize = 2;
 
-/// A field of a header block, as spans of the bytes that the caller collects.
+/// A decoded field, as spans of the caller's buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Decoded {
-    /// The name of the decoded.
+    /// The name.
     pub name: Span,
     /// The value, which begins where the name ends.
     pub value: Span,
-    /// Which name it is.
+    /// The name, classified.
     pub which: NameKind,
-    /// What is odd about it.
+    /// Faults of name and value.
     pub faults: Faults,
-    /// The index of the static table that says all of it: 2 is `:method: GET`.
+    /// The index of the static table's entry that equals the field, if encoded so: 2 is `:method:
+    /// GET`.
     pub static_index: Option<u8>,
-    /// Its sender wants no table to have it, also where it is sent on (RFC 7541, section 7.1.3).
+    /// The sender forbids indexing, also when the field is forwarded (RFC 7541, section 7.1.3).
     pub never_indexed: bool,
 }
 
-/// What became of a block that could be decoded.
+/// The outcome of decoding a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DecodedBlock {
-    /// The caller has got every field.
+    /// The caller has received every field.
     Whole,
-    /// The fields were more than the caller wanted; it has got those before that.
+    /// The fields exceed the limit; the caller has received only those within it.
     TooLarge,
 }
 
-/// Decodes the header blocks of one direction of a connection, in the order in which they come.
+/// Decodes the header blocks of one direction of a connection, in order.
 ///
-/// It keeps what its table holds: twice the table's size at most, no byte while that is empty.
+/// Its memory is at most twice the maximum size of the dynamic table, and none while the table is
+/// empty.
 #[derive(Debug)]
 pub struct Decoder {
     table: Table,
-    /// The largest table that the other end may choose.
+    /// The maximum table size that the peer may choose.
     size_max: usize,
-    /// The other end has a larger table than it may, and must say in its next block that it is this
-    /// size at most.
+    /// We have announced a smaller maximum than the table has: the next block must begin with a
+    /// size update to this size or less.
     size_owed: Option<usize>,
 }
 
@@ -69,8 +71,8 @@ impl Decoder {
         }
     }
 
-    /// Takes note of the SETTINGS_HEADER_TABLE_SIZE that we announced, once the other end has
-    /// acknowledged it. From then on its table must not be larger.
+    /// Sets the SETTINGS_HEADER_TABLE_SIZE that we announced, once the peer has acknowledged it:
+    /// from then on its table must not be larger.
     pub fn set_size_max(&mut self, size_max: u32) {
         self.size_max = size_max as usize;
         if self.size_max < self.table.size_max() {
@@ -79,16 +81,16 @@ impl Decoder {
         }
     }
 
-    /// Decodes a whole block. Each field's bytes are appended to `out`, then `sink` is told of it,
-    /// and sees `out` as it is.
+    /// Decodes a complete block. Appends the bytes of each field to `out`, then calls `sink` with
+    /// the field and all of `out`.
     ///
-    /// Once the fields together are larger than `list_size_max`, each counted with
-    /// [`FIELD_OVERHEAD`] (RFC 9113, section 6.5.2), the rest of the block is decoded but not told.
-    /// `out` never grows by more than `list_size_max` and the bytes of one field, which has no more
-    /// than a table and eight fifths of the block.
+    /// Once the total size of the fields, with [`FIELD_OVERHEAD`] for each, exceeds `list_size_max`
+    /// (RFC 9113, section 6.5.2), the remaining fields are decoded but not reported. `out` grows at
+    /// most by `list_size_max` and one field. A field is limited by the sizes of the table and of
+    /// the block, of which Huffman decoding makes up to eight fifths.
     ///
     /// # Errors
-    /// Where the block is malformed: no block of the connection can be decoded from then on.
+    /// The block is malformed: no further block of the connection can be decoded.
     pub fn decode(
         &mut self,
         block: &[u8],
@@ -142,26 +144,27 @@ impl Decoder {
         })
     }
 
-    /// How often its table has changed. A block during which this has stayed the same can be
-    /// repeated, byte for byte, and says the same for as long as it still is.
+    /// Counter of changes to the dynamic table. If it is the same before and after a block, the
+    /// block does not change the table. While the counter keeps that value, an identical block has
+    /// the same meaning.
     #[must_use]
     pub fn changes(&self) -> u32 {
         self.table.changes()
     }
 
-    /// What its table holds, as the RFC counts it.
+    /// Current size of the dynamic table, by RFC 7541, section 4.1.
     #[cfg(test)]
     pub(super) fn table_size(&self) -> usize {
         self.table.size()
     }
 
-    /// Bytes of memory that its table has taken.
+    /// Allocated memory of the table, in bytes.
     #[cfg(test)]
     pub(super) fn memory(&self) -> usize {
         self.table.memory()
     }
 
-    /// What the other end says of the table's size at the beginning of a block.
+    /// Reads the dynamic table size updates at the beginning of a block.
     #[inline]
     fn size_updates(&mut self, rest: &mut Reader<'_>) -> Result<(), Error> {
         let mut updates = 0;
@@ -183,8 +186,8 @@ impl Decoder {
         }
     }
 
-    /// Appends the name and the value of a field that is sent as text: the length of the name,
-    /// which it is, and what is odd.
+    /// Appends the name and the value of a literal field. Returns the length of the name, its kind,
+    /// and the faults.
     #[inline]
     fn literal(
         &self,
@@ -213,7 +216,7 @@ impl Decoder {
         ))
     }
 
-    /// The field that an index denotes.
+    /// The table entry with this index.
     #[inline]
     fn entry(&self, index: usize) -> Result<Entry<'_>, Error> {
         if let Some(age) = index.checked_sub(static_table::LAST + 1) {
@@ -223,14 +226,14 @@ impl Decoder {
     }
 }
 
-/// How much of a list of fields there may still be.
+/// The remaining size that a header list may have.
 struct List {
-    /// `None` once there was too much.
+    /// `None` once the limit is exceeded.
     left: Option<usize>,
 }
 
 impl List {
-    /// Counts a field with so many bytes; false where it is not wanted any more.
+    /// Counts a field with `length` bytes of name and value; false if the limit is exceeded.
     #[inline]
     fn admits(&mut self, length: usize) -> bool {
         let size = length + FIELD_OVERHEAD;
@@ -239,7 +242,7 @@ impl List {
     }
 }
 
-/// What to tell of a field whose bytes begin at `start`.
+/// A table entry as a decoded field, whose bytes begin at `start` in the caller's buffer.
 #[inline]
 fn decoded(
     start: usize,
@@ -258,7 +261,7 @@ fn decoded(
     }
 }
 
-/// Appends the text that is next.
+/// Reads a string, and appends it.
 #[inline]
 fn string(rest: &mut Reader<'_>, out: &mut Vec<u8>) -> Result<(), Error> {
     let is_encoded = rest.peek().is_some_and(|first| first & 0x80 != 0);

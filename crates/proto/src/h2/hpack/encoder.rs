@@ -1,7 +1,7 @@
-//! Writes header blocks with a table, as a client does: what repeats from request to request
-//! becomes an index.
+//! The HPACK encoder of a client, with a dynamic table: fields that repeat from request to request
+//! are encoded as an index.
 //!
-//! Responses are not written so: see [`literal`](super::literal).
+//! Responses are encoded without a dynamic table: see [`literal`](super::literal).
 
 use super::check::{Faults, NameKind};
 use super::literal::{INDEXED, KEPT, NEVER_INDEXED, NOT_KEPT, SIZE_UPDATE, put_number, put_text};
@@ -9,10 +9,11 @@ use super::table::Table;
 use super::{FIELD_OVERHEAD, TABLE_SIZE_DEFAULT, static_table};
 use crate::header::KnownField;
 
-/// Fields of the table that are looked at for each field to send: the last ones.
+/// Number of the most recent dynamic table entries that are searched for each field to send.
 const SEARCH_MAX: usize = 64;
 
-/// Shorter cookies could be found out by what guesses do to a table (RFC 7541, section 7.1).
+/// Minimum length of a Cookie value that is indexed, in bytes: an attacker could find a shorter one
+/// by guessing, observing whether the guess matches the table (RFC 7541, section 7.1).
 const COOKIE_INDEXED_MIN: usize = 20;
 
 /// A field to send.
@@ -22,7 +23,7 @@ pub struct Field<'a> {
     pub name: &'a [u8],
     /// The value of the field.
     pub value: &'a [u8],
-    /// No table on its way may have it (see [`Decoded`](super::Decoded)).
+    /// No hop may put the field into a dynamic table (see [`Decoded`](super::Decoded)).
     pub never_indexed: bool,
 }
 
@@ -36,19 +37,20 @@ impl<'a> From<(&'a [u8], &'a [u8])> for Field<'a> {
     }
 }
 
-/// Encodes the header blocks of one direction of a connection, which must be sent in that order.
+/// Encodes the header blocks of one direction of a connection, which must be sent in the order
+/// encoded.
 #[derive(Debug)]
 pub struct Encoder {
     table: Table,
-    /// The largest table that we want.
+    /// The maximum table size that we want.
     size_wanted: usize,
-    /// The size of the table from the next block on.
+    /// The table's size from the next block on.
     size_next: usize,
-    /// The smallest size that was asked for since the last block (RFC 7541, section 4.2).
+    /// The smallest size since the last block (RFC 7541, section 4.2).
     size_least: usize,
 }
 
-/// What a table is to do with a field.
+/// Whether a field is to be indexed.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Keep {
     Yes,
@@ -56,7 +58,7 @@ enum Keep {
     Never,
 }
 
-/// What the tables have of a field.
+/// The result of searching the tables for a field.
 enum TableMatch {
     Field(usize),
     Name(usize),
@@ -78,14 +80,14 @@ impl Encoder {
         encoder
     }
 
-    /// Takes note of the SETTINGS_HEADER_TABLE_SIZE of the other end, which learns from the next
-    /// block what becomes of it.
+    /// Sets the peer's SETTINGS_HEADER_TABLE_SIZE. The next block begins with a size update if
+    /// necessary.
     pub fn set_size_max(&mut self, size_max: u32) {
         self.size_next = self.size_wanted.min(size_max as usize);
         self.size_least = self.size_least.min(self.size_next);
     }
 
-    /// Appends a block with these fields.
+    /// Appends a header block with these fields.
     pub fn encode<'a>(&mut self, fields: impl IntoIterator<Item = Field<'a>>, out: &mut Vec<u8>) {
         self.size_updates(out);
         for field in fields {
@@ -93,20 +95,22 @@ impl Encoder {
         }
     }
 
-    /// How often its table has changed. A block during which this has stayed the same can be
-    /// repeated, byte for byte, and says the same for as long as it still is.
+    /// Counter of changes to the dynamic table. If it is the same before and after a block, the
+    /// block does not change the table. While the counter keeps that value, an identical block has
+    /// the same meaning.
     #[must_use]
     pub fn changes(&self) -> u32 {
         self.table.changes()
     }
 
-    /// What its table holds, as the RFC counts it.
+    /// Current size of the dynamic table, by RFC 7541, section 4.1.
     #[cfg(test)]
     pub(super) fn table_size(&self) -> usize {
         self.table.size()
     }
 
-    /// Tells what became of the table's size: the smallest one, then the last.
+    /// Writes dynamic table size updates: to the smallest size since the last block, then to the
+    /// final one.
     fn size_updates(&mut self, out: &mut Vec<u8>) {
         for size in [self.size_least, self.size_next] {
             if size != self.table.size_max() {
@@ -155,7 +159,7 @@ impl Encoder {
             NameKind::Field(KnownField::Cookie) if field.value.len() < COOKIE_INDEXED_MIN => {
                 Keep::Never
             }
-            // What differs from one message to the next.
+            // Values that differ from one message to the next.
             NameKind::Path
             | NameKind::Field(
                 KnownField::Age
@@ -170,7 +174,7 @@ impl Encoder {
                 | KnownField::Range
                 | KnownField::SetCookie,
             ) => Keep::No,
-            // What would evict most of the others.
+            // A larger field would evict most of the others.
             _ => {
                 let size = field.name.len() + field.value.len() + FIELD_OVERHEAD;
                 if size <= self.table.size_max() / 4 * 3 {

@@ -1,35 +1,34 @@
-//! Why a header block cannot be decoded: one variant per cause, with words for the log.
+//! Why a header block cannot be decoded: one variant per cause, with log messages.
 
 use std::fmt;
 
-/// A fault of a header block. Every one is the other end's, and ends the connection with
-/// COMPRESSION_ERROR: what its table holds from here on is not known.
+/// A decoding error. Every one is the peer's fault, and is a connection error of type
+/// COMPRESSION_ERROR: the state of the dynamic table is unknown afterwards.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Error {
     /// The block ends within a field.
     Truncated,
-    /// The block ends within a number.
+    /// The block ends within an integer.
     IntegerTruncated,
-    /// A number of more than 32 bits, or of more bytes than such a number takes.
+    /// An integer of more than 32 bits, or with more bytes than 32 bits need.
     IntegerTooLong,
-    /// Index 0, which denotes no field.
+    /// Index 0, which is invalid.
     IndexZero,
-    /// An index behind the last field of the tables.
+    /// An index beyond the end of the tables.
     IndexOutOfBound,
-    /// A change of the table's size behind a field; it may only stand at the beginning of a block.
+    /// A dynamic table size update after a field; it is allowed only at the beginning of a block.
     SizeUpdateLate,
-    /// A third change of the table's size in one block.
+    /// A third dynamic table size update in one block.
     SizeUpdateRepeated,
-    /// A table that is larger than what we announced.
+    /// A dynamic table size update beyond the size that we announced.
     SizeUpdateTooLarge,
-    /// No change to the smaller size that we announced.
+    /// No dynamic table size update, although we announced a smaller size.
     SizeUpdateMissing,
-    /// The code that only stands for the end is within a text.
+    /// A Huffman-coded string contains the EOS symbol.
     HuffmanEnd,
-    /// More than seven bits follow the last code of a text.
+    /// Padding of more than eight bits after the last symbol of a Huffman-coded string.
     HuffmanPaddingTooLong,
-    /// What follows the last code of a text is not the beginning of the code that stands for the
-    /// end.
+    /// The padding of a Huffman-coded string is not a prefix of the EOS symbol.
     HuffmanPadding,
 }
 

@@ -1,20 +1,20 @@
-//! The Huffman code of texts (RFC 7541, section 5.2 and appendix B).
+//! The Huffman code of strings (RFC 7541, section 5.2 and appendix B).
 //!
-//! The code is canonical: among codes of one length a larger byte has the larger code, and longer
-//! codes follow shorter ones. So their lengths are all that stands here, and the tables are made of
-//! them at compile time.
+//! The code is canonical: among codes of one length, a larger byte has the larger code, and longer
+//! codes follow shorter ones. Therefore the source contains only the lengths, from which the tables
+//! are computed at compile time.
 //!
-//! Decoding looks at eleven bits at a time, which hold one or two of the codes that texts are
-//! mostly made of, and takes four such steps between two looks at how much is left.
+//! The decoder looks up eleven bits at a time, which contain one or two of the common codes. It
+//! takes four such steps before it checks how many bits are left.
 
 use super::Error;
 use crate::byte_table::ByteTable;
 
-/// Bits that may follow the last code. The RFC says seven; clients that always add some send a
-/// whole byte, which nginx takes.
+/// Limit of padding bits after the last code. The RFC allows seven; clients that always pad may
+/// send a whole byte, which nginx accepts.
 const PADDING_MAX: u32 = 8;
 
-/// Bits of the code of each byte.
+/// Length of the code of each byte, in bits.
 #[rustfmt::skip]
 const LENGTHS: [u8; 256] = [
     13, 23, 28, 28, 28, 28, 28, 28, 28, 24, 30, 28, 28, 30, 28, 28,
@@ -35,33 +35,33 @@ const LENGTHS: [u8; 256] = [
     26, 27, 26, 26, 27, 27, 27, 27, 27, 28, 27, 27, 27, 27, 27, 26,
 ];
 
-/// Bits of the longest code, which is also that of the end.
+/// Length of the longest codes, EOS among them, in bits.
 const LENGTH_MAX: usize = 30;
-/// Bits of the shortest.
+/// Length of the shortest codes, in bits.
 const LENGTH_MIN: u32 = 5;
-/// Bits that one step of decoding looks at.
+/// Bits that one decoding step looks up.
 const STEP: u32 = 11;
-/// Steps between two looks at how much is left.
+/// Decoding steps between two checks of how many bits are left.
 const ROUND: u32 = 4;
-/// Bytes that one round writes, used or not.
+/// Bytes that one round of steps writes, some of which may be unused.
 const ROUND_BYTES: usize = 8;
 
 /// The codes of one length.
 #[derive(Clone, Copy)]
 struct Level {
     first: u32,
-    /// How many there are; the end, the last of the longest, is one of them.
+    /// Number of codes; EOS, the last of the longest, is included.
     count: u32,
-    /// How many are shorter.
+    /// Number of shorter codes.
     before: u32,
 }
 
 static LEVELS: [Level; LENGTH_MAX + 1] = levels();
-/// The bytes by their codes.
+/// The bytes in the order of their codes.
 static BY_CODE: [u8; 256] = by_code();
 static CODE_OF: ByteTable<u32> = ByteTable::new(codes());
 static LENGTH_OF: ByteTable<u8> = ByteTable::new(LENGTHS);
-/// What the first bits of a text begin with.
+/// The decoding step for each value of the next bits.
 static STEPS: [HuffmanStep; 1 << STEP] = steps();
 
 #[expect(
@@ -80,7 +80,7 @@ const fn levels() -> [Level; LENGTH_MAX + 1] {
         levels[LENGTHS[byte] as usize].count += 1;
         byte += 1;
     }
-    levels[LENGTH_MAX].count += 1; // the end
+    levels[LENGTH_MAX].count += 1; // EOS
     let mut length = 1;
     while length <= LENGTH_MAX {
         let shorter = levels[length - 1];
@@ -125,9 +125,9 @@ const fn by_code() -> [u8; 256] {
     sorted
 }
 
-/// The bits that the codes of one or two bytes have (the low byte, so that they are a shift's count
-/// as they stand), how many bytes they are (from bit 8 on), and the bytes (from bit 16 on). All
-/// zero where the first code is longer than what is looked at.
+/// One or two decoded bytes. The lowest byte is the number of bits consumed, so that it can be used
+/// as a shift count directly; bits 8 to 15 are the number of bytes; the bytes are from bit 16 on.
+/// Zero if the first code is longer than the lookup.
 #[derive(Clone, Copy)]
 struct HuffmanStep(u32);
 
@@ -172,7 +172,7 @@ const fn steps() -> [HuffmanStep; 1 << STEP] {
     steps
 }
 
-/// The byte whose code the `held` bits of `window` begin with, and the bits of its code.
+/// Decodes the first code of the `held` bits in `window`: the byte, and the length of its code.
 #[expect(
     clippy::indexing_slicing,
     reason = "the compiler evaluates it, and refuses what lies outside"
@@ -195,16 +195,15 @@ const fn short(
     None
 }
 
-/// Bytes that a text of `length` encoded bytes has at most.
+/// Maximum length of the decoded string, in bytes, for `length` encoded bytes.
 pub(super) const fn decoded_length_max(length: usize) -> usize {
     length.saturating_mul(8) / LENGTH_MIN as usize
 }
 
-/// Appends what an encoded text says: [`decoded_length_max`] bytes at most.
+/// Decodes a string and appends it: at most [`decoded_length_max`] bytes.
 ///
 /// # Errors
-/// Where it contains the code of the end, or does not end with the beginning of that code, of eight
-/// bits at most.
+/// The string contains EOS, or its padding is not a prefix of EOS of at most eight bits.
 pub(super) fn decode(source: &[u8], out: &mut Vec<u8>) -> Result<(), Error> {
     let start = out.len();
     out.resize(start + decoded_length_max(source.len()) + ROUND_BYTES, 0);
@@ -244,7 +243,7 @@ fn decode_into(source: &[u8], room: &mut [u8]) -> Result<usize, Error> {
             }
             bits.refill();
         }
-        // The next code is a long one, or the end is near.
+        // The next code is longer than a step, or the input is nearly exhausted.
         let step = bits.step();
         if step.count() != 0 && step.bits() <= bits.held {
             put(step.bytes(), step.count());
@@ -263,13 +262,13 @@ fn decode_into(source: &[u8], room: &mut [u8]) -> Result<usize, Error> {
     Ok(written)
 }
 
-/// The bits of a text that are still to be decoded.
+/// The remaining bits of an encoded string.
 struct Bits<'a> {
-    /// The next ones, the first of all highest. There may be more of them than `held`.
+    /// The next bits, first bit highest. It may contain more than `held` bits.
     window: u64,
-    /// How many of them count: 56 at least after a refill, or all that are left.
+    /// Number of valid bits: at least 56 after a refill, or all that are left.
     held: u32,
-    /// The bytes behind those.
+    /// The bytes after those.
     rest: &'a [u8],
 }
 
@@ -293,7 +292,7 @@ impl Bits<'_> {
         self.rest = self.rest.get(taken as usize..).unwrap_or_default();
     }
 
-    /// What the next bits begin with, as if all of them counted.
+    /// The decoding step for the next bits, which may include bits that are not valid.
     #[inline]
     #[expect(clippy::indexing_slicing, reason = "there is a step for each window")]
     fn step(&self) -> HuffmanStep {
@@ -306,7 +305,8 @@ impl Bits<'_> {
         self.held -= bits;
     }
 
-    /// The next byte, and the bits of its code; `None` where what is left is no whole code.
+    /// Decodes one code: the byte and the code's length. `None` if the remaining bits are no
+    /// complete code.
     fn single(&self) -> Result<Option<(u8, u32)>, Error> {
         let window = (self.window >> 32) as u32;
         for (length, level) in (0..).zip(&LEVELS).skip(LENGTH_MIN as usize) {
@@ -321,10 +321,10 @@ impl Bits<'_> {
                     .ok_or(Error::HuffmanEnd);
             }
         }
-        Ok(None) // not reached: every 30 bits begin with a code
+        Ok(None) // not reached: any 30 bits begin with a code
     }
 
-    /// Whether what is left, which is no whole code, is what may follow the last one.
+    /// Checks that the remaining bits, which are no complete code, are valid padding.
     fn check_padding(&self) -> Result<(), Error> {
         if self.window | u64::MAX >> self.held != u64::MAX {
             Err(Error::HuffmanPadding)
@@ -336,17 +336,17 @@ impl Bits<'_> {
     }
 }
 
-/// Bytes that a text has when it is encoded.
+/// Length of the encoded string, in bytes.
 #[inline]
 pub(super) fn encoded_length(text: impl Iterator<Item = u8>) -> usize {
     let lengths = text.map(|byte| LENGTH_OF.of(byte));
     lengths.map(usize::from).sum::<usize>().div_ceil(8)
 }
 
-/// Appends the code of a text.
+/// Appends the encoded string.
 #[inline]
 pub(super) fn encode(text: impl Iterator<Item = u8>, out: &mut Vec<u8>) {
-    // The lowest bits, fewer than 32 between two codes.
+    // The pending bits, in the lowest places: fewer than 32 between two codes.
     let (mut window, mut held) = (0u64, 0);
     for byte in text {
         let length = u32::from(LENGTH_OF.of(byte));

@@ -1,22 +1,21 @@
-//! Numbers that begin within a byte (RFC 7541, section 5.1), and the bytes of a block that are
-//! still to be read.
+//! Integers with a prefix within a byte (RFC 7541, section 5.1), and the reader of a header block.
 
 use super::Error;
 
-/// Bytes that may follow the first one of a number: as many as 32 bits take.
+/// Maximum number of bytes after the prefix: enough for 32 bits.
 const CONTINUATION_MAX: usize = 5;
 
 /// The rest of a header block.
 pub(super) struct Reader<'a>(pub(super) &'a [u8]);
 
 impl<'a> Reader<'a> {
-    /// The next byte, which stays.
+    /// The next byte, without consuming it.
     #[inline]
     pub(super) fn peek(&self) -> Option<u8> {
         self.0.first().copied()
     }
 
-    /// The number in the lowest `prefix` bits of the next byte, and in those that follow it.
+    /// Reads an integer: the lowest `prefix` bits of the next byte, and continuation bytes.
     #[inline]
     pub(super) fn integer(&mut self, prefix: u32) -> Result<usize, Error> {
         let (&first, rest) = self.0.split_first().ok_or(Error::Truncated)?;
@@ -42,7 +41,7 @@ impl<'a> Reader<'a> {
         Err(Error::IntegerTooLong)
     }
 
-    /// The next `length` bytes.
+    /// Reads the next `length` bytes.
     #[inline]
     pub(super) fn take(&mut self, length: usize) -> Result<&'a [u8], Error> {
         let (taken, rest) = self.0.split_at_checked(length).ok_or(Error::Truncated)?;
@@ -51,13 +50,13 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// The largest number of so many bits, which are 1 to 8.
+/// The largest number of `prefix` bits, 1 to 8.
 #[inline]
 fn full(prefix: u32) -> u8 {
     u8::MAX >> 8u32.saturating_sub(prefix)
 }
 
-/// Appends a number whose first byte has `prefix` bits for it; the others are `flags`.
+/// Appends an integer with a prefix of `prefix` bits; the other bits of the first byte are `flags`.
 #[inline]
 pub(super) fn put(value: usize, prefix: u32, flags: u8, out: &mut Vec<u8>) {
     let full = full(prefix);

@@ -1,38 +1,38 @@
-//! Writes fields that refer to nothing but the static table (RFC 7541, section 6): every connection
-//! can decode them at any time, so that they can be written once and sent many times.
+//! Encodes fields with reference to the static table only (RFC 7541, section 6): every connection
+//! can decode them at any time, so that they can be encoded once and sent many times.
 
 use super::check::NameKind;
 use super::{huffman, integer, static_table};
 use crate::header::KnownField;
 
-/// The first bits of a field that is an index, and how many bits of the index follow.
+/// The first bits of an indexed field, and how many bits of the first byte remain for the index.
 pub(super) const INDEXED: (u8, u32) = (0x80, 7);
-/// Of a text that the other end's table is to have.
+/// The same for a literal that is added to the dynamic table.
 pub(super) const KEPT: (u8, u32) = (0x40, 6);
-/// Of one that it is not to have.
+/// The same for a literal that is not added to the dynamic table.
 pub(super) const NOT_KEPT: (u8, u32) = (0, 4);
-/// Of one that no table on its way is to have.
+/// The same for a literal that no hop may add to a dynamic table.
 pub(super) const NEVER_INDEXED: (u8, u32) = (0x10, 4);
-/// Of a change of the table's size.
+/// The same for a dynamic table size update.
 pub(super) const SIZE_UPDATE: (u8, u32) = (0x20, 5);
 
-/// A name as it is sent: where the static table has it, or its text.
+/// A field name to encode: an index of the static table, or the name itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FieldName<'a> {
-    /// The index of a field of the static table with that name.
+    /// The index of an entry of the static table with this name.
     Index(u8),
-    /// The name in any case; it is sent in lower case.
+    /// The name in any case; it is encoded in lower case.
     Text(&'a [u8]),
 }
 
 impl<'a> FieldName<'a> {
-    /// The shortest way to say a name, whose letters may be in any case.
+    /// The shortest encoding of a name, which may be in any case.
     #[must_use]
     pub fn of(name: &'a [u8]) -> FieldName<'a> {
         FieldName::find(NameKind::of(name), name)
     }
 
-    /// The shortest way to say the name of a known field.
+    /// The shortest encoding of a known field's name.
     #[must_use]
     pub fn of_known(known: KnownField) -> FieldName<'static> {
         FieldName::find(NameKind::Field(known), known.name().as_bytes())
@@ -46,22 +46,23 @@ impl<'a> FieldName<'a> {
     }
 }
 
-/// Writes a field that the static table has as a whole: 2 is `:method: GET`, 8 is `:status: 200`.
+/// Encodes a field that equals an entry of the static table: 2 is `:method: GET`, 8 is `:status:
+/// 200`.
 pub fn indexed(index: u8, out: &mut Vec<u8>) {
     put_number(usize::from(index), INDEXED, out);
 }
 
-/// Writes a field that is not to get into the other end's table.
+/// Encodes a field that is not added to the peer's dynamic table.
 pub fn field(name: FieldName<'_>, value: &[u8], out: &mut Vec<u8>) {
     put_field(name, value, NOT_KEPT, out);
 }
 
-/// Writes a field that is not to get into any table on its way (RFC 7541, section 7.1.3).
+/// Encodes a field that no hop may add to a dynamic table (RFC 7541, section 7.1.3).
 pub fn never_indexed(name: FieldName<'_>, value: &[u8], out: &mut Vec<u8>) {
     put_field(name, value, NEVER_INDEXED, out);
 }
 
-/// Writes `:status`. A status has three digits; of a longer number the last three are written.
+/// Encodes `:status`. Only the last three digits are written.
 pub fn status(status: u16, out: &mut Vec<u8>) {
     let digit = |power: u16| b'0' + (status / power % 10) as u8;
     let digits = [digit(100), digit(10), digit(1)];
@@ -72,13 +73,13 @@ pub fn status(status: u16, out: &mut Vec<u8>) {
     }
 }
 
-/// Appends a number behind its first bits.
+/// Appends an integer after the given first bits.
 #[inline]
 pub(super) fn put_number(number: usize, (flags, prefix): (u8, u32), out: &mut Vec<u8>) {
     integer::put(number, prefix, flags, out);
 }
 
-/// Appends a text, encoded where that is shorter.
+/// Appends a string, Huffman-coded if that is shorter.
 pub(super) fn put_text(text: &[u8], out: &mut Vec<u8>) {
     put_bytes(text.iter().copied(), text.len(), out);
 }

@@ -1,13 +1,13 @@
 //! HPACK, the header compression of HTTP/2 (RFC 7541).
 //!
-//! A field is sent as an index into a table that both ends keep, or as texts, which Huffman codes
-//! may shorten. The [`Decoder`] reads whole header blocks, the [`Encoder`] writes those of a
-//! client, and [`literal`] writes fields that depend on no connection, so that responses can be
-//! prepared once for all.
+//! A field is encoded as an index into a table that both ends maintain, or as literal strings,
+//! optionally Huffman-coded. The [`Decoder`] decodes header blocks. The [`Encoder`] encodes the
+//! blocks of a client. [`literal`] encodes fields without reference to the dynamic table, so that
+//! one encoded response can be sent on all connections.
 //!
-//! Not here: frames (the caller joins the parts of a block first), and what a request may contain
-//! (RFC 9113, section 8): the decoder only tells the [faults](Faults) of each field, for it knows
-//! them of every field of its table.
+//! Not here: frames (the caller joins the parts of a block), and the rules for messages (RFC 9113,
+//! section 8). The decoder only reports the [faults](Faults) of each field, which it computes once
+//! for every entry of its table.
 
 mod check;
 mod decoder;
@@ -24,11 +24,10 @@ pub use decoder::{Decoded, DecodedBlock, Decoder};
 pub use encoder::{Encoder, Field};
 pub use error::Error;
 
-/// What the dynamic table of a connection holds at most until its ends agree upon another size (RFC
-/// 9113, section 6.5.2).
+/// Initial maximum size of a dynamic table, in bytes (RFC 9113, section 6.5.2).
 pub const TABLE_SIZE_DEFAULT: usize = 4096;
 
-/// What a field counts beside the bytes of its name and its value, in a table and in a header list
+/// Added to the length of name and value for the size of a field, in a table and in a header list
 /// (RFC 7541, section 4.1).
 pub const FIELD_OVERHEAD: usize = 32;
 

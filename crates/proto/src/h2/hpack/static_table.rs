@@ -1,16 +1,16 @@
-//! The static table (RFC 7541, appendix A): fields that both ends know without having sent them.
+//! The static table (RFC 7541, appendix A).
 
 use super::check::{Faults, NameKind};
 use super::table::Entry;
 use crate::header::KnownField;
 
-/// The index of its last field; those behind it are the dynamic table's.
+/// The index of the last entry; higher indexes refer to the dynamic table.
 pub(super) const LAST: usize = FIELDS.len();
 
-/// The index of the first `:status`.
+/// The index of the first `:status` entry.
 pub(super) const STATUS: usize = 8;
 
-/// Where to find the name whose [`KnownField`] has a number; 0 where it is not in the table.
+/// The first index of each [`KnownField`]; 0 if its name is not in the table.
 #[expect(
     clippy::indexing_slicing,
     reason = "the compiler evaluates it, and refuses what lies outside"
@@ -19,7 +19,7 @@ static OF_KNOWN: [u8; KnownField::Other as usize + 1] = {
     let mut indexes = [0; KnownField::Other as usize + 1];
     let mut place = FIELDS.len();
     while place > 0 {
-        // The first of several with one name is what is left.
+        // Iterates backwards, so that the first of several entries with the same name remains.
         if let NameKind::Field(known) = FIELDS[place - 1].name {
             indexes[known as usize] = place as u8;
         }
@@ -29,16 +29,16 @@ static OF_KNOWN: [u8; KnownField::Other as usize + 1] = {
     indexes
 };
 
-/// Where the names stand that no [`KnownField`] is for.
+/// The indexes of names that are not a [`KnownField`].
 static OF_OTHERS: [u8; 9] = [15, 20, 22, 27, 29, 37, 47, 53, 56];
 
-/// The field with an index.
+/// The entry with this index.
 #[inline]
 pub(super) fn field(index: usize) -> Option<&'static Entry<'static>> {
     FIELDS.get(index.checked_sub(1)?)
 }
 
-/// The first index that has a name; fields' names may be in any case.
+/// The first index with this name; names of regular fields may be in any case.
 pub(super) fn index_of_name(which: NameKind, name: &[u8]) -> Option<usize> {
     let index = match which {
         NameKind::Authority => 1,
@@ -59,7 +59,8 @@ pub(super) fn index_of_name(which: NameKind, name: &[u8]) -> Option<usize> {
     (index != 0).then_some(usize::from(index))
 }
 
-/// The index of the field with that value among those with the name that `first` is the first of.
+/// The index of the entry with this value, among the entries with the name of entry `first`, which
+/// is the first of them.
 pub(super) fn index_of_value(first: usize, value: &[u8]) -> Option<usize> {
     let name = field(first)?.name_bytes();
     let of_name = (first..=LAST).map_while(|index| Some((index, field(index)?)));

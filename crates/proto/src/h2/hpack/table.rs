@@ -1,26 +1,26 @@
-//! The dynamic table (RFC 7541, section 2.3.2): the fields of one direction of a connection that
-//! came last.
+//! The dynamic table (RFC 7541, section 2.3.2): the most recent fields of one direction of a
+//! connection.
 //!
-//! Their bytes stand one behind another in one buffer, so that a field costs one copy to keep and
-//! one to give out. What an evicted field leaves at its beginning is reclaimed when there is no
-//! room at its end.
+//! The fields' bytes are stored in sequence in one buffer, so that inserting a field and returning
+//! one cost one copy each. The space of evicted fields, at the buffer's beginning, is reclaimed
+//! when there is no space left at its end.
 //!
-//! A table takes twice its size in memory at most, 8 KiB where it is the default of 4096: its size
-//! counts 32 for each field, and a field takes less than half of that, which leaves the rest for
-//! what the list of them has grown beyond need. An empty one takes none.
+//! The memory of a table is at most twice its maximum size, 8 KiB for the default of 4096 bytes:
+//! the RFC counts 32 bytes for each field, of which the entry of the list takes less than half; the
+//! other half allows for unused capacity of the list. An empty table takes none.
 
 use std::collections::VecDeque;
 
 use super::FIELD_OVERHEAD;
 use super::check::{Faults, NameKind};
 
-/// What the buffer has room for at first.
+/// Initial capacity of the buffer, in bytes.
 const CAPACITY_MIN: usize = 512;
 
 /// A field of a table.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Entry<'a> {
-    /// Its name, and its value right behind it.
+    /// The name, followed by the value.
     pub(super) text: &'a [u8],
     pub(super) name_length: usize,
     pub(super) name: NameKind,
@@ -37,11 +37,11 @@ impl<'a> Entry<'a> {
     }
 }
 
-/// A field as it is kept.
+/// The metadata of a field in the table.
 #[derive(Clone, Copy, Debug)]
 struct StoredField {
-    /// Where its bytes begin, counted from the first one that the table ever had; it may have
-    /// wrapped around.
+    /// Offset of the field's bytes in the sequence of all bytes that the table ever had; wraps
+    /// around.
     start: u32,
     name_length: u32,
     length: u32,
@@ -51,17 +51,17 @@ struct StoredField {
 
 #[derive(Debug)]
 pub(super) struct Table {
-    /// Bytes of evicted fields, then those of the others, the oldest first.
+    /// The bytes of evicted fields, then those of the current fields, oldest first.
     bytes: Vec<u8>,
-    /// How many of them are of evicted fields.
+    /// Number of bytes at the beginning that belong to evicted fields.
     evicted: usize,
-    /// What the first of them is counted as.
+    /// Offset of the first byte in the sequence of all bytes; see [`StoredField::start`].
     base: u32,
     fields: VecDeque<StoredField>,
-    /// As the RFC counts it.
+    /// Current size, by RFC 7541, section 4.1.
     size: usize,
     size_max: usize,
-    /// How often it has changed; it may have wrapped around.
+    /// Number of changes; wraps around.
     changes: u32,
 }
 
@@ -78,28 +78,28 @@ impl Table {
         }
     }
 
-    /// How often it has changed, so that one who remembers the count knows whether it is as it was.
+    /// Counter of changes: the table is unchanged while this is the same.
     pub(super) fn changes(&self) -> u32 {
         self.changes
     }
 
-    /// What it may hold, as the RFC counts it.
+    /// Maximum size, by RFC 7541, section 4.1.
     pub(super) fn size_max(&self) -> usize {
         self.size_max
     }
 
-    /// What it holds, as the RFC counts it.
+    /// Current size, by RFC 7541, section 4.1.
     #[cfg(test)]
     pub(super) fn size(&self) -> usize {
         self.size
     }
 
-    /// How many fields it holds.
+    /// Number of fields.
     pub(super) fn len(&self) -> usize {
         self.fields.len()
     }
 
-    /// The field that came `age` fields before the last one.
+    /// The field that was inserted `age` fields before the last one.
     #[inline]
     pub(super) fn field(&self, age: usize) -> Option<Entry<'_>> {
         let place = self.fields.len().checked_sub(age)?.checked_sub(1)?;
@@ -114,8 +114,8 @@ impl Table {
         })
     }
 
-    /// Adds a field, for which others are evicted. One that is larger than the table leaves it
-    /// empty.
+    /// Inserts a field, and evicts others to make room. A field that is larger than the table
+    /// empties it.
     pub(super) fn insert(&mut self, name: &[u8], value: &[u8], which: NameKind, faults: Faults) {
         self.changes = self.changes.wrapping_add(1);
         let length = name.len() + value.len();
@@ -138,7 +138,7 @@ impl Table {
         self.size += size;
     }
 
-    /// Changes what it may hold.
+    /// Changes the maximum size.
     pub(super) fn set_size_max(&mut self, size_max: usize) {
         self.changes = self.changes.wrapping_add(1);
         self.size_max = size_max;
@@ -152,7 +152,7 @@ impl Table {
         }
     }
 
-    /// Forgets all, and gives the memory back.
+    /// Removes all fields, and frees the memory.
     fn clear(&mut self) {
         *self = Table {
             changes: self.changes,
@@ -160,7 +160,7 @@ impl Table {
         };
     }
 
-    /// Forgets the oldest fields until what is left has `size` at most.
+    /// Removes the oldest fields until the size is at most `size`.
     fn evict(&mut self, size: usize) {
         while self.size > size
             && let Some(oldest) = self.fields.pop_front()
@@ -170,7 +170,8 @@ impl Table {
         }
     }
 
-    /// Sees to it that the buffer has room for `length` bytes more, within the size of the table.
+    /// Makes room in the buffer for `length` more bytes; the buffer's capacity stays within the
+    /// table's maximum size.
     fn make_room(&mut self, length: usize) {
         let needed = self.bytes.len() + length;
         if needed <= self.bytes.capacity() {
@@ -187,14 +188,14 @@ impl Table {
         }
     }
 
-    /// Removes the bytes of evicted fields.
+    /// Removes the bytes of evicted fields from the buffer.
     fn reclaim(&mut self) {
         self.bytes.drain(..self.evicted);
         self.base = self.base.wrapping_add(self.evicted as u32);
         self.evicted = 0;
     }
 
-    /// Bytes of memory that it has taken.
+    /// Allocated memory, in bytes.
     #[cfg(test)]
     pub(super) fn memory(&self) -> usize {
         self.bytes.capacity() + self.fields.capacity() * size_of::<StoredField>()
