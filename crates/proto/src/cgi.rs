@@ -1,27 +1,26 @@
-//! What FastCGI, uwsgi and SCGI have in common, because they carry the same: a request as
-//! variables, and the head of a response (RFC 3875, the Common Gateway Interface).
+//! The common parts of FastCGI, uwsgi and SCGI: the variables of a request, and the head of a
+//! response (RFC 3875, the Common Gateway Interface).
 //!
-//! Each protocol writes variables in its own way ([`crate::fastcgi`], [`crate::uwsgi`],
-//! [`crate::scgi`]); which ones a request has, and their order, is the business of the modules.
+//! Each protocol encodes variables in its own way ([`crate::fastcgi`], [`crate::uwsgi`],
+//! [`crate::scgi`]). The modules decide which variables a request has, and their order.
 
 pub use crate::h1::response::cgi::{Form, parse};
 
-/// What stands before the name of a request's field in a variable's.
+/// Prefix of the variable of a request's header field.
 const PREFIX: &[u8] = b"HTTP_";
 
 /// The name of a variable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum VariableName<'a> {
-    /// As it is, such as `REQUEST_METHOD`.
+    /// The literal name, such as `REQUEST_METHOD`.
     Plain(&'a [u8]),
-    /// The variable of a request's header field (RFC 3875, section 4.1.18). Takes the field's name
-    /// as it came: the variable's name is `HTTP_` and the field's name in upper case, with `_` for
-    /// each dash.
+    /// The variable of a request's header field with this name (RFC 3875, section 4.1.18): `HTTP_`
+    /// and the field's name in upper case, with `_` for each dash.
     Field(&'a [u8]),
 }
 
 impl VariableName<'_> {
-    /// How many bytes it has.
+    /// Length in bytes.
     #[must_use]
     pub fn len(&self) -> usize {
         match self {
@@ -30,13 +29,13 @@ impl VariableName<'_> {
         }
     }
 
-    /// Whether it has none.
+    /// Whether the name is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Appends the name of the variable to a buffer.
+    /// Appends the name to a buffer.
     pub fn append(&self, out: &mut Vec<u8>) {
         match self {
             VariableName::Plain(name) => out.extend_from_slice(name),
@@ -55,28 +54,27 @@ impl VariableName<'_> {
     }
 }
 
-/// What takes the variables of a request, in the order in which they are to be sent, whatever
-/// protocol carries them.
+/// Encodes the variables of a request, in the order added.
 pub trait Variables {
-    /// Appends what a variable begins with, up to its value: the same for each of a name.
+    /// Appends the beginning of a variable's encoding, up to its value: the same for every value.
     fn begin(name: VariableName<'_>, out: &mut Vec<u8>);
 
-    /// A whole variable that is the same for each request, where such a one can be written before
-    /// there is a request.
+    /// The complete encoding of a variable with a constant value, if it can be created before there
+    /// is a request.
     fn constant(name: &[u8], value: &[u8]) -> Option<Vec<u8>> {
         let _ = (name, value);
         None
     }
 
-    /// Where variables are written.
+    /// The output buffer.
     fn out(&mut self) -> &mut Vec<u8>;
 
-    /// Ends a variable: what [begins](Variables::begin) it has been written from `start` to
-    /// `value`, and its value behind that.
+    /// Completes the encoding of a variable whose [beginning](Variables::begin) is at
+    /// `start..value` in the buffer, and whose value follows.
     fn end(&mut self, start: usize, value: usize);
 
-    /// Adds a variable, whose value `write` appends to what it is given, where it is sent from; it
-    /// leaves alone what is there.
+    /// Adds a variable whose value `write` appends to the output buffer. `write` must not change
+    /// what is already in the buffer.
     fn add(&mut self, name: VariableName<'_>, write: impl FnOnce(&mut Vec<u8>)) {
         let out = self.out();
         let start = out.len();
@@ -86,7 +84,7 @@ pub trait Variables {
         self.end(start, value);
     }
 
-    /// Adds a variable of which what it [begins](Variables::begin) with has been written before.
+    /// Adds a variable whose [beginning](Variables::begin) has been encoded before.
     fn add_begun(&mut self, begun: &[u8], write: impl FnOnce(&mut Vec<u8>)) {
         let out = self.out();
         let start = out.len();
@@ -96,15 +94,14 @@ pub trait Variables {
         self.end(start, value);
     }
 
-    /// Adds a variable whose value is there.
+    /// Adds a variable with a given value.
     fn push(&mut self, name: &[u8], value: &[u8]) {
         self.add(VariableName::Plain(name), |out| {
             out.extend_from_slice(value)
         });
     }
 
-    /// Adds the variable of a request's field, with all values that the request has under that
-    /// name, joined.
+    /// Adds the variable of a request's header field, with all values of this field joined.
     fn push_field<'v>(&mut self, name: &[u8], values: impl Iterator<Item = &'v [u8]>) {
         self.add(VariableName::Field(name), |out| {
             append_joined(name, values, out)
@@ -112,8 +109,8 @@ pub trait Variables {
     }
 }
 
-/// Appends the values of a field that came several times as one: `; ` between those of `Cookie`,
-/// `, ` between others (nginx since 1.23; RFC 3875, section 4.1.18).
+/// Appends the joined values of a repeated field, separated by `; ` for `Cookie`, and by `, ` for
+/// other fields (nginx since 1.23; RFC 3875, section 4.1.18).
 fn append_joined<'v>(
     field_name: &[u8],
     mut values: impl Iterator<Item = &'v [u8]>,

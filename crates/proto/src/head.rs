@@ -1,7 +1,7 @@
-//! The head of a request that comes as fields, as HTTP/2 and HTTP/3 carry it (RFC 9113, section
-//! 8.3): there is no line to parse, and nothing to wait for.
+//! The head of a request that arrives as fields, as in HTTP/2 and HTTP/3 (RFC 9113, section 8.3):
+//! there are no lines to parse, and the head is complete.
 //!
-//! Not here: how fields are encoded, and which of them a protocol forbids.
+//! Not here: the encoding of fields, and which fields a protocol forbids.
 
 use crate::h1::{Field, ServerName};
 use crate::header::{KnownField, KnownSet};
@@ -9,40 +9,40 @@ use crate::method::Method;
 use crate::uri::{self, BadUri};
 use crate::{Span, host};
 
-/// What stands before the fields.
+/// The pseudo-header fields of a request.
 #[derive(Clone, Copy, Debug)]
 pub struct Control<'a> {
-    /// The place of the method, or of `:method`.
+    /// The value of `:method`.
     pub method: &'a [u8],
-    /// `:path`: path and query, as they are escaped.
+    /// The value of `:path`: path and query, percent-encoded.
     pub target: &'a [u8],
-    /// `:authority`; where it is missing, Host names the server.
+    /// The value of `:authority`; if it is missing, Host names the server.
     pub authority: Option<&'a [u8]>,
-    /// The protocol and its version as logs show it, such as `HTTP/2.0`.
+    /// The protocol and its version as in logs, such as `HTTP/2.0`.
     pub protocol: &'a [u8],
 }
 
-/// Where what stands before the fields lies within a head's bytes.
+/// The pseudo-header fields of a request, as spans of the head's bytes.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Places {
-    /// The place of the method, or of `:method`.
+    /// The span of the method.
     pub method: Span,
-    /// The place of the target, or of `:path`.
+    /// The span of the target.
     pub target: Span,
-    /// The place of the host, or of `:authority`.
+    /// The span of the authority, if there is one.
     pub authority: Option<Span>,
 }
 
-/// Why a head cannot be served; it is answered with 400.
+/// Why a head is invalid; the response is 400.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HeadRefusal {
-    /// No path can be made of the target.
+    /// The target cannot be normalised.
     Target,
-    /// The authority, or Host, names no host.
+    /// The authority, or Host, is not a valid host.
     Host,
 }
 
-/// A head as spans of its bytes, which the line that HTTP/1 would have for it is one of.
+/// A head, as spans of its bytes. The bytes include an equivalent HTTP/1 request line.
 #[derive(Clone, Debug, Default)]
 pub struct Head {
     method: Method,
@@ -56,15 +56,15 @@ pub struct Head {
     fields: Vec<Field>,
     known: KnownSet,
     ignored: Vec<Span>,
-    /// Bytes that it took on its way.
+    /// Length as received, in bytes.
     wire_length: usize,
 }
 
 impl Head {
-    /// Makes one. What its spans denote is written to `bytes`, which is emptied first.
+    /// Creates a head. Clears `bytes`, and writes the bytes of the spans to it.
     ///
     /// # Errors
-    /// Where the target is no path, or what names the server no host.
+    /// The target cannot be normalised, or the server's name is not a valid host.
     pub fn new<'a>(
         control: &Control<'_>,
         fields: impl IntoIterator<Item = (&'a [u8], &'a [u8])>,
@@ -90,8 +90,8 @@ impl Head {
         Ok(head)
     }
 
-    /// The same head with these fields in the place of its own. `bytes` are those of the head; what
-    /// the fields are is appended to them. A `Host` that has changed names the server.
+    /// A copy of this head with other fields. `bytes` are those of the head; the fields are
+    /// appended to them. If `Host` differs, it names the server.
     pub fn with_fields<'a>(
         &self,
         fields: impl IntoIterator<Item = (&'a [u8], &'a [u8])>,
@@ -128,13 +128,13 @@ impl Head {
         head
     }
 
-    /// Bytes of memory that it holds.
+    /// Allocated memory, in bytes.
     pub fn memory(&self) -> usize {
         let fields = self.fields.capacity() * size_of::<Field>();
         self.path.capacity() + fields + self.ignored.capacity() * size_of::<Span>()
     }
 
-    /// Forgets everything but the memory it holds.
+    /// Resets everything except the allocated memory.
     pub fn clear(&mut self) {
         let Head {
             path,
@@ -153,28 +153,28 @@ impl Head {
         self.ignored.clear();
     }
 
-    /// Adds a field, whose spans are those of the head's bytes.
+    /// Adds a field, whose spans refer to the head's bytes.
     #[inline]
     pub fn push(&mut self, field: Field) {
         self.known.insert(field.known);
         self.fields.push(field);
     }
 
-    /// Notes a field that is left out for its name.
+    /// Notes a field that is ignored because of its name.
     pub fn ignore(&mut self, name: Span) {
         self.ignored.push(name);
     }
 
-    /// Takes all fields of a name out.
+    /// Removes all fields with this name.
     pub fn remove(&mut self, known: KnownField) {
         self.fields.retain(|field| field.known != known);
     }
 
-    /// Makes line, path and server's name of a head whose fields are there. The line is appended to
-    /// `bytes`.
+    /// Completes a head whose fields have been added: creates the request line, the path and the
+    /// server's name. Appends the line to `bytes`.
     ///
     /// # Errors
-    /// Where the target is no path, or what names the server no host.
+    /// The target cannot be normalised, or the server's name is not a valid host.
     pub fn settle(
         &mut self,
         places: Places,
@@ -210,32 +210,32 @@ impl Head {
         Ok(())
     }
 
-    /// Notes how many bytes it took on its way (`$request_length`).
+    /// Sets the length as received, in bytes (`$request_length`).
     pub fn set_wire_length(&mut self, bytes: usize) {
         self.wire_length = bytes;
     }
 
-    /// Bytes that it took on its way.
+    /// Length as received, in bytes.
     pub fn wire_length(&self) -> usize {
         self.wire_length
     }
 
-    /// The names of fields that were left out for them.
+    /// The names of fields that were ignored because of their names.
     pub fn ignored(&self) -> &[Span] {
         &self.ignored
     }
 
-    /// The method of the head.
+    /// The method.
     pub fn method(&self) -> Method {
         self.method
     }
 
-    /// Its name as sent.
+    /// The method's name as sent.
     pub fn method_name(&self) -> Span {
         self.name
     }
 
-    /// The line that HTTP/1 would have for it.
+    /// The equivalent HTTP/1 request line.
     pub fn line(&self) -> Span {
         self.line
     }
@@ -245,7 +245,7 @@ impl Head {
         self.target
     }
 
-    /// The protocol as logs show it.
+    /// The protocol as in logs.
     pub fn protocol(&self) -> Span {
         self.protocol
     }
@@ -255,7 +255,7 @@ impl Head {
         &self.path
     }
 
-    /// The query; `None` where the target has no `?`.
+    /// The query; `None` if the target has no `?`.
     pub fn args(&self) -> Option<Span> {
         let base = self.target.start;
         self.parts.args.map(|args| Span {
@@ -264,39 +264,39 @@ impl Head {
         })
     }
 
-    /// Whether the path has an escape.
+    /// Whether the path contains a percent-encoded byte.
     pub fn has_escapes(&self) -> bool {
         self.parts.quoted
     }
 
-    /// Whether the path has a `+`.
+    /// Whether the path contains a `+`.
     pub fn has_plus(&self) -> bool {
         self.parts.plus
     }
 
-    /// The name that chooses the virtual server; `None` where the request names none.
+    /// The name that selects the virtual server; `None` if the request names none.
     pub fn server_name(&self) -> Option<ServerName> {
         self.server
     }
 
-    /// The fields in the order they came.
+    /// The fields in the order received.
     pub fn fields(&self) -> &[Field] {
         &self.fields
     }
 
-    /// Whether a field of that name came.
+    /// Whether a field with this name was added.
     pub fn has(&self, known: KnownField) -> bool {
         self.known.contains(known)
     }
 
-    /// Every field of that name.
+    /// All fields with this name.
     pub fn all(&self, known: KnownField) -> impl Iterator<Item = &Field> {
         let fields = self.fields.iter();
         fields.filter(move |field| field.known == known)
     }
 }
 
-/// Appends a text, and says where it stands.
+/// Appends a text, and returns its span.
 fn put(bytes: &mut Vec<u8>, text: &[u8]) -> Span {
     let start = bytes.len();
     bytes.extend_from_slice(text);

@@ -1,17 +1,17 @@
-//! Header field names that the server acts upon, recognised in any case, and the two list forms of
-//! values (`a, b` and `a; b`) as nginx searches them.
+//! Header field names that the server interprets, recognised in any case, and the search in two
+//! list forms of values (`a, b` and `a; b`) as in nginx.
 //!
-//! Names that no code here acts upon are [`KnownField::Other`]; they are found by their text.
+//! Names that no code here interprets are [`KnownField::Other`]; they must be compared as text.
 
 macro_rules! known {
     ($($variant:ident $name:literal)*) => {
-        /// A header field name that some part of the server looks at.
+        /// A header field name that some part of the server interprets.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
         #[repr(u8)]
         #[allow(missing_docs)] // The variants are the names themselves.
         pub enum KnownField {
             $($variant,)*
-            /// A field that no part of the server looks at.
+            /// A field that no part of the server interprets.
             #[default]
             Other,
         }
@@ -31,8 +31,8 @@ macro_rules! known {
             /// The variant of a name in any case.
             #[must_use]
             pub fn from_name(name: &[u8]) -> KnownField {
-                // What is told apart from others by the bit of the case, and fills the room behind
-                // shorter names.
+                // The comparison ignores the case bit (0x20), which makes bytes up to the space
+                // equal to others, and the space equal to the padding of shorter names.
                 if name.iter().any(|byte| *byte <= b' ') {
                     return KnownField::Other;
                 }
@@ -44,9 +44,9 @@ macro_rules! known {
                 KnownField::of_words(words(&bytes))
             }
 
-            /// The variant of the name that `bytes` begin with and that has `length` of them, in
-            /// any case: letters, digits and dashes. Where a name is no longer than most, and more
-            /// follows it, no branch depends on its length.
+            /// The variant of the name in the first `length` bytes, in any case, which must be
+            /// letters, digits and dashes. If the name has at most 16 bytes and at least 16 bytes
+            /// follow its beginning, no branch depends on its length.
             #[inline]
             pub(crate) fn at_start(bytes: &[u8], length: usize) -> KnownField {
                 match (bytes.first_chunk::<16>(), MASKS.get(length)) {
@@ -139,16 +139,16 @@ known! {
 
 impl KnownField {}
 
-/// A set of known names.
+/// A set of known field names.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct KnownSet(u64);
 
-// One bit for each name but `Other`, which is never asked for.
+// One bit for each name except `Other`, which is never looked up.
 const _: () = assert!(KnownField::Other as u8 <= 63);
 
 impl KnownSet {
-    /// The names that nginx refuses (400) to have twice in a request. `Host` is refused as well,
-    /// with words of its own.
+    /// Names that nginx rejects (400) if they occur twice in a request. A repeated `Host` is
+    /// rejected as well, with another log message.
     pub const UNIQUE: KnownSet = KnownSet(0)
         .with(KnownField::IfModifiedSince)
         .with(KnownField::IfUnmodifiedSince)
@@ -162,8 +162,8 @@ impl KnownSet {
         .with(KnownField::Authorization)
         .with(KnownField::ProxyAuthorization);
 
-    /// What a field says of the connection that a message came by, and of no other. HTTP/2 has none
-    /// of them (RFC 9113, section 8.2.2).
+    /// Connection-specific fields, which apply to one connection only. HTTP/2 forbids them (RFC
+    /// 9113, section 8.2.2).
     pub const OF_CONNECTION: KnownSet = KnownSet(0)
         .with(KnownField::Connection)
         .with(KnownField::KeepAlive)
@@ -171,16 +171,16 @@ impl KnownSet {
         .with(KnownField::TransferEncoding)
         .with(KnownField::Upgrade);
 
-    /// What says how a message is framed and where it goes: fields of its head alone, neither of
-    /// trailers (RFC 9110, section 6.5.1) nor of the informational heads before it. Clients of
-    /// HTTP/2 drop a response that has them there.
+    /// Fields about the framing and routing of a message. They are allowed only in the final head,
+    /// neither in trailers (RFC 9110, section 6.5.1) nor in informational responses. HTTP/2 clients
+    /// reject a response that has them elsewhere.
     pub const OF_FRAMING: KnownSet = KnownSet::OF_CONNECTION
         .with(KnownField::ContentLength)
         .with(KnownField::Te)
         .with(KnownField::Trailer)
         .with(KnownField::Host);
 
-    /// The set with a name more.
+    /// This set with one more name.
     #[must_use]
     pub const fn with(self, known: KnownField) -> KnownSet {
         KnownSet(self.0 | 1 << known as u8)
@@ -192,17 +192,17 @@ impl KnownSet {
         *self = self.with(known);
     }
 
-    /// Whether it was added.
+    /// Whether the set contains a name.
     #[inline]
     pub fn contains(self, known: KnownField) -> bool {
         self.0 & (1 << known as u8) != 0
     }
 }
 
-/// Bytes of the longest name.
+/// Length of the longest name, in bytes.
 const NAME_MAX: usize = 24;
 
-/// Which bytes of sixteen a name of so many has.
+/// Masks for the first `index` bytes of 16.
 #[expect(
     clippy::indexing_slicing,
     reason = "the compiler evaluates it, and refuses what lies outside"
@@ -217,24 +217,24 @@ static MASKS: [u128; 17] = {
     masks
 };
 
-/// A name in the form in which it is compared: words with the bit of the case set in all bytes,
-/// also in those behind the name.
+/// A name in the form for comparison: words in which the case bit is set in all bytes, including
+/// the padding.
 #[derive(Clone, Copy)]
-#[repr(align(32))] // none lies in two lines of a cache
+#[repr(align(32))] // // so that none spans two cache lines
 struct Candidate {
     words: [u64; 3],
     known: KnownField,
 }
 
 impl Candidate {
-    /// No byte of a name is like these.
+    /// An empty slot, which no name equals.
     const NONE: Candidate = Candidate {
         words: [u64::MAX; 3],
         known: KnownField::Other,
     };
 
-    /// Exact for bytes above the space: then only two of them, the cases of a letter, come to the
-    /// same.
+    /// Exact for bytes above the space: only the two cases of a letter differ in the case bit
+    /// alone.
     #[inline]
     fn is_name(&self, folded: [u64; 3]) -> bool {
         let ([first, second, third], words) = (folded, self.words);
@@ -242,7 +242,7 @@ impl Candidate {
     }
 }
 
-/// Sets the bit of the case in all bytes.
+/// Sets the case bit in all bytes.
 #[inline]
 const fn folded(words: [u64; 3]) -> [u64; 3] {
     const CASE: u64 = 0x2020_2020_2020_2020;
@@ -261,12 +261,12 @@ const fn words(bytes: &[u8; NAME_MAX]) -> [u64; 3] {
     }
 }
 
-/// Slots of the table. The multiplier was searched for: with it each name has one of its own, which
-/// the table's making checks.
+/// Number of slots of the hash table. The multiplier was found by search: it gives each name a slot
+/// of its own, which is checked when the table is built.
 const SLOTS: usize = 256;
 const MULTIPLIER: u64 = 0x2116_7d8f_cf23_cae9;
 
-/// The place of a folded name in the table.
+/// The slot of a name with the case bit set.
 #[inline]
 const fn slot(folded: [u64; 3]) -> usize {
     let mixed = folded[0] ^ folded[1].rotate_left(21) ^ folded[2].rotate_left(42);
@@ -301,31 +301,31 @@ static TABLE: [Candidate; SLOTS] = {
     table
 };
 
-/// Looks for `name` in a list such as `Cache-Control: private, max-age=1` (`separator` `,`) or
-/// `Cookie: a=b; c=d` (`;`): the name alone between separators.
+/// Whether a list such as `Cache-Control: private, max-age=1` (`separator` `,`) or `Cookie: a=b;
+/// c=d` (`;`) contains `name` without a value.
 pub fn has_token(value: &[u8], name: &[u8], separator: u8) -> bool {
     items(value, separator).any(|item| strip_name(item, name).is_some_and(<[u8]>::is_empty))
 }
 
-/// The value of `name=value` in such a list, as in nginx: names in any case, spaces around `=`
-/// allowed, the value reaches to the separator.
+/// The value of `name=value` in such a list, as in nginx: names are matched in any case, spaces
+/// around `=` are allowed, and the value ends at the separator.
 pub fn parameter<'a>(value: &'a [u8], name: &[u8], separator: u8) -> Option<&'a [u8]> {
     items(value, separator)
         .find_map(|item| Some(trim_spaces(strip_name(item, name)?.strip_prefix(b"=")?)))
 }
 
-/// The items of a list, without the spaces before each.
+/// The items of a list, without leading spaces.
 fn items(value: &[u8], separator: u8) -> impl Iterator<Item = &[u8]> {
     value
         .split(move |&byte| byte == separator)
         .enumerate()
         .map(|(index, item)| {
-            // nginx trims after a separator only; a value has no space at its beginning anyway.
+            // nginx trims spaces after a separator only; a value never begins with a space.
             if index == 0 { item } else { trim_spaces(item) }
         })
 }
 
-/// What follows the name and the spaces after it.
+/// The rest of the item after the name and following spaces.
 fn strip_name<'a>(item: &'a [u8], name: &[u8]) -> Option<&'a [u8]> {
     let (start, rest) = item.split_at_checked(name.len())?;
     start.eq_ignore_ascii_case(name).then(|| trim_spaces(rest))
@@ -338,7 +338,7 @@ fn trim_spaces(mut bytes: &[u8]) -> &[u8] {
     bytes
 }
 
-/// Names of fields in any case, known ones and others.
+/// A set of field names in any case, known ones and others.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NameSet {
     known: KnownSet,
@@ -346,7 +346,7 @@ pub struct NameSet {
 }
 
 impl NameSet {
-    /// Whether a field of this name is one of them, where it is known what name that is.
+    /// Whether the set contains this name, which has been classified as `known`.
     #[inline]
     #[must_use]
     pub fn contains(&self, known: KnownField, name: &[u8]) -> bool {
@@ -359,14 +359,14 @@ impl NameSet {
         }
     }
 
-    /// Whether a known name is one of them.
+    /// Whether the set contains a known name.
     #[inline]
     #[must_use]
     pub fn contains_known(&self, known: KnownField) -> bool {
         self.known.contains(known)
     }
 
-    /// Whether this name is one of them.
+    /// Whether the set contains this name.
     #[must_use]
     pub fn contains_name(&self, name: &[u8]) -> bool {
         self.contains(KnownField::from_name(name), name)
@@ -386,8 +386,8 @@ impl<'a> FromIterator<&'a [u8]> for NameSet {
     }
 }
 
-/// Whether there is a byte below 0x0E among them: a line break, or what is next to never in a
-/// value.
+/// Whether a byte below 0x0E occurs: a line break, or another control byte, which is very rare in
+/// values.
 #[inline]
 #[must_use]
 pub fn has_control(value: &[u8]) -> bool {
@@ -398,8 +398,8 @@ pub fn has_control(value: &[u8]) -> bool {
     found.fold(0, |found, word| found | word) != 0 || rest.iter().any(|byte| *byte < 0x0E)
 }
 
-/// Appends a field's value as it is sent. Line breaks, which would end the field (RFC 9110, section
-/// 5.5), become spaces: decoded parts of a request get into values by variables.
+/// Appends a field value to a message. Replaces line breaks, which would end the field (RFC 9110,
+/// section 5.5), by spaces: variables can contain decoded parts of a request.
 #[inline]
 pub fn append_value(value: &[u8], out: &mut Vec<u8>) {
     if has_control(value) {

@@ -1,17 +1,17 @@
-//! Protocols without I/O and without a clock: bytes go in, values and errors come out.
+//! Protocols without I/O and without a clock: parsers take bytes and return values or errors.
 //!
-//! What a peer sends is read here and nowhere else: HTTP/1 heads and bodies ([`h1`]), HTTP/2
-//! ([`h2`]), heads that come as fields ([`head`]), request targets ([`uri`]), host names
-//! ([`host`]), byte ranges ([`range`]), dates ([`date`]), entity tags ([`etag`]), content codings
-//! ([`accept`]), Base64 ([`base64`]), what proxies tell of clients ([`proxy_protocol`]), what a TLS
-//! client says first ([`tls`]), an MQTT client's CONNECT ([`mqtt`]) and answers of name servers
-//! ([`dns`]). What is said to applications is written here: [`fastcgi`], [`uwsgi`]
-//! and [`scgi`], which share [`cgi`], and [`memcached`].
-//! The reference for what is accepted and what is refused is nginx 1.31; the RFCs to read first are
+//! All data from peers are parsed in this crate: HTTP/1 ([`h1`]), HTTP/2 ([`h2`]), heads that
+//! arrive as fields instead of lines ([`head`]), request targets ([`uri`]), host names ([`host`]),
+//! byte ranges ([`range`]), dates ([`date`]), entity tags ([`etag`]), content codings ([`accept`]),
+//! Base64 ([`base64`]), the PROXY protocol ([`proxy_protocol`]), a TLS ClientHello ([`tls`]), an
+//! MQTT client's CONNECT ([`mqtt`]), DNS responses ([`dns`]), and the index of MP4 files ([`mp4`]).
+//! [`fastcgi`], [`uwsgi`] and [`scgi`], which share [`cgi`], and [`memcached`] are the protocols of
+//! applications.
+//! The reference for which input is accepted or refused is nginx 1.31. The RFCs to read first are
 //! 9110 (semantics), 9112 (HTTP/1.1), 9113 (HTTP/2) and 3986 (URIs).
 //!
-//! Deliberately not here: sockets, files, time, configuration, logging. Errors carry the words for
-//! the log and the status for the response; who writes them is the server's business.
+//! Deliberately not here: sockets, files, time, configuration, logging. Errors provide the log
+//! message and the status of the response; the server writes them.
 
 #![warn(clippy::indexing_slicing)]
 #![cfg_attr(test, allow(clippy::indexing_slicing, reason = "a test may panic"))]
@@ -43,8 +43,8 @@ pub mod uwsgi;
 
 /// A range of offsets into bytes that the caller holds.
 ///
-/// Parsers answer in spans so that the bytes may lie in any buffer, and move, while their meaning
-/// stays.
+/// Parsers return spans instead of slices, so that the caller may move the bytes to another buffer
+/// while the result stays valid.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Span {
     /// Offset of the first byte.
@@ -54,8 +54,8 @@ pub struct Span {
 }
 
 impl Span {
-    /// The span from `start` up to, not including, `end`. Offsets above 4 GiB do not occur: every
-    /// parser here limits its input first.
+    /// The span from `start` up to, but not including, `end`. Offsets of 4 GiB or more do not
+    /// occur: every parser limits its input first.
     pub fn new(start: usize, end: usize) -> Span {
         Span {
             start: start as u32,
@@ -63,24 +63,24 @@ impl Span {
         }
     }
 
-    /// The bytes it denotes; empty where the span does not lie within `bytes`.
+    /// The bytes of the span; empty if the span does not lie within `bytes`.
     pub fn of(self, bytes: &[u8]) -> &[u8] {
         bytes
             .get(self.start as usize..self.end as usize)
             .unwrap_or_default()
     }
 
-    /// The range of bytes in the buffer.
+    /// The span as a range of indexes.
     pub fn range(self) -> std::ops::Range<usize> {
         self.start as usize..self.end as usize
     }
 
-    /// The number of bytes in the span.
+    /// Length in bytes.
     pub fn len(self) -> usize {
         self.end.saturating_sub(self.start) as usize
     }
 
-    /// Whether it holds no byte.
+    /// Whether the span is empty.
     pub fn is_empty(self) -> bool {
         self.end <= self.start
     }

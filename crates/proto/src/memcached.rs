@@ -1,14 +1,14 @@
-//! memcached's text protocol as far as a client needs it that gets one value at a time: nginx's
-//! `memcached_pass`.
+//! The client side of memcached's text protocol, as far as nginx's `memcached_pass` needs it:
+//! retrieval of one value.
 //!
-//! <https://github.com/memcached/memcached/blob/master/doc/protocol.txt> is the specification
-//! (*Retrieval command*); the reference for what is taken and for words is
+//! The specification is <https://github.com/memcached/memcached/blob/master/doc/protocol.txt>
+//! (*Retrieval command*). The reference for accepted responses and log messages is
 //! `ngx_http_memcached_module`.
 //!
-//! What a server reads is [`command`], [`meta`] for the meta protocol, and [`binary`]; [`datagram`]
-//! has the head that each has over UDP.
+//! The server side is in [`command`], [`meta`] (the meta protocol) and [`binary`]; [`datagram`] is
+//! the framing of all of them over UDP.
 //!
-//! Not here: storing, and more than one key a request.
+//! Not here: storage commands, and requests for more than one key.
 
 pub mod binary;
 pub mod command;
@@ -20,17 +20,17 @@ use std::ops::Range;
 use crate::Span;
 use crate::uri::{Escape, escape};
 
-/// nginx's words for a request that has no key, at level `error`; it is answered with 500.
+/// nginx's log message for a request without a key, at level `error`; the response is 500.
 pub const NO_KEY: &str = "the \"$memcached_key\" variable is not set";
 
-/// nginx's words for [`Fault::InvalidTrailer`], at level `error`.
+/// nginx's log message for [`Fault::InvalidTrailer`], at level `error`.
 pub const INVALID_TRAILER: &str = "memcached sent invalid trailer";
 
 const GET: &[u8] = b"get ";
 const LINE_END: &[u8] = b"\r\n";
 const VALUE: &[u8] = b"VALUE ";
 const NOT_FOUND: &[u8] = b"END";
-/// What follows a value's bytes.
+/// The trailer after a value's bytes.
 const TRAILER: &[u8] = b"\r\nEND\r\n";
 
 /// A request for one value.
@@ -40,11 +40,11 @@ pub struct Get {
 }
 
 impl Get {
-    /// The request for the value of a key, in which control bytes, spaces and `%` are escaped as
-    /// `%XX`. `None` where the key is empty.
+    /// The request for the value of a key, whose control bytes, spaces and `%` are escaped as
+    /// `%XX`. `None` if the key is empty.
     ///
-    /// Its length is not looked at: memcached refuses a key of more than 250 bytes, which is
-    /// [`Fault::InvalidResponse`] then.
+    /// The length is not checked: memcached rejects a key of more than 250 bytes, which leads to
+    /// [`Fault::InvalidResponse`].
     #[must_use]
     pub fn new(key: &[u8]) -> Option<Get> {
         if key.is_empty() {
@@ -56,62 +56,63 @@ impl Get {
         Some(Get { line })
     }
 
-    /// What is sent, with its line break.
+    /// The line to send, with its line break.
     #[must_use]
     pub fn line(&self) -> &[u8] {
         &self.line
     }
 
-    /// The key as it is sent, which the answer repeats and log lines show.
+    /// The key as sent, which the response repeats and log messages show.
     #[must_use]
     pub fn key(&self) -> &[u8] {
         let end = self.line.len().saturating_sub(LINE_END.len());
         self.line.get(GET.len()..end).unwrap_or_default()
     }
 
-    /// nginx's words for [`FirstReply::NotFound`], at level `info`.
+    /// nginx's log message for [`FirstReply::NotFound`], at level `info`.
     #[must_use]
     pub fn not_found_text(&self) -> Vec<u8> {
         [b"key: \"", self.key(), b"\" was not found by memcached"].concat()
     }
 }
 
-/// What a server answers first.
+/// The first line of a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FirstReply {
     /// A value follows ([`Body`]).
     Value {
-        /// How many bytes it has, up to 2⁶³ - 1.
+        /// Length of the value in bytes, up to 2⁶³ - 1.
         length: u64,
-        /// What it was stored with, where it was asked for. `memcached_gzip_flag` is a mask of it.
+        /// The flags that the value was stored with, if requested. `memcached_gzip_flag` is a mask
+        /// of them.
         flags: Option<u64>,
     },
-    /// There is no value (`END`); nothing follows, and the connection may be used again. It is
-    /// answered with 404.
+    /// There is no value (`END`); nothing follows, and the connection can be reused. The response
+    /// to the client is 404.
     NotFound,
 }
 
-/// Why an answer is refused: the server's fault. Those of the first line are nginx's
-/// `invalid_header`, answered with 502 or by the next server. Each but the last holds that line,
-/// without its line break where it has a right one.
+/// Why a response is invalid: the server's fault. Faults of the first line are nginx's
+/// `invalid_header`: the client receives 502, or the next server is tried. Each fault except the
+/// last holds that line, without its line break if that is valid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// Neither `VALUE` with all its parts nor `END`; `ERROR` and its like among them.
+    /// Neither a complete `VALUE` line nor `END`; for example `ERROR`.
     InvalidResponse(Span),
-    /// Another key than the one that was asked for.
+    /// The key differs from the requested one.
     InvalidKey(Span),
-    /// The flags are no number of 63 bits.
+    /// The flags are not a number of at most 63 bits.
     InvalidFlags(Span),
-    /// The length is no number of 63 bits, or is followed by something.
+    /// The length is not a number of at most 63 bits, or is followed by more text.
     InvalidLength(Span),
-    /// The value is not followed by `END` on a line of its own. All of the value has come: nginx
-    /// ends the response as if it were right, and does not use the connection again.
+    /// The value is not followed by a line with `END`. All of the value has been received: nginx
+    /// ends the response normally, but does not reuse the connection.
     InvalidTrailer,
 }
 
 impl Fault {
-    /// nginx's words for the log, at level `error`. `bytes` are those of the answer, `get` is what
-    /// was asked.
+    /// nginx's log message, at level `error`. `bytes` are those of the response, `get` is the
+    /// request.
     #[must_use]
     pub fn log_text(self, bytes: &[u8], get: &Get) -> Vec<u8> {
         let for_key = |what: &str, line: Span| {
@@ -141,14 +142,13 @@ impl Fault {
     }
 }
 
-/// Reads the first line of an answer from all bytes received since its beginning, which the caller
-/// bounds (`memcached_buffer_size`). Answers with the line's length and what it says once it is
-/// complete, `None` where more bytes are needed. `with_flags` tells that the flags are wanted:
-/// nginx looks at them where `memcached_gzip_flag` is set, and takes anything for them where it is
-/// not.
+/// Parses the first line of a response from all bytes received since its beginning, which the
+/// caller limits (`memcached_buffer_size`). Returns the line's length and its content once it is
+/// complete, `None` if more bytes are needed. `with_flags` says that the flags are needed: nginx
+/// checks them only if `memcached_gzip_flag` is set, and else accepts anything.
 ///
 /// # Errors
-/// The first fault of the line.
+/// The first error in the line.
 pub fn parse(
     bytes: &[u8],
     get: &Get,
@@ -173,12 +173,12 @@ pub fn parse(
     Ok(Some((end + 1, answer)))
 }
 
-/// What stands behind `VALUE ` in the line at `place`: `KEY FLAGS LENGTH`.
+/// Parses `KEY FLAGS LENGTH`, the rest of a line after `VALUE `, whose span is `place`.
 fn value_line(rest: &[u8], place: Span, key: &[u8], with_flags: bool) -> Result<FirstReply, Fault> {
     let rest = rest.strip_prefix(key).ok_or(Fault::InvalidKey(place))?;
     let rest = rest.strip_prefix(b" ");
     let rest = rest.ok_or(Fault::InvalidResponse(place))?;
-    // Where the flags hold a zero byte nginx's search ends.
+    // As in nginx, a zero byte in the flags ends the search for the space.
     let (flags, length) = match memchr::memchr2(b' ', 0, rest) {
         Some(at) if rest.get(at) == Some(&b' ') => (rest.get(..at), rest.get(at + 1..)),
         _ => return Err(Fault::InvalidResponse(place)),
@@ -193,7 +193,7 @@ fn value_line(rest: &[u8], place: Span, key: &[u8], with_flags: bool) -> Result<
     Ok(FirstReply::Value { length, flags })
 }
 
-/// Digits only, up to what 63 bits hold.
+/// Parses a number of at most 63 bits, digits only.
 fn number(text: &[u8]) -> Option<u64> {
     if text.is_empty() {
         return None;
@@ -205,32 +205,32 @@ fn number(text: &[u8]) -> Option<u64> {
     number.and_then(|number| u64::try_from(number).ok())
 }
 
-/// What one call of [`Body::decode`] found.
+/// The result of a call of [`Body::decode`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Decoded {
-    /// Bytes of the input that are done with, `data` included.
+    /// Consumed bytes of the input, including `data`.
     pub consumed: usize,
-    /// Where in the input the value's bytes lie; empty if there are none so far.
+    /// The range of the value's bytes in the input; may be empty.
     pub data: Range<usize>,
-    /// The answer is complete. If bytes follow, the connection is not used again; nginx says
-    /// `InvalidTrailer`'s words of those that came with the trailer's last byte, and does not see
-    /// what comes later.
+    /// The response is complete. If bytes follow, the connection must not be reused; nginx logs
+    /// [`INVALID_TRAILER`] for bytes that arrive together with the trailer's last byte, and ignores
+    /// later ones.
     pub done: bool,
 }
 
-/// Reads a value and the lines behind it. Call it with the input that remains, until it says `done`
-/// or has consumed everything.
+/// Decodes a value and its trailer. Call [`decode`](Body::decode) with the remaining input until it
+/// is `done`, or has consumed everything.
 #[derive(Clone, Debug)]
 pub struct Body {
-    /// Bytes of the value that have not come.
+    /// Bytes of the value that were not received.
     remaining: u64,
-    /// How many bytes of the trailer have come.
+    /// Number of received bytes of the trailer.
     trailer: usize,
     is_faulty: bool,
 }
 
 impl Body {
-    /// Of a value of so many bytes.
+    /// A decoder for a value of `length` bytes.
     #[must_use]
     pub fn new(length: u64) -> Body {
         Body {
@@ -240,17 +240,17 @@ impl Body {
         }
     }
 
-    /// Bytes of the value that have not come.
+    /// Bytes of the value that were not received.
     #[must_use]
     pub fn remaining(&self) -> u64 {
         self.remaining
     }
 
-    /// Goes on with the next bytes: up to the end of the value, or of the trailer. Behind a fault
-    /// there is no going on.
+    /// Decodes the input up to the end of the value, or of the trailer. After a fault, every call
+    /// fails.
     ///
     /// # Errors
-    /// [`Fault::InvalidTrailer`], at the first byte that cannot stand where it does.
+    /// [`Fault::InvalidTrailer`] at the first invalid byte.
     pub fn decode(&mut self, input: &[u8]) -> Result<Decoded, Fault> {
         if self.is_faulty {
             return Err(Fault::InvalidTrailer);

@@ -1,12 +1,12 @@
-//! SCGI, the Simple Common Gateway Interface, the web server's side: the variables of a request in
-//! a netstring.
+//! SCGI, the Simple Common Gateway Interface, the web server's side: encodes the variables of a
+//! request as a netstring.
 //!
-//! <https://python.ca/scgi/protocol.txt> is the specification; the reference is
-//! `ngx_http_scgi_module`. The body of the request follows the netstring as it is, in as many bytes
-//! as its first variable says. What the application answers is a head ([`crate::cgi::parse`], with
+//! The specification is <https://python.ca/scgi/protocol.txt>; the reference is
+//! `ngx_http_scgi_module`. The request's body follows the netstring unchanged; its length is the
+//! first variable. The response is a head ([`crate::cgi::parse`], with
 //! [`crate::cgi::Form::StatusLineOrFields`]) and a body, without frames.
 //!
-//! Not here: the variable `SCGI`, which the specification demands; nginx leaves it to the
+//! Not here: the variable `SCGI`, which the specification requires; nginx leaves it to the
 //! configuration (`scgi_params`).
 
 use std::fmt;
@@ -14,32 +14,32 @@ use std::io::Write;
 
 use crate::cgi::{VariableName, Variables};
 
-/// Writes the head of a request. The variables are added through [`Variables`];
-/// [`finish`](Self::finish) must be called last. Until then what has been written is no head.
+/// Writes the head of a request. Add the variables through [`Variables`], then call
+/// [`finish`](Self::finish); before that, the output is incomplete.
 #[must_use = "a head has its length when it is finished"]
 #[derive(Debug)]
 pub struct RequestWriter<'a> {
     out: &'a mut Vec<u8>,
-    /// Where in `out` the head begins.
+    /// Offset of the head in `out`.
     start: usize,
     has_zero: bool,
 }
 
-/// A name or a value holds a zero byte, which would end it: what follows would pass for other
-/// variables. The request is ours, so it is answered with 500. nginx does not look.
+/// A name or value contains a zero byte, which would end it, so that the rest could pass for other
+/// variables. The upstream is not at fault: the response is 500. nginx does not check this.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ZeroByte;
 
 impl fmt::Display for ZeroByte {
-    /// Words for the log, at level `alert`; nginx has none.
+    /// The log message, at level `alert`; nginx has none.
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(out, "scgi request has a parameter with a zero byte")
     }
 }
 
 impl<'a> RequestWriter<'a> {
-    /// Begins a head behind what `out` holds, with `CONTENT_LENGTH`: how many bytes of body follow
-    /// the head, 0 where there is none.
+    /// Begins a head at the end of `out`, with `CONTENT_LENGTH`: the length of the body in bytes, 0
+    /// if there is none.
     pub fn new(out: &'a mut Vec<u8>, content_length: u64) -> RequestWriter<'a> {
         let start = out.len();
         // Writing to a vector cannot fail.
@@ -51,10 +51,10 @@ impl<'a> RequestWriter<'a> {
         }
     }
 
-    /// Ends the head. Any length will do, in nginx too.
+    /// Completes the head, whose length is not limited, as in nginx.
     ///
     /// # Errors
-    /// A variable has a zero byte. What had been written of the head is taken back.
+    /// A variable contains a zero byte. The incomplete head is removed from the output.
     pub fn finish(self) -> Result<(), ZeroByte> {
         if self.has_zero {
             self.out.truncate(self.start);
@@ -69,7 +69,7 @@ impl<'a> RequestWriter<'a> {
 }
 
 impl Variables for RequestWriter<'_> {
-    /// The name, and what ends it.
+    /// The name and its terminator.
     fn begin(name: VariableName<'_>, out: &mut Vec<u8>) {
         name.append(out);
         out.push(0);

@@ -1,61 +1,61 @@
-//! uwsgi, the protocol of uWSGI, the web server's side: a packet's header and the variables of a
+//! uwsgi, the protocol of uWSGI, the web server's side: encodes the packet with the variables of a
 //! request.
 //!
-//! <https://uwsgi-docs.readthedocs.io/en/latest/Protocol.html> is the specification; the reference
-//! is `ngx_http_uwsgi_module`. The body of the request follows the packet as it is. What the
-//! application answers is a head ([`crate::cgi::parse`], with
-//! [`crate::cgi::Form::StatusLineOrFields`]) and a body, without frames.
+//! The specification is <https://uwsgi-docs.readthedocs.io/en/latest/Protocol.html>; the reference
+//! is `ngx_http_uwsgi_module`. The request's body follows the packet unchanged. The response is a
+//! head ([`crate::cgi::parse`], with [`crate::cgi::Form::StatusLineOrFields`]) and a body, without
+//! frames.
 
 use std::fmt;
 
 use crate::cgi::{VariableName, Variables};
 
-/// Bytes of the packet's header: `modifier1`, the length (low byte first), `modifier2`.
+/// Length of the packet's header, in bytes: `modifier1`, the length (low byte first), `modifier2`.
 const HEADER_LENGTH: usize = 4;
 
-/// The most bytes that a packet has behind its header.
+/// Maximum length of a packet after its header, in bytes.
 pub const LENGTH_MAX: usize = 0xffff;
 
-/// Writes the packet of a request. The variables are added through [`Variables`];
-/// [`finish`](Self::finish) must be called last. Until then what has been written is no packet.
+/// Writes the packet of a request. Add the variables through [`Variables`], then call
+/// [`finish`](Self::finish); before that, the output is incomplete.
 #[must_use = "a packet has its length when it is finished"]
 #[derive(Debug)]
 pub struct RequestWriter<'a> {
     out: &'a mut Vec<u8>,
-    /// Where in `out` the packet begins.
+    /// Offset of the packet in `out`.
     start: usize,
 }
 
-/// A packet has more than [`LENGTH_MAX`] bytes behind its header. Holds how many. The request is
-/// ours, so nginx answers it with 500; no other server is asked.
+/// A packet exceeds [`LENGTH_MAX`]. Holds its length after the header, in bytes. The upstream is
+/// not at fault: as in nginx, the response is 500, and no other server is tried.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RequestTooLong(pub usize);
 
 impl fmt::Display for RequestTooLong {
-    /// nginx's words for the log, at level `alert`.
+    /// nginx's log message, at level `alert`.
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(out, "uwsgi request is too big: {}", self.0)
     }
 }
 
 impl<'a> RequestWriter<'a> {
-    /// Begins a packet behind what `out` holds. The modifiers are `uwsgi_modifier1` and
-    /// `uwsgi_modifier2`; 0 and 0 stand for WSGI.
+    /// Begins a packet at the end of `out`. The modifiers are `uwsgi_modifier1` and
+    /// `uwsgi_modifier2`; 0 and 0 mean WSGI.
     pub fn new(out: &'a mut Vec<u8>, modifier1: u8, modifier2: u8) -> RequestWriter<'a> {
         let start = out.len();
         out.extend_from_slice(&[modifier1, 0, 0, modifier2]);
         RequestWriter { out, start }
     }
 
-    /// Adds bytes as they are, behind the variables: `uwsgi_string`.
+    /// Adds raw bytes after the variables: `uwsgi_string`.
     pub fn push_string(&mut self, bytes: &[u8]) {
         self.out.extend_from_slice(bytes);
     }
 
-    /// Ends the packet.
+    /// Completes the packet.
     ///
     /// # Errors
-    /// It is too long. What had been written of it is taken back.
+    /// The packet is too long. The incomplete packet is removed from the output.
     pub fn finish(self) -> Result<(), RequestTooLong> {
         let length = self.out.len().saturating_sub(self.start + HEADER_LENGTH);
         let Ok(short) = u16::try_from(length) else {
@@ -69,13 +69,13 @@ impl<'a> RequestWriter<'a> {
     }
 }
 
-/// A length in two bytes. Of one that does not fit the rest is lost; such a packet is too long.
+/// A length in two bytes. A larger length is truncated; such a packet is rejected by `finish`.
 fn short(length: usize) -> [u8; 2] {
     (length.min(LENGTH_MAX) as u16).to_le_bytes()
 }
 
 impl Variables for RequestWriter<'_> {
-    /// The length of the name, the name, and room for the length of the value.
+    /// The length of the name, the name, and space for the length of the value.
     fn begin(name: VariableName<'_>, out: &mut Vec<u8>) {
         out.extend_from_slice(&short(name.len()));
         name.append(out);

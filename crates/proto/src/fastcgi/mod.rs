@@ -1,16 +1,16 @@
-//! FastCGI, the web server's side: a request is written, and what the application sends is read.
+//! FastCGI, the web server's side: encodes requests, and decodes responses.
 //!
-//! <https://fastcgi-archives.github.io/FastCGI_Specification.html> is the specification, whose
-//! sections are named below; the reference for framing, checks and words is
-//! `ngx_http_fastcgi_module`. As in nginx there is one request on a connection at a time, whose
-//! number is 1.
+//! The specification is <https://fastcgi-archives.github.io/FastCGI_Specification.html>, whose
+//! section numbers are cited below. The reference for framing, checks and log messages is
+//! `ngx_http_fastcgi_module`. As in nginx, a connection carries one request at a time, with request
+//! ID 1.
 //!
-//! A request is the head that [`RequestWriter`] writes, then the body in records ([`StdinFrame`]),
-//! then [`STDIN_END`]. What comes back is read by [`Decoder`].
+//! A request consists of the head that [`RequestWriter`] writes, the body in records
+//! ([`StdinFrame`]), and [`STDIN_END`]. [`Decoder`] decodes the response.
 //!
-//! Deliberately not here: the other roles (authorizer, filter), `FCGI_ABORT_REQUEST`, and what is
-//! asked of an application beside requests (`FCGI_GET_VALUES`), none of which nginx has; an
-//! application whose request is given up sees its connection closed.
+//! Deliberately not here, as nginx lacks them as well: the other roles (authorizer, filter),
+//! `FCGI_ABORT_REQUEST`, and management records (`FCGI_GET_VALUES`). If a request is aborted, its
+//! connection is closed.
 
 mod read;
 mod write;
@@ -24,13 +24,13 @@ pub use write::{
 
 const VERSION: u8 = 1;
 
-/// The number of the request, high byte first.
+/// The request ID, high byte first.
 const REQUEST_ID: [u8; 2] = [0, 1];
 
-/// Bytes of a record before its content (section 3.3).
+/// Length of a record's header, in bytes (section 3.3).
 const HEADER_LENGTH: usize = 8;
 
-/// Kinds of records (section 8).
+/// Record types (section 8).
 mod record {
     pub(super) const BEGIN_REQUEST: u8 = 1;
     pub(super) const END_REQUEST: u8 = 3;

@@ -1,5 +1,5 @@
-//! What comes from an application: records, of which the head and the body of a response, messages
-//! for the log, and the end of the request are made.
+//! The decoder of a FastCGI response: extracts from the records the response's head and body,
+//! messages for the log, and the end of the request.
 //!
 //! ```text
 //! Header ─8 bytes▶ Content ▶ Padding ─┬▶ Header
@@ -12,66 +12,66 @@ use std::ops::Range;
 use super::{HEADER_LENGTH, REQUEST_ID, VERSION, record};
 use crate::h1::response::ResponseHead;
 
-/// What one call of [`Decoder::decode`] found.
+/// The result of a call of [`Decoder::decode`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Decoded {
-    /// Bytes of the input that are done with, those of the event included.
+    /// Consumed bytes of the input, including those of the event.
     pub consumed: usize,
-    /// What they came to. `None`: nothing so far, and all of the input is consumed.
+    /// The event; `None` if all of the input is consumed without one.
     pub event: Option<Event>,
 }
 
 /// What an application has sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// A stretch of the response, by its place in the input; never empty, and never longer than the
-    /// body may be. Where a stretch ends says nothing.
+    /// A part of the response, as a range of the input; never empty, and never beyond the length of
+    /// the body. The boundaries of parts have no meaning.
     Stdout(Range<usize>),
-    /// The response is complete: an empty `FCGI_STDOUT`. Where the connection is not kept, nginx
-    /// waits for nothing else. What an application sends on the stream behind its end is taken all
-    /// the same.
+    /// The response is complete: an empty `FCGI_STDOUT`. If the connection is not to be kept, nginx
+    /// does not wait for anything else. Data that an application sends after this end of the stream
+    /// are accepted nevertheless.
     StdoutEnd,
-    /// A stretch of messages, by its place in the input; never empty. See [`stderr_text`].
+    /// A part of stderr messages, as a range of the input; never empty. See [`stderr_text`].
     Stderr(Range<usize>),
-    /// The request is complete, with the last byte of its `FCGI_END_REQUEST` and of the padding
-    /// behind it: the connection may be used again if nothing follows.
+    /// The request has ended: `FCGI_END_REQUEST` and its padding were received as a whole. The
+    /// connection can be reused if no bytes follow.
     End(RequestEnd),
-    /// More of a body follows than its head has announced. nginx says so at level `warn`
-    /// ([`Event::BEYOND_LENGTH`]) and ends the response as if it were complete; the connection is
-    /// not used again. Nothing is consumed from here on.
+    /// The application sends more of a body than Content-Length announced. nginx logs this at level
+    /// `warn` ([`Event::BEYOND_LENGTH`]), and ends the response as if it were complete. The
+    /// connection must not be reused. No further input is consumed.
     BeyondLength,
-    /// Bytes follow the end of the request: the connection is not used again. Nothing is consumed
-    /// from here on.
+    /// Bytes follow after the end of the request: the connection must not be reused. No further
+    /// input is consumed.
     BeyondEnd,
 }
 
 impl Event {
-    /// nginx's words for [`Event::BeyondLength`], at level `warn`.
+    /// nginx's log message for [`Event::BeyondLength`], at level `warn`.
     pub const BEYOND_LENGTH: &str =
         "upstream sent more data than specified in \"Content-Length\" header";
 }
 
-/// How a request has ended (section 5.5). nginx looks at neither.
+/// The content of an `FCGI_END_REQUEST` (section 5.5). nginx ignores both fields.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RequestEnd {
-    /// What the application would have exited with as a program.
+    /// The exit status that the application would have as a CGI program.
     pub application_status: u32,
-    /// What became of the request itself.
+    /// The outcome of the request.
     pub protocol_status: ProtocolStatus,
 }
 
-/// What became of a request (section 5.5).
+/// The protocol status of a request (section 5.5).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProtocolStatus {
-    /// The application has served the request.
+    /// The application has processed the request.
     RequestComplete,
-    /// The application serves one request a connection.
+    /// The application accepts only one request per connection.
     CannotMultiplexConnection,
-    /// It has no room for another one.
+    /// The application is overloaded.
     Overloaded,
-    /// It is no responder.
+    /// The application does not support the responder role.
     UnknownRole,
-    /// A number that the specification does not name.
+    /// An undefined number.
     Other(u8),
 }
 
@@ -87,33 +87,32 @@ impl ProtocolStatus {
     }
 }
 
-/// Why what an application sends cannot be gone on with. All are the application's faults, and the
-/// connection ends with each. Before the head is complete they are nginx's `invalid_header`,
-/// answered with 502 or by the next server, except for [`Fault::ConnectionClosed`], which is its
-/// `error`.
+/// Why a response is invalid. Every fault is the application's, and ends the connection. Before the
+/// head is complete, the client receives 502 or the next server is tried (nginx's `invalid_header`;
+/// [`Fault::ConnectionClosed`] is nginx's `error`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// A record of another version than 1.
+    /// A record with a version other than 1.
     Version(u8),
-    /// A record that no application sends to a web server.
+    /// A record type that applications do not send.
     RecordType(u8),
-    /// The high byte of a request's number is not 0.
+    /// The high byte of the request ID is not 0.
     RequestIdHigh(u8),
-    /// The low byte of a request's number is not 1.
+    /// The low byte of the request ID is not 1.
     RequestIdLow(u8),
-    /// A record that comes too early: the request's end before the head of the response.
+    /// `FCGI_END_REQUEST` before the head of the response is complete.
     UnexpectedRecord(u8),
-    /// The response ends within its head, or before as much of the body has come as the head has
-    /// announced.
+    /// The stream `FCGI_STDOUT` ends within the head, or before the body has the length of
+    /// Content-Length.
     StdoutClosed,
-    /// The request ends before as much of the body has come as the head has announced.
+    /// The request ends before the body has the length of Content-Length.
     RequestClosed,
-    /// The connection has ended too early; see [`Decoder::closed`].
+    /// The connection was closed too early; see [`Decoder::closed`].
     ConnectionClosed,
 }
 
 impl fmt::Display for Fault {
-    /// nginx's words for the log, at level `error`.
+    /// nginx's log message, at level `error`.
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Fault::Version(version) => write!(
@@ -141,20 +140,20 @@ impl fmt::Display for Fault {
     }
 }
 
-/// How many bytes follow a head.
+/// The length of the body after a head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BodyLength {
-    /// As many as come.
+    /// Unknown: until the end of the stream.
     Open,
-    /// The body has exactly so many bytes.
+    /// Exactly this many bytes.
     Exact(u64),
-    /// None, or so many: the answer to HEAD.
+    /// None, or this many bytes: a response to HEAD.
     NoneOr(u64),
 }
 
 impl BodyLength {
-    /// How long the body behind a head is; `head_request` tells that the request was HEAD. There is
-    /// none with 204 and 304.
+    /// The length of the body after this head; `head_request` says that the request's method was
+    /// HEAD. Responses with status 204 or 304 have no body.
     #[must_use]
     pub fn of(head: &ResponseHead, head_request: bool) -> BodyLength {
         match (head.status(), head.content_length()) {
@@ -166,34 +165,34 @@ impl BodyLength {
     }
 }
 
-/// Reads what an application sends for one request. Give [`decode`](Self::decode) what has come,
-/// again and again with what it has not consumed, until that is nothing or an event ends it.
+/// Decodes the response to one request. Call [`decode`](Self::decode) with the received bytes, then
+/// with those that were not consumed, until all are consumed or an event ends the response.
 ///
-/// The first stretches of [`Event::Stdout`] are the head ([`crate::cgi::parse`]), which may begin,
-/// end and break off anywhere within records. Once it is complete, [`begin_body`](Self::begin_body)
-/// says so; only then do stream and request have a right to end.
+/// The first parts in [`Event::Stdout`] are the head ([`crate::cgi::parse`]), which may be split at
+/// any byte. Once it is complete, the caller must call [`begin_body`](Self::begin_body); before
+/// that, the end of the stream or of the request is an error.
 #[derive(Clone, Debug)]
 pub struct Decoder {
     state: State,
-    /// The record that is being read.
+    /// Type of the current record.
     kind: u8,
-    /// Bytes of its content, then of its padding, that have not been consumed.
+    /// Bytes of the record's content, then of its padding, that were not consumed.
     content: u16,
     padding: u8,
-    /// The first bytes of the content of an `FCGI_END_REQUEST`, and how many came.
+    /// The first bytes of the content of an `FCGI_END_REQUEST`, and how many of them were received.
     end: [u8; END_LENGTH],
     end_read: u8,
-    /// Length of the stretch of the response that the last call gave.
+    /// Length of the last [`Event::Stdout`].
     stretch: u16,
     missing: Missing,
 }
 
-/// Bytes of an `FCGI_END_REQUEST` that say something.
+/// Bytes of an `FCGI_END_REQUEST` that are not reserved.
 const END_LENGTH: usize = 5;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    /// In a record's header, of which this many bytes have been read.
+    /// Within a record's header, of which this many bytes were read.
     Header(u8),
     Content,
     Padding,
@@ -202,7 +201,7 @@ enum State {
     Faulty(Fault),
 }
 
-/// What of the response has not come.
+/// The part of the response that was not received.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Missing {
     Head,
@@ -216,7 +215,7 @@ impl Default for Decoder {
 }
 
 impl Decoder {
-    /// A decoder for the first byte that comes for a request.
+    /// A decoder for a new response.
     #[must_use]
     pub fn new() -> Decoder {
         Decoder {
@@ -231,11 +230,10 @@ impl Decoder {
         }
     }
 
-    /// Goes on with the next bytes, up to the first event. Behind a fault there is no going on: it
-    /// is told again.
+    /// Decodes up to the first event. After a fault, every call returns that fault.
     ///
     /// # Errors
-    /// [`Fault`] at the first byte that cannot stand where it does.
+    /// [`Fault`] at the first invalid byte.
     pub fn decode(&mut self, input: &[u8]) -> Result<Decoded, Fault> {
         let decoded = self.decode_valid(input);
         if let Err(fault) = decoded {
@@ -244,9 +242,9 @@ impl Decoder {
         decoded
     }
 
-    /// Says that the head of the response is complete and how long the body is. `unread` is how
-    /// many bytes of the last stretch lie behind the head: they are given back, and must be among
-    /// the input of the next call again.
+    /// Declares the head complete, with the length of the body. The last `unread` bytes of the last
+    /// part, which follow the head, are returned to the decoder: the caller must pass them again in
+    /// the next call.
     pub fn begin_body(&mut self, length: BodyLength, unread: usize) {
         let unread = u16::try_from(unread)
             .unwrap_or(u16::MAX)
@@ -258,20 +256,20 @@ impl Decoder {
         self.missing = Missing::Body(length);
     }
 
-    /// Whether the request has ended, with all that belongs to it.
+    /// Whether the request has ended completely.
     #[must_use]
     pub fn is_ended(&self) -> bool {
         self.state == State::Ended
     }
 
-    /// To be asked when the connection has ended and all that came was decoded: whether the
-    /// response may pass for complete. Where the connection was to be kept (`fastcgi_keep_conn`),
-    /// it may after the request's end alone. Otherwise nginx takes any end of the connection behind
-    /// the head for that of the response; here some of a record, or of a body whose length is
-    /// known, must not be missing.
+    /// Checks whether the response may be regarded as complete, after the connection was closed and
+    /// all input was decoded. If the connection was to be kept (`fastcgi_keep_conn`), only the end
+    /// of the request completes it. Otherwise nginx regards any end of the connection after the
+    /// head as the end of the response; here an incomplete record, or an incomplete body of known
+    /// length, is an error as well.
     ///
     /// # Errors
-    /// [`Fault::ConnectionClosed`] where something is missing; the fault that was told if there was
+    /// [`Fault::ConnectionClosed`] if the response is incomplete; the earlier fault if there was
     /// one.
     pub fn closed(&self, keep_connection: bool) -> Result<(), Fault> {
         let is_whole = match self.state {
@@ -333,8 +331,8 @@ impl Decoder {
         }
     }
 
-    /// Goes on with the first of the bytes that remain, which begin at `at`: how many of them are
-    /// done with, and what they came to.
+    /// Decodes from the beginning of `rest`, which is at offset `at` of the input. Returns the
+    /// number of consumed bytes, and the event.
     fn step(&mut self, rest: &[u8], at: usize) -> Result<(usize, Option<Event>), Fault> {
         let [first, ..] = *rest else {
             return Ok((0, None));
@@ -379,12 +377,12 @@ impl Decoder {
         })
     }
 
-    /// Takes the header of a record that has come whole.
+    /// Processes a complete record header.
     fn header(&mut self, header: [u8; HEADER_LENGTH]) -> Result<Option<Event>, Fault> {
         let [version, kind, id_high, id_low, high, low, padding, _] = header;
         let is_known = matches!(kind, record::STDOUT | record::STDERR | record::END_REQUEST);
         if version != VERSION || !is_known || [id_high, id_low] != REQUEST_ID {
-            // Byte by byte the first fault is found.
+            // Finds the first fault by checking byte by byte.
             for (read, byte) in (0..).zip(header) {
                 self.header_byte(read, byte)?;
             }
@@ -396,7 +394,7 @@ impl Decoder {
         self.begin_record()
     }
 
-    /// Takes the next byte of a record's header, behind `read` of them.
+    /// Processes one byte of a record header, after `read` earlier ones.
     fn header_byte(&mut self, read: u8, byte: u8) -> Result<Option<Event>, Fault> {
         let [id_high, id_low] = REQUEST_ID;
         self.state = State::Header(read.saturating_add(1));
@@ -420,7 +418,7 @@ impl Decoder {
         Ok(None)
     }
 
-    /// What a record is worth that has just begun.
+    /// Processes the beginning of a record.
     fn begin_record(&mut self) -> Result<Option<Event>, Fault> {
         match (self.kind, self.missing) {
             (record::END_REQUEST, Missing::Head) => Err(Fault::UnexpectedRecord(self.kind)),
@@ -441,7 +439,7 @@ impl Decoder {
         matches!(self.missing, Missing::Body(BodyLength::Exact(length)) if length > 0)
     }
 
-    /// How many of so many bytes may still come, which are counted as having come.
+    /// Limits `length` to the rest of the body, and counts it as received.
     fn take_body(&mut self, length: u16) -> u16 {
         let Missing::Body(BodyLength::Exact(rest) | BodyLength::NoneOr(rest)) = self.missing else {
             return length;
@@ -459,8 +457,7 @@ impl Decoder {
         }
     }
 
-    /// What an `FCGI_END_REQUEST` says; what is missing of it is 0, as nginx takes one of any
-    /// length.
+    /// The content of an `FCGI_END_REQUEST`. Missing bytes are 0, because nginx accepts any length.
     fn request_end(&self) -> RequestEnd {
         let [a, b, c, d, protocol_status] = self.end;
         RequestEnd {
@@ -470,10 +467,10 @@ impl Decoder {
     }
 }
 
-/// What of a stretch of messages is logged, at level `error`, as `FastCGI sent in stderr: "..."`:
-/// all but the line breaks, dots and spaces at its end, of which the first byte remains in any
-/// case. It is also what `fastcgi_catch_stderr` looks into, before the head is complete. Like nginx
-/// this sees each stretch by itself: a message that two stretches share becomes two.
+/// The part of a stderr message that is logged, at level `error`, as `FastCGI sent in stderr:
+/// "..."`: without line breaks, dots and spaces at its end, but never without its first byte.
+/// `fastcgi_catch_stderr` searches the same text, until the head is complete. As in nginx, each
+/// part is processed separately: a message that is split over two parts becomes two messages.
 #[must_use]
 pub fn stderr_text(stretch: &[u8]) -> &[u8] {
     let is_kept = |byte: &u8| !matches!(byte, b'\n' | b'\r' | b'.' | b' ');

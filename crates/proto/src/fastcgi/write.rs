@@ -1,38 +1,38 @@
-//! What is sent to an application.
+//! The encoder of a FastCGI request.
 
 use std::fmt;
 
 use super::{HEADER_LENGTH, REQUEST_ID, VERSION, record};
 use crate::cgi::{VariableName, Variables};
 
-/// The most bytes of parameters that nginx sends: what one record holds. See
+/// Limit of nginx for the parameters, in bytes: the content of one record. See
 /// [`RequestWriter::finish`].
 pub const PARAMS_LENGTH_MAX: usize = 0xffff;
 
-/// The most bytes of a body that one record gets, as in nginx: 32 KiB.
+/// Maximum bytes of a body per record, as in nginx: 32 KiB.
 pub const STDIN_LENGTH_MAX: usize = 32 * 1024;
 
 /// The record that ends the body: an empty `FCGI_STDIN` (section 3.3, *streams*).
 pub const STDIN_END: [u8; HEADER_LENGTH] = header(record::STDIN, 0);
 
-/// The most bytes of a parameters' record where there are several: with them no record is padded
-/// but the last.
+/// Maximum content of a parameters record, in bytes, if there are several records: a multiple of 8,
+/// so that only the last record needs padding.
 const PARAMS_RECORD_MAX: usize = 0xfff8;
 
-/// The most bytes that a length of one byte can tell (section 3.4).
+/// The largest length that is encoded in one byte (section 3.4).
 const SHORT_MAX: u8 = 0x7f;
 
-/// The most bytes that a length of four bytes can tell (section 3.4).
+/// The largest length that can be encoded in four bytes (section 3.4).
 const LENGTH_MAX: usize = 0x7fff_ffff;
 
 const RESPONDER: u8 = 1;
-/// `FCGI_KEEP_CONN` (section 5.1): the application leaves the connection open behind the request.
+/// `FCGI_KEEP_CONN` (section 5.1): the application must not close the connection after the request.
 const KEEP_CONN: u8 = 1;
 
-/// Records begin at multiples of so many bytes, which section 3.3 recommends.
+/// Alignment of records, in bytes, as section 3.3 recommends.
 const ALIGNMENT: u16 = 8;
 
-/// What is put behind a record's content to align the next one.
+/// Padding after a record's content.
 const PADDING: [u8; ALIGNMENT as usize] = [0; ALIGNMENT as usize];
 
 /// The header of a record with `length` bytes of content.
@@ -51,7 +51,7 @@ const fn header(kind: u8, length: u16) -> [u8; HEADER_LENGTH] {
     ]
 }
 
-/// How many bytes lie between a content of `length` bytes and the next multiple of eight: 0 to 7.
+/// Bytes of padding after `length` bytes of content: 0 to 7.
 const fn padding_length(length: u16) -> u8 {
     (length.wrapping_neg() % ALIGNMENT) as u8
 }
@@ -63,32 +63,32 @@ fn padding(length: u16) -> &'static [u8] {
 }
 
 /// Writes the head of a request: `FCGI_BEGIN_REQUEST`, the parameters in `FCGI_PARAMS`, and the
-/// empty `FCGI_PARAMS` that ends them. The parameters are added through [`Variables`];
-/// [`finish`](Self::finish) must be called last. Until then what has been written is no head.
+/// empty `FCGI_PARAMS` that ends them. Add the parameters through [`Variables`], then call
+/// [`finish`](Self::finish); before that, the output is incomplete.
 #[must_use = "a head has its lengths when it is finished"]
 #[derive(Debug)]
 pub struct RequestWriter<'a> {
     out: &'a mut Vec<u8>,
-    /// Where in `out` the head begins.
+    /// Offset of the head in `out`.
     start: usize,
-    /// Where its parameters begin, behind the header of their record.
+    /// Offset of the parameters in `out`, after their record's header.
     params: usize,
 }
 
-/// The parameters of a request have more bytes than are sent. Holds how many. The request is ours,
-/// so nginx answers it with 500; no other server is asked.
+/// The parameters exceed the limit. Holds their length in bytes. The upstream is not at fault: as
+/// in nginx, the response is 500, and no other server is tried.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ParamsTooLong(pub usize);
 
 impl fmt::Display for ParamsTooLong {
-    /// nginx's words for the log, at level `alert`.
+    /// nginx's log message, at level `alert`.
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(out, "fastcgi request record is too big: {}", self.0)
     }
 }
 
 impl<'a> RequestWriter<'a> {
-    /// Begins a head behind what `out` holds. `keep_connection` is `fastcgi_keep_conn`.
+    /// Begins a head at the end of `out`. `keep_connection` is `fastcgi_keep_conn`.
     pub fn new(out: &'a mut Vec<u8>, keep_connection: bool) -> RequestWriter<'a> {
         let start = out.len();
         out.extend_from_slice(&header(record::BEGIN_REQUEST, 8));
@@ -99,21 +99,21 @@ impl<'a> RequestWriter<'a> {
         RequestWriter { out, start, params }
     }
 
-    /// How many bytes the parameters have so far, lengths of names and values included.
+    /// Length of the parameters so far, in bytes, including the encoded lengths.
     #[must_use]
     pub fn params_length(&self) -> usize {
         self.out.len().saturating_sub(self.params)
     }
 
-    /// Ends the head. nginx sends at most [`PARAMS_LENGTH_MAX`] bytes of parameters, in one record.
-    /// With a higher `params_length_max` more are sent, in as many records as they need (section
-    /// 3.3, *streams*); below 2 GiB always.
+    /// Completes the head. nginx sends at most [`PARAMS_LENGTH_MAX`] bytes of parameters, in one
+    /// record. With a larger `params_length_max`, more are sent, in several records (section 3.3,
+    /// *streams*), but always less than 2 GiB.
     ///
-    /// Where there are no parameters the empty record stands alone. nginx sends two of them then,
-    /// of which the second is one too many.
+    /// Without parameters, only the empty record is written. nginx writes two empty records then,
+    /// which is one too many.
     ///
     /// # Errors
-    /// There are more parameters. What had been written of the head is taken back.
+    /// The parameters exceed the limit. The incomplete head is removed from the output.
     pub fn finish(self, params_length_max: usize) -> Result<(), ParamsTooLong> {
         let length = self.params_length();
         if length > params_length_max.min(LENGTH_MAX) {
@@ -145,7 +145,7 @@ impl<'a> RequestWriter<'a> {
     }
 }
 
-/// Appends a length in one byte or four (section 3.4).
+/// Appends a length, in one byte or four (section 3.4).
 fn append_length(length: usize, out: &mut Vec<u8>) {
     match u8::try_from(length) {
         Ok(length @ ..=SHORT_MAX) => out.push(length),
@@ -153,14 +153,14 @@ fn append_length(length: usize, out: &mut Vec<u8>) {
     }
 }
 
-/// A length in four bytes. Of one that does not fit the rest is lost; such a head is not finished.
+/// A length in four bytes. A larger length is truncated; such a head is rejected by `finish`.
 fn long(length: usize) -> [u8; 4] {
     (length.min(LENGTH_MAX) as u32 | 0x8000_0000).to_be_bytes()
 }
 
 impl Variables for RequestWriter<'_> {
-    /// The lengths of name and value, and the name. Most values are short: there is room for the
-    /// length of such a one.
+    /// The lengths of name and value, and the name. Reserves one byte for the length of the value,
+    /// because most values are short.
     fn begin(name: VariableName<'_>, out: &mut Vec<u8>) {
         append_length(name.len(), out);
         append_length(0, out);
@@ -190,15 +190,14 @@ impl Variables for RequestWriter<'_> {
                     *place = length;
                 }
             }
-            // A value lies behind the place of its length, so that this is within what has been
-            // written.
+            // The value follows its length, so that the range is within the output.
             _ => drop(self.out.splice(place..=place, long(length))),
         }
     }
 }
 
-/// What stands around a stretch of a body, so that the body's own bytes are sent from where they
-/// lie: a record's header before them, padding behind them.
+/// The frame of a part of a body: the record's header and padding, so that the body itself can be
+/// sent without a copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StdinFrame {
     length: u16,
@@ -206,9 +205,8 @@ pub struct StdinFrame {
 }
 
 impl StdinFrame {
-    /// The frame of the first bytes of a stretch that has `available` of them: of all, or of the
-    /// first [`STDIN_LENGTH_MAX`]. `None` where there are none, as an empty record would end the
-    /// body.
+    /// The frame for the beginning of `available` bytes: for all of them, or the first
+    /// [`STDIN_LENGTH_MAX`]. `None` if there are none, because an empty record would end the body.
     #[must_use]
     pub fn new(available: usize) -> Option<StdinFrame> {
         let length = available.min(STDIN_LENGTH_MAX) as u16; // it holds STDIN_LENGTH_MAX
@@ -218,19 +216,19 @@ impl StdinFrame {
         })
     }
 
-    /// How many bytes of the body stand between header and padding.
+    /// Bytes of the body between header and padding.
     #[must_use]
     pub fn length(&self) -> usize {
         usize::from(self.length)
     }
 
-    /// What is sent before them.
+    /// The record's header, to be sent before the body's bytes.
     #[must_use]
     pub fn header(&self) -> &[u8; HEADER_LENGTH] {
         &self.header
     }
 
-    /// What is sent behind them: 0 to 7 zero bytes.
+    /// The padding, to be sent after the body's bytes: 0 to 7 zero bytes.
     #[must_use]
     pub fn padding(&self) -> &'static [u8] {
         padding(self.length)

@@ -1,5 +1,5 @@
-//! How long a request's body is (RFC 9112, section 6), and the requests that are refused for what
-//! their head says about it.
+//! The framing of a request's body (RFC 9112, section 6), and requests that are refused because of
+//! it.
 
 use super::Version;
 use super::head::Head;
@@ -9,7 +9,7 @@ use crate::method::Method;
 /// The framing of a request's body.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum BodyLength {
-    /// Nothing was announced: there is no body.
+    /// No body was announced.
     #[default]
     None,
     /// `Content-Length`, which may be 0.
@@ -18,29 +18,29 @@ pub enum BodyLength {
     Chunked,
 }
 
-/// Why a complete head is refused: nginx's last checks.
+/// Why a complete head is refused: nginx's final checks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FramingError {
-    /// A request of HTTP/1.1 has no `Host`.
+    /// An HTTP/1.1 request without `Host`.
     NoHost,
-    /// `Content-Length` is no number of 63 bits.
+    /// `Content-Length` is not a number of at most 63 bits.
     InvalidContentLength,
-    /// A request of HTTP/1.0 has a `Transfer-Encoding`.
+    /// An HTTP/1.0 request with `Transfer-Encoding`.
     TransferEncodingInHttp10,
-    /// `Transfer-Encoding: chunked` and `Content-Length`: one of them is a lie (request smuggling).
+    /// Both `Transfer-Encoding: chunked` and `Content-Length`: a sign of request smuggling.
     LengthAndChunked,
     /// A transfer coding other than `chunked` alone.
     UnknownTransferEncoding,
-    /// CONNECT where it is not allowed, or not in HTTP/1.1.
+    /// CONNECT that the server does not allow, or whose version is not HTTP/1.1.
     Connect,
     /// CONNECT with a body.
     ConnectWithBody,
-    /// TRACE, with the body that comes with it all the same.
+    /// TRACE, with the framing of its body, which must be read nevertheless.
     Trace(BodyLength),
 }
 
 impl FramingError {
-    /// The status of the answer.
+    /// The status of the response.
     pub fn status(self) -> u16 {
         match self {
             FramingError::UnknownTransferEncoding => 501,
@@ -49,7 +49,7 @@ impl FramingError {
         }
     }
 
-    /// nginx's words for the log, at level `info`.
+    /// nginx's log message, at level `info`.
     pub fn log_text(self, head: &Head, bytes: &[u8]) -> Vec<u8> {
         let text = match self {
             FramingError::NoHost => "client sent HTTP/1.1 request without \"Host\" header",
@@ -79,11 +79,11 @@ impl FramingError {
     }
 }
 
-/// The framing of the body that follows a complete head of HTTP/1.0 or 1.1. `allow_connect` tells
-/// whether the server makes tunnels.
+/// The framing of the body after a complete head. `allow_connect` says whether the server supports
+/// CONNECT.
 ///
 /// # Errors
-/// The first of nginx's checks that the head fails.
+/// The first of nginx's checks that fails.
 #[inline]
 pub fn body_length(
     head: &Head,
@@ -125,7 +125,7 @@ pub fn body_length(
     }
 }
 
-/// Digits only, up to what 63 bits hold.
+/// Parses a number of at most 63 bits, digits only.
 pub(super) fn content_length(value: &[u8]) -> Option<u64> {
     if value.is_empty() {
         return None;

@@ -1,4 +1,4 @@
-//! The chunked transfer coding (RFC 9112, section 7.1), both ways.
+//! The chunked transfer coding (RFC 9112, section 7.1): decoder and encoder.
 //!
 //! ```text
 //! Start ─hex▶ Size ─┬─ size 0 ─▶ LastExtension ▶ LastLineEnd ▶ Trailers… ▶ Done
@@ -6,37 +6,38 @@
 //!   └────────────────────────────────────────────────────────────────────────────────┘
 //! ```
 //!
-//! As strict as nginx: every line ends with CR LF, extensions are skipped but hold no LF, a size
-//! has at most 15 significant digits. Trailers are skipped, or left to the caller who reads them
-//! with [`super::response::Trailers`].
+//! As strict as nginx: every line must end with CR LF, extensions are skipped but must not contain
+//! LF, and a size has at most 15 significant digits. Trailers are skipped, or left to the caller,
+//! who parses them with [`super::response::Trailers`].
 
 use std::ops::Range;
 
-/// The input is not in the chunked coding. nginx's words: `client sent invalid chunked body` (level
-/// error, status 400), `upstream sent invalid chunked response`.
+/// The input is not a valid chunked body. nginx logs `client sent invalid chunked body` (level
+/// error, status 400) or `upstream sent invalid chunked response`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ChunkError;
 
-/// What one call of [`Decoder::decode`] found.
+/// The result of a call of [`Decoder::decode`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Decoded {
-    /// Bytes of the input that are done with, `data` included.
+    /// Consumed bytes of the input, including `data`.
     pub consumed: usize,
-    /// Where in the input the body's bytes lie; empty if there are none so far.
+    /// The range of body bytes in the input; may be empty.
     pub data: Range<usize>,
-    /// The body is complete; what follows `consumed` is another message, or the trailers if they
-    /// are kept.
+    /// Whether the body is complete. The next message follows after `consumed`, or the trailers if
+    /// they are left to the caller.
     pub done: bool,
 }
 
-/// Decodes one body. Call it with the input that remains, until it says `done` or has consumed
-/// everything without data.
+/// Decodes one body. Call [`decode`](Decoder::decode) with the remaining input until it is `done`,
+/// or has consumed everything without data.
 #[derive(Clone, Debug, Default)]
 pub struct Decoder {
     state: State,
-    /// The size so far while a size is read, then the bytes of the chunk that are still to come.
+    /// While a size is parsed, the size so far; then the bytes of the chunk that have not been
+    /// received.
     remaining: u64,
-    /// What the current chunk has announced.
+    /// The size of the current chunk.
     chunk_size: u64,
     keep_trailers: bool,
 }
@@ -58,11 +59,11 @@ enum State {
     Trailer,
     TrailerEnd,
     Done,
-    /// Behind a byte that could not stand where it did.
+    /// After an invalid byte.
     Faulty,
 }
 
-/// The largest size to which another digit may be added.
+/// The largest size to which another digit may be appended.
 const SIZE_MAX: u64 = i64::MAX as u64 / 16;
 
 impl Decoder {
@@ -71,8 +72,8 @@ impl Decoder {
         Decoder::default()
     }
 
-    /// A decoder that is done before the trailers, so that the caller reads them: they end with an
-    /// empty line, which comes at once where there are none.
+    /// A decoder that is done before the trailers, so that the caller parses them: trailers end
+    /// with an empty line, which follows at once if there are none.
     pub fn keeping_trailers() -> Decoder {
         Decoder {
             keep_trailers: true,
@@ -80,12 +81,12 @@ impl Decoder {
         }
     }
 
-    /// Goes on with the next bytes, up to the end of the last piece of data among them, which are
-    /// moved together: chunks of a byte each are one piece. What precedes a fault comes first, the
-    /// fault with the next call.
+    /// Decodes all of the input, and moves the data together into one range, so that many tiny
+    /// chunks become one piece. If there are data before an error, returns the data first, and the
+    /// error from the next call.
     ///
     /// # Errors
-    /// As [`Decoder::decode`].
+    /// As for [`Decoder::decode`].
     pub fn gather(&mut self, input: &mut [u8]) -> Result<Decoded, ChunkError> {
         let (mut consumed, mut data) = (0, 0..0);
         loop {
@@ -119,11 +120,11 @@ impl Decoder {
         }
     }
 
-    /// Goes on with the next bytes, up to the first piece of data. Behind a fault there is no going
-    /// on.
+    /// Decodes the input up to the end of its first piece of data. After an error, every call
+    /// fails.
     ///
     /// # Errors
-    /// [`ChunkError`] at the first byte that cannot stand where it does.
+    /// [`ChunkError`] at the first invalid byte.
     pub fn decode(&mut self, input: &[u8]) -> Result<Decoded, ChunkError> {
         let decoded = self.decode_valid(input);
         if decoded.is_err() {
@@ -164,9 +165,9 @@ impl Decoder {
         }
     }
 
-    /// Bytes of the current chunk that have not come yet. Right after a piece of data, these and
-    /// the data are what the sender has announced: a limit on the body can be checked before the
-    /// bytes are here.
+    /// Bytes of the current chunk that have not been received. Together with the data just
+    /// returned, this is what the sender has announced, so that the caller can enforce a limit on
+    /// the body before the bytes arrive.
     pub fn remaining(&self) -> u64 {
         if matches!(self.state, State::Data) {
             self.remaining
@@ -175,12 +176,12 @@ impl Decoder {
         }
     }
 
-    /// The size that the last chunk with data was announced with.
+    /// The size of the last chunk with data.
     pub fn chunk_size(&self) -> u64 {
         self.chunk_size
     }
 
-    /// The least number of bytes that must still follow: a reader may wait for as many.
+    /// The minimum number of bytes that must follow, so that a reader can wait for as many.
     pub fn least_remaining(&self) -> u64 {
         let chunk = self.remaining.saturating_add(7); // CR LF 0 CR LF CR LF
         match self.state {
@@ -214,7 +215,7 @@ impl Decoder {
         }
     }
 
-    /// Skips to the CR that ends an extension or a trailer, and over it.
+    /// Skips the rest of an extension or a trailer, including the CR that ends it.
     fn skip_line(&mut self, input: &[u8], at: usize) -> Result<usize, ChunkError> {
         let line = input.get(at..).unwrap_or_default();
         let Some(length) = memchr::memchr2(b'\r', b'\n', line) else {
@@ -274,14 +275,14 @@ fn hex_digit(byte: u8) -> Option<u8> {
     }
 }
 
-/// What follows each chunk's data.
+/// The line break after each chunk's data.
 pub const DATA_END: &[u8] = b"\r\n";
 /// The last chunk and the end of a body without trailers.
 pub const LAST: &[u8] = b"0\r\n\r\n";
-/// The last chunk alone; trailers and an empty line follow.
+/// The last chunk; trailers and an empty line must follow.
 pub const LAST_BEFORE_TRAILERS: &[u8] = b"0\r\n";
 
-/// The line before a chunk's data, such as `1f4\r\n`, on the stack.
+/// The line before a chunk's data, such as `1f4\r\n`, without an allocation.
 #[derive(Clone, Copy, Debug)]
 pub struct ChunkLine {
     bytes: [u8; 18],
@@ -289,7 +290,7 @@ pub struct ChunkLine {
 }
 
 impl ChunkLine {
-    /// The line for a chunk of `size` bytes; a size of 0 would end the body and is not for this.
+    /// The line for a chunk of `size` bytes, which must not be 0: a chunk of size 0 ends the body.
     pub fn new(size: u64) -> ChunkLine {
         let mut bytes = [0; 18];
         bytes[16..].copy_from_slice(b"\r\n");
@@ -312,7 +313,7 @@ impl ChunkLine {
         }
     }
 
-    /// The bytes of the chunk line.
+    /// The bytes of the line.
     pub fn as_bytes(&self) -> &[u8] {
         self.bytes
             .get(usize::from(self.start)..)

@@ -1,21 +1,21 @@
-//! Why a request head is refused: one variant per cause, with nginx's status and words for the log.
+//! Why a request head is invalid: one variant per cause, with nginx's status and log message.
 
 use super::field::{Field, InvalidLine};
 use crate::Span;
 
-/// A fault of a request head. Every fault is the client's, and the connection is closed after the
-/// answer.
+/// An error in a request head. Every error is the client's fault, and the connection is closed
+/// after the response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HeadError {
-    /// The method holds something else than capital letters, `_` and `-`, or ends with the line.
+    /// The method contains a byte other than capital letters, `_` and `-`, or is all of the line.
     InvalidMethod,
     /// The request line is malformed: target, spacing, protocol name or line break.
     InvalidRequest,
     /// The major version is above 1.
     InvalidVersion,
-    /// A line without a version whose method is not GET.
+    /// A line without a version, and with a method other than GET.
     InvalidMethodInHttp09,
-    /// The target cannot be made a path (see [`crate::uri::BadUri`]).
+    /// The target cannot be normalised (see [`crate::uri::BadUri`]).
     InvalidUri,
     /// The host of an absolute target is malformed.
     InvalidHostInRequestLine,
@@ -23,38 +23,38 @@ pub enum HeadError {
     LineTooLong,
     /// A header line is malformed.
     InvalidHeader(InvalidLine),
-    /// A header line does not fit into a buffer, or all buffers are used. Holds what came of it.
+    /// A header line does not fit into a buffer, or all buffers are full. Holds the part received.
     HeaderTooLong(Span),
-    /// All buffers are used before the first header line.
+    /// All buffers are full before the first header line.
     RequestTooLarge,
     /// More header lines than `max_headers`.
     TooManyHeaders,
-    /// The field `Host` came a second time.
+    /// `Host` occurs twice.
     DuplicateHost {
-        /// The place of the second field.
+        /// The second field.
         field: Field,
-        /// The place of the first field.
+        /// The first field.
         previous: Field,
     },
     /// The value of `Host` is malformed.
     InvalidHost,
-    /// The name that chooses the server is not the one that the connection's handshake was with.
+    /// The server's name differs from the one in the TLS handshake.
     Misdirected,
-    /// A header that may come once came twice (see [`crate::header::KnownSet::UNIQUE`]).
+    /// A header field occurs twice that must be unique (see [`crate::header::KnownSet::UNIQUE`]).
     DuplicateHeader {
-        /// The place of the second field.
+        /// The second field.
         field: Field,
-        /// The place of the first field.
+        /// The first field.
         previous: Field,
     },
 }
 
-/// What nginx logs of a header line at most: a log line's 2048 bytes less 300.
+/// Maximum bytes of a header line in a log message, as in nginx: 2048 bytes less 300.
 const LOGGED_LINE_MAX: usize = 2048 - 300;
 
 impl HeadError {
-    /// The status of the answer. 494 stands for nginx's 400 with the text "Request Header Or Cookie
-    /// Too Large", which `error_page 494` can catch.
+    /// The status of the response. 494 stands for nginx's 400 with the text "Request Header Or
+    /// Cookie Too Large", which `error_page 494` can catch.
     pub fn status(&self) -> u16 {
         match self {
             HeadError::InvalidVersion => 505,
@@ -67,7 +67,7 @@ impl HeadError {
         }
     }
 
-    /// The words for the log, at level `info`. `bytes` are those that were parsed.
+    /// The log message, at level `info`. `bytes` are those that were parsed.
     pub fn log_text(&self, bytes: &[u8]) -> Vec<u8> {
         match self {
             HeadError::InvalidMethod => b"client sent invalid method".to_vec(),

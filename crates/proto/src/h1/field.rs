@@ -1,5 +1,5 @@
-//! One header line: `name: value` and its line break. The same machine reads the heads of requests
-//! and of upstreams' responses, and trailers.
+//! The parser of header lines: `name: value` and a line break. Used for the heads of requests and
+//! of upstreams' responses, and for trailers.
 //!
 //! ```text
 //! Start ─CR─▶ HeadEnd ─LF─▶ end of the head
@@ -10,29 +10,29 @@
 //!   └──────CR──────┴────CR─────┴─▶ LineEnd ─CR*, LF─▶ line
 //! ```
 //!
-//! RFC 9112, section 5, as nginx sees it: a line without a colon is a header without a value; a
-//! line break may be a bare LF, or an LF after several CRs; a CR before anything else is a fault,
-//! and so are a zero byte, a space before the colon, and a line that begins with a space (obsolete
-//! folding). Only spaces are trimmed off a value, not tabs.
+//! RFC 9112, section 5, as interpreted by nginx: a line without a colon is a field without a value.
+//! A line break may be a bare LF, or LF after several CRs. Errors are a CR before anything else, a
+//! zero byte, a space before the colon, and a line that begins with a space (obsolete folding).
+//! Only spaces are trimmed from a value, not tabs.
 
 use super::lines::PlainLine;
 use super::scan;
 use crate::Span;
 use crate::header::KnownField;
 
-/// A header line of a head, as spans of its bytes.
+/// A header line, as spans of the head's bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Field {
     /// The name as sent.
     pub name: Span,
-    /// The value without spaces around it; may be empty.
+    /// The value without surrounding spaces; may be empty.
     pub value: Span,
-    /// Which name it is.
+    /// The name, classified.
     pub known: KnownField,
 }
 
 impl Field {
-    /// What the plain line that began at `start` says.
+    /// The field in the plain line that begins at `start`.
     #[inline]
     pub(super) fn plain(start: usize, line: PlainLine, bytes: &[u8]) -> Field {
         let rest = bytes.get(start..).unwrap_or_default();
@@ -43,23 +43,23 @@ impl Field {
         }
     }
 
-    /// The name's bytes. `bytes` are those that were parsed.
+    /// The bytes of the name. `bytes` are those that were parsed.
     pub fn name(self, bytes: &[u8]) -> &[u8] {
         self.name.of(bytes)
     }
 
-    /// The value's bytes of the field.
+    /// The bytes of the value. `bytes` are those that were parsed.
     pub fn value(self, bytes: &[u8]) -> &[u8] {
         self.value.of(bytes)
     }
 }
 
-/// A malformed header line: the part before the byte at fault, which follows it.
+/// A malformed header line: the span ends before the invalid byte.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InvalidLine(pub Span);
 
 impl InvalidLine {
-    /// nginx's words, such as `client sent invalid header line: "a\x20..."`.
+    /// nginx's log message, such as `client sent invalid header line: "a\x20..."`.
     pub(super) fn log_text(self, what: &str, bytes: &[u8]) -> Vec<u8> {
         let fault = bytes.get(self.0.end as usize).copied().unwrap_or_default();
         let mut text = [what.as_bytes(), b": \"", self.0.of(bytes)].concat();
@@ -68,35 +68,35 @@ impl InvalidLine {
     }
 }
 
-/// Which deviations the reader lets pass.
+/// Which deviations are accepted.
 #[derive(Clone, Copy)]
 pub(super) struct Rules {
-    /// `_` is a byte like any other of a name.
+    /// Whether `_` is an ordinary byte of a name.
     pub(super) underscores: bool,
-    /// A repeated status line among the headers is skipped; some upstreams send one.
+    /// Whether a repeated status line among the fields is skipped; some upstreams send one.
     pub(super) repeated_status_line: bool,
 }
 
-/// What the bytes up to the position contain.
+/// The result of parsing up to the current position.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Progress {
-    /// No whole line yet.
+    /// The line is incomplete.
     More,
-    /// A line; its parts are in the reader.
+    /// A complete line, whose parts are in the reader.
     Line,
     End,
 }
 
-/// Reads header lines, one after the other.
+/// Parses header lines in sequence.
 #[derive(Clone, Copy, Default)]
 pub(super) struct FieldReader {
     state: State,
-    /// Where the line began.
+    /// Offset of the line's first byte.
     pub(super) start: usize,
     name_end: usize,
     value_start: usize,
     value_end: usize,
-    /// The name holds a byte that no name should have.
+    /// Whether the name contains an unusual byte.
     pub(super) doubtful: bool,
 }
 
@@ -113,7 +113,7 @@ enum State {
 }
 
 impl FieldReader {
-    /// Goes on from `at`, which it moves, up to the end of a line, of the head, or of the bytes.
+    /// Parses from `at`, which it advances, up to the end of a line, of the head, or of the bytes.
     #[inline]
     pub(super) fn advance(
         &mut self,
@@ -203,7 +203,7 @@ impl FieldReader {
         }
     }
 
-    /// Reads the name; false where the bytes end before it.
+    /// Parses the name; false if the name is incomplete.
     #[inline]
     fn name(&mut self, bytes: &[u8], at: &mut usize, rules: Rules) -> Result<bool, InvalidLine> {
         loop {
@@ -240,8 +240,8 @@ impl FieldReader {
         }
     }
 
-    /// Takes the last of the lines that were found to be plain, and where it began; where there was
-    /// none, nothing changes.
+    /// Adopts the last plain line that was parsed elsewhere, with the offset of its beginning;
+    /// `None` changes nothing.
     pub(super) fn take(&mut self, last: Option<(usize, PlainLine)>) {
         if let Some((start, line)) = last {
             *self = FieldReader {
@@ -255,12 +255,12 @@ impl FieldReader {
         }
     }
 
-    /// Whether a line has begun and not ended.
+    /// Whether a line is incomplete.
     pub(super) fn within_line(&self) -> bool {
         self.state != State::Start
     }
 
-    /// The line that was just read. A doubtful name is none that is known.
+    /// The line that was just parsed. A doubtful name is never a known field.
     #[inline]
     pub(super) fn field(&self, bytes: &[u8]) -> Field {
         let name = Span::new(self.start, self.name_end);
@@ -276,7 +276,7 @@ impl FieldReader {
         }
     }
 
-    /// The line that was just read, from its name to its value.
+    /// The line that was just parsed, from its name to its value.
     pub(super) fn line(&self) -> Span {
         Span::new(self.start, self.value_end)
     }

@@ -1,4 +1,4 @@
-//! The head of a request: request line and headers, checked as they come.
+//! The head of a request, request line and header fields, validated as the bytes arrive.
 
 use super::Version;
 use super::error::HeadError;
@@ -10,24 +10,24 @@ use crate::host::{self, Host};
 use crate::method::Method;
 use crate::{Span, uri};
 
-/// The directives that bound and shape the reading of a head. They belong to a virtual server, and
-/// the server is known only once the host is: see [`parse_head_for`].
+/// The directives that limit the parsing of a head. They belong to a virtual server, which is known
+/// only after the host has been parsed: see [`parse_head_for`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// `client_header_buffer_size`, bytes: a head that fits needs no large buffer.
+    /// `client_header_buffer_size`, in bytes: a head that fits needs no large buffer.
     pub buffer_size: usize,
-    /// The number of buffers that `large_client_header_buffers` gives.
+    /// `large_client_header_buffers`, the number.
     pub large_buffers: usize,
-    /// `large_client_header_buffers`, the size: no line may be longer, unless the first buffer
-    /// holds it.
+    /// `large_client_header_buffers`, the size in bytes: the maximum length of a line, unless it
+    /// fits into the first buffer.
     pub large_buffer_size: usize,
-    /// `max_headers`: header lines of a request at most.
+    /// `max_headers`: maximum number of header lines of a request.
     pub headers_max: usize,
-    /// `ignore_invalid_headers`: headers with doubtful names are left out.
+    /// `ignore_invalid_headers`: header lines with doubtful names are ignored.
     pub ignore_invalid_headers: bool,
-    /// `underscores_in_headers`: `_` makes no name doubtful.
+    /// `underscores_in_headers`: a name with `_` is not doubtful.
     pub underscores_in_headers: bool,
-    /// `merge_slashes`, of the default server always.
+    /// `merge_slashes`, always of the default server.
     pub merge_slashes: bool,
 }
 
@@ -45,78 +45,78 @@ impl Default for Limits {
     }
 }
 
-/// What the last telling `Connection` header asks for.
+/// The request of the last `Connection` header with a known option.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Connection {
-    /// Nothing: the version decides.
+    /// No known option: the version decides.
     #[default]
     Default,
-    /// The field `Connection` says `close`.
+    /// `Connection: close`.
     Close,
-    /// The field `Connection` says `keep-alive`.
+    /// `Connection: keep-alive`.
     KeepAlive,
 }
 
-/// The name that chooses the virtual server: of an absolute target, or else of `Host`.
+/// The name that selects the virtual server: from an absolute target, else from `Host`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ServerName {
-    /// The name without port and trailing dot, as sent.
+    /// The name as sent, without the port and a trailing dot.
     pub name: Span,
-    /// The port that was sent with it; 0 where none was.
+    /// The port that was sent with the name, or 0.
     pub port: u16,
-    /// Whether it must be brought to lower case before it is looked up.
+    /// Whether the name must be converted to lower case before the lookup.
     pub has_capitals: bool,
 }
 
-/// A request head, as spans of the caller's bytes, with the state of its reading.
+/// A request head, as spans of the caller's bytes, with the state of the parser.
 ///
-/// One value serves all requests of a connection, one after the other: a head that is complete
-/// starts anew with the next call of [`parse_head`], and keeps its memory. After an error it must
-/// be [`Head::clear`]ed; until then it still tells what was read.
+/// One value is reused for all requests of a connection: after a complete head, the next call of
+/// [`parse_head`] starts a new one, and keeps the memory. After an error, the caller must call
+/// [`Head::clear`]; until then the head still holds what was parsed.
 #[derive(Default)]
 pub struct Head {
     phase: Phase,
-    /// How far the bytes were read.
+    /// Offset up to which the bytes have been parsed.
     at: usize,
     line: RequestLine,
     reader: FieldReader,
     room: HeadBuffers,
-    /// The limits of the virtual server, once it is known and has its own.
+    /// The limits of the virtual server, if it is known and has its own.
     server_limits: Option<Limits>,
     fields: Vec<Field>,
     ignored: Vec<Span>,
     known: KnownSet,
     server: Option<ServerName>,
     connection: Connection,
-    /// The path of a complex target.
+    /// The normalised path of a complex target.
     path: Vec<u8>,
     parts: uri::Parts,
 }
 
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 enum Phase {
-    /// The request line is coming.
+    /// Within the request line.
     #[default]
     Line,
-    /// It is complete; can its target be made a path?
+    /// The request line is complete; the target is being normalised.
     Target,
-    /// The path is known; is the host of an absolute target one?
+    /// The path is known; the host of an absolute target is being validated.
     Authority,
     Fields,
     Done,
 }
 
-/// The names of which a head itself takes notice, or of which it may have one only.
+/// The fields that the head itself interprets, or that may occur only once.
 const CHECKED: KnownSet = KnownSet::UNIQUE
     .with(KnownField::Host)
     .with(KnownField::Connection);
 
-/// Reads a head from all bytes received since its beginning: the same bytes again in each call,
-/// with more behind them. Line breaks before the head belong to it. Answers with the head's length
-/// once it is complete, `None` where more bytes are needed.
+/// Parses a head from all bytes received since its beginning: each call passes the same bytes
+/// again, with more after them. Line breaks before the head belong to it. Returns the head's length
+/// once it is complete, `None` if more bytes are needed.
 ///
 /// # Errors
-/// The first fault of the head, as soon as its byte is there.
+/// The first error in the head, as soon as its byte is received.
 pub fn parse_head(
     bytes: &[u8],
     limits: &Limits,
@@ -125,20 +125,19 @@ pub fn parse_head(
     parse_head_for(bytes, limits, head, |_| Ok(None))
 }
 
-/// [`parse_head`] where virtual servers may differ in their limits. `server` is called once, with
-/// the name that chooses the server (in the case it was sent) as soon as that is known, and answers
-/// with the limits for the rest of the head if they are others, or with why the request is refused
-/// for that name.
+/// [`parse_head`] for virtual servers with different limits. `server` is called once, as soon as
+/// the server's name is known, with that name (in the case sent). It returns the limits for the
+/// rest of the head, if they differ, or an error if the request is refused for this name.
 ///
 /// # Errors
-/// As [`parse_head`], and what `server` answers.
+/// As [`parse_head`], and the errors of `server`.
 pub fn parse_head_for(
     bytes: &[u8],
     limits: &Limits,
     head: &mut Head,
     mut server: impl FnMut(&[u8]) -> Result<Option<Limits>, HeadError>,
 ) -> Result<Option<usize>, HeadError> {
-    // Offsets are kept in 32 bits; no sensible limit comes near.
+    // Offsets have 32 bits; no realistic limit reaches that.
     let bytes = bytes.get(..u32::MAX as usize).unwrap_or(bytes);
     if head.phase == Phase::Done {
         head.clear();
@@ -163,16 +162,16 @@ pub fn parse_head_for(
 }
 
 impl Head {
-    /// Bytes of memory that it holds.
+    /// Allocated memory, in bytes.
     pub fn memory(&self) -> usize {
         let fields = self.fields.capacity() * size_of::<Field>();
         self.path.capacity() + fields + self.ignored.capacity() * size_of::<Span>()
     }
 
-    /// Forgets everything but the memory it holds.
+    /// Resets everything except the allocated memory.
     pub fn clear(&mut self) {
-        // Every member has its name here: one that is added does not build before it is forgotten,
-        // too.
+        // The fields are listed by name, so that a new field does not compile before it is reset
+        // here.
         let Head {
             phase,
             at,
@@ -203,7 +202,7 @@ impl Head {
         *parts = uri::Parts::default();
     }
 
-    /// The method of the head.
+    /// The method.
     pub fn method(&self) -> Method {
         self.line.method
     }
@@ -217,13 +216,13 @@ impl Head {
         .of(bytes)
     }
 
-    /// The version. It is HTTP/1.0 until the request line is complete, so that a refusal of the
-    /// line is answered with a head, as nginx does.
+    /// The version. HTTP/1.0 until the request line is complete, so that an error response to the
+    /// line has a head, as in nginx.
     pub fn version(&self) -> Version {
         self.line.version()
     }
 
-    /// Whether the version is 1.1 and no higher minor one.
+    /// Whether the version is exactly 1.1.
     pub(super) fn is_exactly_http11(&self) -> bool {
         (self.line.major, self.line.minor) == (1, 1)
     }
@@ -233,14 +232,14 @@ impl Head {
         self.line.protocol.of(bytes)
     }
 
-    /// Whether a version has begun to come: the name of a protocol that the line breaks off in is
-    /// empty, not missing.
+    /// Whether the protocol name has begun: if the line ends within it, the name is empty, not
+    /// missing.
     pub fn has_protocol(&self) -> bool {
         self.line.protocol.start > 0
     }
 
-    /// The request line without its line break (`$request`). Where the line was refused or is
-    /// incomplete, what came of it.
+    /// The request line without its line break (`$request`). If the line is invalid or incomplete,
+    /// as much as was received.
     pub fn request_line<'a>(&self, bytes: &'a [u8]) -> &'a [u8] {
         if self.has_method() {
             return Span {
@@ -281,7 +280,7 @@ impl Head {
         })
     }
 
-    /// The extension of the path, as a span of the path.
+    /// The extension of the path's last segment, as a span of the path.
     pub fn extension(&self) -> Option<Span> {
         if self.line.complex {
             return self.parts.extension;
@@ -293,18 +292,18 @@ impl Head {
         })
     }
 
-    /// Whether the path has an escape.
+    /// Whether the path contains a percent-encoded byte.
     pub fn has_escapes(&self) -> bool {
         self.parts.quoted
     }
 
-    /// Whether the path has a `+`.
+    /// Whether the path contains a `+`.
     pub fn has_plus(&self) -> bool {
         self.line.plus || self.parts.plus
     }
 
-    /// Whether the target as sent may be passed on as it is; false for an absolute one without a
-    /// path.
+    /// Whether the target as sent can be forwarded unchanged; false for an absolute target with a
+    /// query but without a path.
     pub fn has_valid_target(&self) -> bool {
         !self.line.empty_path
     }
@@ -314,23 +313,23 @@ impl Head {
         (!self.line.scheme.is_empty()).then(|| self.line.scheme.of(bytes))
     }
 
-    /// Host and port of an absolute target or of CONNECT, as sent.
+    /// Host and port as sent, of an absolute target or of CONNECT.
     pub fn authority<'a>(&self, bytes: &'a [u8]) -> Option<&'a [u8]> {
         self.line.authority.map(|authority| authority.of(bytes))
     }
 
-    /// The name that chooses the virtual server; `None` where the request names none.
+    /// The name that selects the virtual server; `None` if the request names none.
     pub fn server_name(&self) -> Option<ServerName> {
         self.server
     }
 
-    /// What `Connection` asks for.
+    /// What the `Connection` headers request.
     pub fn connection(&self) -> Connection {
         self.connection
     }
 
-    /// Whether the connection stays open after this request, as far as the client has a say. After
-    /// CONNECT what it sends is for somebody else.
+    /// Whether the client wants the connection to stay open after this request. Never after
+    /// CONNECT, whose connection becomes a tunnel.
     pub fn keeps_alive(&self) -> bool {
         match self.connection {
             _ if self.method() == Method::Connect => false,
@@ -340,23 +339,23 @@ impl Head {
         }
     }
 
-    /// The headers in the order they came.
+    /// The header fields in the order received.
     pub fn fields(&self) -> &[Field] {
         &self.fields
     }
 
-    /// Header lines that were left out for their names, for the log
-    /// (`client sent invalid header line: "…"`).
+    /// Header lines that were ignored because of their names, for the log (`client sent invalid
+    /// header line: "…"`).
     pub fn ignored(&self) -> &[Span] {
         &self.ignored
     }
 
-    /// Whether a header of that name came.
+    /// Whether a header field with this name was received.
     pub fn has(&self, known: KnownField) -> bool {
         self.known.contains(known)
     }
 
-    /// The first header of that name.
+    /// The first header field with this name.
     pub fn find(&self, known: KnownField) -> Option<Field> {
         if !self.has(known) {
             return None;
@@ -367,12 +366,12 @@ impl Head {
             .copied()
     }
 
-    /// The value of the first header of that name.
+    /// The value of the first header field with this name.
     pub fn value<'a>(&self, known: KnownField, bytes: &'a [u8]) -> Option<&'a [u8]> {
         self.find(known).map(|field| field.value(bytes))
     }
 
-    /// Every header of that name.
+    /// All header fields with this name.
     pub fn all(&self, known: KnownField) -> impl Iterator<Item = Field> {
         let fields = if self.has(known) {
             &self.fields[..]
@@ -385,28 +384,28 @@ impl Head {
             .copied()
     }
 
-    /// Whether a byte of the request line has come, so that the request counts as begun.
+    /// Whether a byte of the request line was received, so that a request has begun.
     pub fn has_begun(&self) -> bool {
         self.line.begun()
     }
 
-    /// Whether the request line has come whole, which makes what it begins with a method.
+    /// Whether the request line was received as a whole, so that its first word is the method.
     pub fn has_method(&self) -> bool {
         self.phase != Phase::Line
     }
 
-    /// Whether a path has been made of the target, which is then known with its query.
+    /// Whether the target was parsed into path and query.
     pub fn has_path(&self) -> bool {
         !matches!(self.phase, Phase::Line | Phase::Target)
     }
 
-    /// Whether the request line is complete and without fault.
+    /// Whether the request line is complete and valid.
     pub fn has_request_line(&self) -> bool {
         matches!(self.phase, Phase::Fields | Phase::Done)
     }
 
-    /// Number of line breaks before the request line. Where nothing else has come, the caller may
-    /// drop them and clear the head: nginx lets a client send any number.
+    /// Number of bytes of line breaks before the request line. If nothing else was received, the
+    /// caller may discard them and clear the head: nginx accepts any number.
     pub fn leading(&self) -> usize {
         if self.line.begun() {
             self.line.start as usize
@@ -415,14 +414,15 @@ impl Head {
         }
     }
 
-    /// Bytes read so far, leading line breaks included; the length of the head once it is complete.
+    /// Number of bytes parsed so far, including leading line breaks; the length of the head once it
+    /// is complete.
     #[allow(clippy::len_without_is_empty)] // A complete head is never empty.
     pub fn len(&self) -> usize {
         self.at
     }
 
-    /// Bytes of the head without leading line breaks: its part of `$request_length`. Of a head that
-    /// is not complete, the lines that are.
+    /// Length of the head without leading line breaks, in bytes: its part of `$request_length`. Of
+    /// an incomplete head, only complete lines count.
     pub fn request_length(&self) -> usize {
         let end = match self.phase {
             Phase::Line => return 0,
@@ -439,7 +439,8 @@ impl Head {
         server: &mut impl FnMut(&[u8]) -> Result<Option<Limits>, HeadError>,
     ) -> Result<bool, HeadError> {
         if !self.line.begun() {
-            // Any number of line breaks may come first; nginx reuses its buffer for them.
+            // Any number of line breaks may precede the request line; nginx reuses its buffer for
+            // them.
             while matches!(bytes.get(self.at), Some(b'\r' | b'\n')) {
                 self.at += 1;
             }
@@ -474,7 +475,7 @@ impl Head {
         Ok(true)
     }
 
-    /// A target that is not complex is its own path.
+    /// Normalises the target's path; a target that is not complex is its own path.
     #[inline]
     fn read_target(&mut self, bytes: &[u8], limits: &Limits) -> Result<(), HeadError> {
         if self.line.complex {
@@ -525,8 +526,8 @@ impl Head {
         }
     }
 
-    /// Keeps lines for as long as they are plain, there as a whole, and within the limits. Where
-    /// one is not, nothing of it has been read.
+    /// Stores header lines as long as they are plain, complete and within the limits. The first
+    /// other line is left unread.
     #[inline]
     fn read_plain_fields(
         &mut self,
@@ -560,7 +561,7 @@ impl Head {
         Ok(())
     }
 
-    /// Checks the line that was just read and keeps it.
+    /// Validates and stores the line that was just parsed.
     fn add_field(
         &mut self,
         bytes: &[u8],
@@ -583,8 +584,7 @@ impl Head {
         Ok(())
     }
 
-    /// Looks at one of those of which the head itself takes notice. A host brings the limits of its
-    /// server.
+    /// Interprets a field of [`CHECKED`]. A host may change the limits to those of its server.
     fn check_field(
         &mut self,
         field: Field,
@@ -605,7 +605,7 @@ impl Head {
                     Err(_) => Err(HeadError::InvalidHost),
                 };
                 if let Err(refusal) = set {
-                    // Kept all the same: who logs the refusal shows it.
+                    // Stored nevertheless: the log shows it.
                     self.known.insert(KnownField::Host);
                     self.fields.push(field);
                     return Err(refusal);
@@ -642,7 +642,7 @@ impl Head {
         Ok(())
     }
 
-    /// nginx looks for the words anywhere in the value.
+    /// As in nginx, the options may stand anywhere in the value.
     #[inline]
     fn note_connection(&mut self, value: &[u8]) {
         if value.eq_ignore_ascii_case(b"keep-alive") {
@@ -654,7 +654,8 @@ impl Head {
         }
     }
 
-    /// The line that is too long: where none has begun, the one before it, as nginx logs it.
+    /// The error for a line that is too long. If no part of it was received, it shows the line
+    /// before, as nginx logs it.
     fn too_long(&self, end: usize) -> HeadError {
         if !self.reader.within_line() && self.fields.is_empty() && self.ignored.is_empty() {
             return HeadError::RequestTooLarge;
@@ -663,7 +664,7 @@ impl Head {
     }
 }
 
-/// `word` is in lower case.
+/// Whether the value contains `word`, which must be in lower case.
 pub(super) fn contains_ignoring_case(value: &[u8], word: &[u8]) -> bool {
     value.eq_ignore_ascii_case(word)
         || value
@@ -671,23 +672,23 @@ pub(super) fn contains_ignoring_case(value: &[u8], word: &[u8]) -> bool {
             .any(|text| text.eq_ignore_ascii_case(word))
 }
 
-/// How nginx's buffers would fill with the head: one of `buffer_size`, then up to `large_buffers`
-/// large ones. A line lies within one buffer; where it does not fit behind the lines before it, it
-/// moves to the next, and what was left in the last is lost. Nothing here allocates: only the
-/// answers are the same.
+/// Simulates how the head would fill nginx's buffers: one of `buffer_size`, then up to
+/// `large_buffers` large ones. A line must lie within one buffer; if it does not fit behind the
+/// lines before it, it moves to the next buffer, and the rest of the previous one is lost. Nothing
+/// is allocated: only the limits are the same as nginx's.
 #[derive(Clone, Copy, Default)]
 struct HeadBuffers {
-    /// Bytes left in the buffer.
+    /// Free bytes in the current buffer.
     left: usize,
-    /// Large buffers in use.
+    /// Number of large buffers in use.
     large: usize,
 }
 
 impl HeadBuffers {
-    /// The first buffer, in which line breaks before the head have taken place.
+    /// The first buffer, which line breaks before the head have partly filled.
     fn first(limits: &Limits, leading: usize) -> HeadBuffers {
         let size = limits.buffer_size.max(1);
-        // The division is spared for all but odd clients.
+        // Avoids the division except for unusual clients.
         let taken = if leading < size {
             leading
         } else {
@@ -699,7 +700,7 @@ impl HeadBuffers {
         }
     }
 
-    /// The length at which a line that has not ended is too long.
+    /// The length at which an incomplete line is too long.
     #[inline]
     fn line_max(&self, limits: &Limits) -> usize {
         let may_move = self.left < limits.large_buffer_size && self.large < limits.large_buffers;
@@ -710,7 +711,7 @@ impl HeadBuffers {
         }
     }
 
-    /// A line of so many bytes has ended.
+    /// Accounts for a complete line of `length` bytes.
     #[inline]
     fn take(&mut self, length: usize, limits: &Limits) {
         match self.left.checked_sub(length) {

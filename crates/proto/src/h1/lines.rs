@@ -1,28 +1,29 @@
-//! Header lines as almost all are, read by whole blocks: a name of letters, digits and dashes, a
-//! colon, a value without control bytes, and a line break, all there already. Whatever is not so
-//! plain is left to the [reader](super::field), which goes byte by byte and knows every fault.
+//! A fast path for usual header lines, which reads whole blocks: a name of letters, digits and
+//! dashes, a colon, a value without control bytes, and a line break, all of which must have been
+//! received. All other lines are left to the [reader](super::field), which parses byte by byte and
+//! detects every error.
 
 use base::vector::{BLOCK, controls_at_most, not_letters_digits_dash};
 
-/// No byte up to this one but the tab stands within a plain line.
+/// A plain line contains no byte up to this one except tab.
 const CARRIAGE_RETURN: u8 = b'\r';
 
-/// A plain line, by the places of its parts.
+/// The positions of a plain line's parts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct PlainLine {
     pub(super) name_end: usize,
     pub(super) value_start: usize,
     pub(super) value_end: usize,
-    /// Where the next line begins.
+    /// Offset of the next line.
     pub(super) next: usize,
 }
 
-/// Finds the plain lines of a head, one after the other.
+/// Finds the plain lines of a head in sequence.
 pub(super) struct PlainLines<'a> {
     bytes: &'a [u8],
-    /// Where the block begins that was looked at last.
+    /// Offset of the block that was last examined.
     base: usize,
-    /// Which bytes of the block may end a line; from `base` on, a bit each.
+    /// Bit set of the bytes in the block that may end a line, from `base` on.
     low: u64,
 }
 
@@ -36,8 +37,7 @@ impl<'a> PlainLines<'a> {
         }
     }
 
-    /// The line that begins at `start` if it is plain and there as a whole, its line break
-    /// included.
+    /// The line that begins at `start`, if it is plain and complete, including its line break.
     #[inline]
     pub(super) fn at(&mut self, start: usize) -> Option<PlainLine> {
         let rest = self.bytes.get(start..)?;
@@ -66,8 +66,7 @@ impl<'a> PlainLines<'a> {
         })
     }
 
-    /// The first byte at or behind `from` that is a carriage return, a line feed, or a control byte
-    /// below them.
+    /// Offset of the first byte from `from` on that is a control byte up to CR, except tab.
     #[inline]
     fn low_byte(&mut self, from: usize) -> Option<usize> {
         let mut offset = from.wrapping_sub(self.base);
@@ -85,7 +84,7 @@ impl<'a> PlainLines<'a> {
         Some(at + low.trailing_zeros() as usize)
     }
 
-    /// Looks at the block that begins at `base`; `None` where there are no more bytes.
+    /// Examines the block at `base`; `None` at the end of the bytes.
     #[inline]
     fn look_at(&mut self, base: usize) -> Option<()> {
         let rest = self.bytes.get(base..).filter(|rest| !rest.is_empty())?;
@@ -105,8 +104,8 @@ impl<'a> PlainLines<'a> {
     }
 }
 
-/// How many bytes of a plain name there are first; `None` where there are none, more than 31, or
-/// too near to the end to tell.
+/// Length of the plain name at the beginning. `None` if there is none, if it exceeds 31 bytes, or
+/// if fewer bytes are left than are examined at once.
 #[inline]
 fn name_length(rest: &[u8]) -> Option<usize> {
     let others = not_letters_digits_dash(rest.first_chunk()?);
@@ -118,7 +117,7 @@ fn name_length(rest: &[u8]) -> Option<usize> {
     (others != 0).then(|| 16 + others.trailing_zeros() as usize)
 }
 
-/// How many spaces come first.
+/// Number of leading spaces.
 #[cold]
 fn spaces<'a>(bytes: impl Iterator<Item = &'a u8>) -> usize {
     bytes.take_while(|byte| **byte == b' ').count()

@@ -1,13 +1,12 @@
-//! HTTP/1.0, 1.1 and the single line of 0.9 (RFC 9112): heads, body framing and chunks, with
-//! nginx's ideas of what is acceptable.
+//! HTTP/1.0, HTTP/1.1 and the single-line requests of HTTP/0.9 (RFC 9112): heads, body framing and
+//! the chunked coding, as strict and as lenient as nginx.
 //!
-//! A head is read by [`parse_head`] from the bytes received so far. It remembers in [`Head`] how
-//! far it came, so every byte is looked at once however the segments fall, and a fault is reported
-//! with the byte that makes it, as nginx does. Afterwards [`body_length`] says how the body is
-//! framed, and [`chunked`] decodes one in chunks. [`response`] is the same for the other side, an
-//! upstream's answer.
+//! [`parse_head`] parses a request's head from the bytes received so far. [`Head`] stores the
+//! position, so that every byte is read only once, however the input is split, and an error is
+//! reported as soon as its byte arrives, as in nginx. Then [`body_length`] determines the framing
+//! of the body, and [`chunked`] decodes a chunked body. [`response`] parses an upstream's response.
 //!
-//! Not here: reading, waiting, limits on bodies, and what a request means.
+//! Not here: sockets, timeouts, limits on bodies, and the meaning of requests.
 
 mod body;
 pub mod chunked;
@@ -24,13 +23,13 @@ pub use error::HeadError;
 pub use field::{Field, InvalidLine};
 pub use head::{Connection, Head, Limits, ServerName, parse_head, parse_head_for};
 
-/// The versions of HTTP/1 that differ in what a server does.
+/// The HTTP/1 versions that a server treats differently.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Version {
-    /// A request line without a version; the answer is a body without a head.
+    /// A request line without a version; the response is a body without a head.
     #[default]
     Http09,
-    /// The version `HTTP/1.0` of a message.
+    /// `HTTP/1.0`.
     Http10,
     /// `HTTP/1.1` and any higher minor version.
     Http11,

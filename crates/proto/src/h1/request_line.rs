@@ -1,46 +1,48 @@
-//! The request line: method, target and version (RFC 9112, section 3), read byte by byte so that a
-//! fault is known with the byte that makes it, wherever the segments of the network fall.
+//! The request line: method, target and version (RFC 9112, section 3), parsed byte by byte, so that
+//! an error is reported as soon as its byte arrives, however the input is split.
 //!
-//! As in nginx: line breaks before the line are skipped; several spaces may stand where one
-//! belongs; a bare LF ends the line, a CR must be followed by LF; a method is made of capitals, `_`
-//! and `-`; the target is in origin form (`/a`), absolute form (`http://host/a`) or, for CONNECT,
-//! `host:port`; the asterisk form is refused; a line without version is HTTP/0.9.
+//! As in nginx: line breaks before the line are skipped; several spaces are accepted instead of
+//! one; a bare LF ends the line, and CR must be followed by LF; a method consists of capital
+//! letters, `_` and `-`; the target is in origin form (`/a`), absolute form (`http://host/a`) or,
+//! for CONNECT, authority form (`host:port`); asterisk form is refused; a line without a version is
+//! HTTP/0.9.
 //!
-//! Not here: what the target means as a path (see [`crate::uri`]) and whether its host is a host.
+//! Not here: the normalisation of the path (see [`crate::uri`]), and the validation of the host.
 
 use super::{HeadError, Version};
 use crate::method::Method;
 use crate::{Span, uri};
 
-/// The request line as far as it was read.
+/// The request line as far as it was parsed.
 #[derive(Clone, Copy, Default)]
 pub(super) struct RequestLine {
     state: State,
-    /// Where the line begins: after leading line breaks.
+    /// Offset of the line's first byte, after leading line breaks.
     pub(super) start: u32,
-    /// Where it ends: at the line break; 0 until then.
+    /// Offset of the line break; 0 until the line is complete.
     pub(super) end: u32,
     pub(super) method: Method,
     pub(super) method_end: u32,
-    /// `http` of an absolute target.
+    /// The scheme of an absolute target, such as `http`.
     pub(super) scheme: Span,
     /// Host and port of an absolute target or of CONNECT.
     pub(super) authority: Option<Span>,
     authority_start: u32,
-    /// Path, query and fragment as sent. For targets without a path, a slash elsewhere in the line.
+    /// Path, query and fragment as sent. For targets without a path, the span of another slash in
+    /// the line.
     pub(super) target: Span,
     /// `HTTP/1.1` as sent; empty in HTTP/0.9.
     pub(super) protocol: Span,
-    /// Where the query begins, if the target is not [`RequestLine::complex`].
+    /// Offset of the query, if the target is not [`RequestLine::complex`].
     args_start: Option<u32>,
-    /// Where the extension begins, if the target is not complex.
+    /// Offset of the extension, if the target is not complex.
     extension_start: Option<u32>,
-    /// The target must be normalised: it has an escape, a fragment, an empty segment or one
-    /// beginning with a dot, or an empty path.
+    /// Whether the target must be normalised: it has a percent-encoded byte, a fragment, an empty
+    /// segment, a segment that begins with a dot, or an empty path.
     pub(super) complex: bool,
-    /// It has a `+`.
+    /// Whether the path has a `+`.
     pub(super) plus: bool,
-    /// It is absolute and goes on with a query right after the host.
+    /// Whether the target is absolute, with a query directly after the authority.
     pub(super) empty_path: bool,
     pub(super) major: u16,
     pub(super) minor: u16,
@@ -66,10 +68,10 @@ enum State {
     SegmentStart,
     /// Within a segment of a path that is not complex.
     Segment,
-    /// Within the query, or anywhere in a complex target.
+    /// Within the query, or anywhere after the first complex byte of a target.
     Rest,
     BeforeVersion,
-    /// In the protocol, of which this many bytes of `HTTP/` have been read.
+    /// Within the protocol name, of which this many bytes of `HTTP/` have been parsed.
     Protocol(u8),
     Major,
     MajorOrDot,
@@ -80,13 +82,13 @@ enum State {
     Done,
 }
 
-/// The usual beginning and end of a request line are recognised whole.
+/// The usual beginning and ends of a request line, which are compared as a whole.
 const GET: &[u8] = b"GET ";
 const HTTP_1_1: &[u8] = b"HTTP/1.1\r\n";
 const HTTP_1_0: &[u8] = b"HTTP/1.0\r\n";
 
 impl RequestLine {
-    /// Goes on from `at`, which it moves; true once the line is complete.
+    /// Parses from `at`, which it advances; true once the line is complete.
     #[inline]
     pub(super) fn advance(&mut self, bytes: &[u8], at: &mut usize) -> Result<bool, HeadError> {
         while self.state != State::Done {
@@ -138,12 +140,12 @@ impl RequestLine {
         }
     }
 
-    /// Whether the line's first byte has come.
+    /// Whether the line's first byte was received.
     pub(super) fn begun(&self) -> bool {
         self.state != State::Start
     }
 
-    /// The path of a target that is not complex; empty until the target has ended.
+    /// The path of a target that is not complex; empty until the target is complete.
     pub(super) fn path_span(&self) -> Span {
         Span {
             start: self.target.start,
@@ -151,14 +153,14 @@ impl RequestLine {
         }
     }
 
-    /// The query of a target that is not complex and has ended.
+    /// The query of a target that is not complex and was received completely.
     pub(super) fn args_span(&self) -> Option<Span> {
         let end = self.target.end;
         let start = self.args_start.filter(|&start| start <= end)?;
         Some(Span { start, end })
     }
 
-    /// The extension of a target that is not complex and has ended.
+    /// The extension of a target that is not complex and was received completely.
     pub(super) fn extension_span(&self) -> Option<Span> {
         let end = self.path_end();
         let start = self.extension_start.filter(|&start| start <= end)?;
@@ -182,7 +184,7 @@ impl RequestLine {
             }
             b'A'..=b'Z' | b'_' | b'-' => self.state = State::Method,
             _ => {
-                self.state = State::Method; // for logs it has begun
+                self.state = State::Method; // // for the log, the line has begun
                 return Err(HeadError::InvalidMethod);
             }
         }
@@ -228,7 +230,7 @@ impl RequestLine {
         Ok(())
     }
 
-    /// `http://host:port` up to the byte after it, and `host:port` for CONNECT.
+    /// Parses `http://host:port`, or `host:port` for CONNECT, up to the byte after it.
     fn authority(&mut self, at: usize, byte: u8) -> Result<(), HeadError> {
         let here = at as u32;
         self.state = match (self.state, byte) {
@@ -273,7 +275,7 @@ impl RequestLine {
         Ok(())
     }
 
-    /// What follows the authority of an absolute target.
+    /// Handles the byte after the authority of an absolute target.
     fn authority_end(&mut self, here: u32, byte: u8) -> Result<(), HeadError> {
         self.authority = Some(Span {
             start: self.authority_start,
@@ -291,7 +293,7 @@ impl RequestLine {
                 State::Rest
             }
             b' ' => {
-                // The path is `/`, and one stands right after the scheme's colon.
+                // The path is `/`: uses the first slash after the scheme.
                 self.target = Span {
                     start: self.scheme.end + 1,
                     end: self.scheme.end + 2,
@@ -303,7 +305,7 @@ impl RequestLine {
         Ok(())
     }
 
-    /// The target from its path on, up to the byte after it.
+    /// Parses the target from its path on, up to the byte after it.
     #[inline]
     fn path(&mut self, bytes: &[u8], at: &mut usize) -> Result<(), HeadError> {
         let mut state = self.state;
@@ -387,7 +389,7 @@ impl RequestLine {
         Ok(())
     }
 
-    /// The line ends with `HTTP/1.1` or `HTTP/1.0` and CR LF.
+    /// Ends a line with `HTTP/1.1` or `HTTP/1.0` and CR LF.
     #[inline]
     fn finish_usual(&mut self, at: &mut usize, minor: u16) {
         let start = *at;
@@ -401,7 +403,7 @@ impl RequestLine {
         self.state = State::Done;
     }
 
-    /// `HTTP/1.1` after its first byte, spaces, and the line break.
+    /// Parses `HTTP/1.1` after its first byte, spaces, and the line break.
     fn version_digits(&mut self, at: usize, byte: u8) -> Result<(), HeadError> {
         self.state = match (self.state, byte) {
             (State::Protocol(seen), byte) if b"HTTP/".get(usize::from(seen)) == Some(&byte) => {
@@ -409,7 +411,7 @@ impl RequestLine {
                     State::Protocol(seen + 1)
                 } else {
                     if self.method == Method::Connect {
-                        // The path of CONNECT is `/`, and here is one.
+                        // The path of CONNECT is `/`: uses the slash of `HTTP/`.
                         self.target = Span::new(at, at + 1);
                     }
                     State::Major
@@ -451,8 +453,8 @@ impl RequestLine {
         state
     }
 
-    /// As in nginx, the protocol's text reaches to the end of the line, with spaces that follow it,
-    /// and is empty as long as the line has not ended.
+    /// As in nginx, the protocol's text extends to the end of the line, including spaces, and is
+    /// empty until the line is complete.
     fn end_of_line(&mut self) {
         if self.protocol.start > 0 {
             self.protocol.end = self.end;
@@ -461,7 +463,7 @@ impl RequestLine {
     }
 }
 
-/// RFC 3986's unreserved bytes and sub-delimiters, and the colon.
+/// The unreserved bytes and sub-delimiters of RFC 3986, and the colon.
 fn may_stand_in_literal(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b":-._~!$&'()*+,;=".contains(&byte)
 }

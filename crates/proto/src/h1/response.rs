@@ -1,12 +1,12 @@
-//! The head of an upstream's response (RFC 9112, section 4) as nginx's proxy reads it, and
+//! The head of an upstream's response (RFC 9112, section 4), as nginx's proxy parses it, and
 //! trailers.
 //!
-//! Lenient where upstreams are known to err: what does not begin with `HTTP/` is a response of
-//! HTTP/0.9, all body; a status line among the headers is skipped; names may hold anything but
-//! controls and spaces. Strict in framing.
+//! Lenient where upstreams are known to deviate: a response that does not begin with `HTTP/` is an
+//! HTTP/0.9 response without a head; a status line among the header fields is skipped; names may
+//! contain anything except control bytes and spaces. Strict in framing.
 //!
-//! Not here: which headers are passed on. The same head without a status line, as CGI has it, is
-//! read in [`crate::cgi`].
+//! Not here: which header fields are forwarded. [`crate::cgi`] parses CGI responses, whose heads
+//! have no status line.
 
 pub(crate) mod cgi;
 
@@ -18,8 +18,9 @@ use super::{Connection, Version};
 use crate::Span;
 use crate::header::{KnownField, KnownSet};
 
-/// A response head, as spans of the caller's bytes, with the state of its reading. One value serves
-/// all responses of a connection; a complete head starts anew with the next call of [`parse`].
+/// A response head, as spans of the caller's bytes, with the state of the parser. One value is
+/// reused for all responses of a connection: after a complete head, the next call of [`parse`]
+/// starts a new one.
 #[derive(Default)]
 pub struct ResponseHead {
     phase: Phase,
@@ -32,7 +33,7 @@ pub struct ResponseHead {
     framing: Framing,
 }
 
-/// How many fields a head has room for at once.
+/// Initial capacity for fields.
 const FIELDS_USUAL: usize = 16;
 
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
@@ -43,7 +44,7 @@ enum Phase {
     Done,
 }
 
-/// What the headers say of the body.
+/// The framing that the header fields declare.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 enum Framing {
     #[default]
@@ -52,51 +53,52 @@ enum Framing {
     Chunked,
 }
 
-/// How long the body of a response is.
+/// The framing of a response's body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BodyFraming {
-    /// There is none: the answer to HEAD, 204 or 304.
+    /// No body: a response to HEAD, or status 101, 204 or 304.
     None,
-    /// The length stands in `Content-Length`.
+    /// The length given by `Content-Length`.
     Length(u64),
     /// The body is framed by `Transfer-Encoding: chunked`.
     Chunked,
-    /// It ends with the connection.
+    /// The body ends when the connection is closed.
     UntilClose,
 }
 
-/// Why a response head is refused: the upstream's fault, answered with 502 or the next upstream.
+/// Why a response head is invalid: the upstream's fault, after which the next upstream is tried or
+/// the client receives 502.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ResponseError {
-    /// It begins with `HTTP/`, and what follows is no status line.
+    /// The response begins with `HTTP/`, but not with a status line.
     InvalidStatusLine,
-    /// The status is none of 100 to 599 (RFC 9110, section 15), or none that a CGI head can have
+    /// The status is not from 100 to 599 (RFC 9110, section 15), or not allowed in a CGI response
     /// (see [`crate::cgi::parse`]). Holds code and reason as sent.
     InvalidStatus(Span),
-    /// A 101 with `Content-Length` or `Transfer-Encoding` (RFC 9110, section 8.6; RFC 9112, section
-    /// 6.1): where the other protocol begins is in doubt.
+    /// A 101 response with `Content-Length` or `Transfer-Encoding` (RFC 9110, section 8.6; RFC
+    /// 9112, section 6.1): it is ambiguous where the new protocol begins.
     FramedUpgrade(Field),
     /// A header line is malformed.
     InvalidHeader(InvalidLine),
-    /// `Content-Length` or `Transfer-Encoding` came twice.
+    /// `Content-Length` or `Transfer-Encoding` occurs twice.
     Duplicate {
-        /// The place of the second field.
+        /// The second field.
         field: Field,
-        /// The place of the first field.
+        /// The first field.
         previous: Field,
     },
-    /// Both of them came.
+    /// Both `Content-Length` and `Transfer-Encoding`.
     LengthAndChunked,
-    /// `Content-Length` is no number of 63 bits.
+    /// `Content-Length` is not a number of at most 63 bits.
     InvalidContentLength(Field),
     /// A transfer coding other than `chunked` alone.
     UnknownTransferEncoding(Field),
-    /// Early hints (103) came in HTTP/1.0.
+    /// Early hints (103) in an HTTP/1.0 response.
     EarlyHintsInHttp10,
 }
 
 impl ResponseError {
-    /// nginx's words for the log, at level `error`.
+    /// nginx's log message, at level `error`.
     pub fn log_text(&self, bytes: &[u8]) -> Vec<u8> {
         match self {
             ResponseError::InvalidStatusLine => NO_HEADER.as_bytes().to_vec(),
@@ -138,24 +140,24 @@ impl ResponseError {
     }
 }
 
-/// nginx's words, at level `error`, for a response whose [`ResponseHead::version`] is HTTP/0.9, and
-/// for a malformed status line. nginx passes such bytes on to the client as they are, without a
-/// head of its own.
+/// nginx's log message, at level `error`, for a response whose [`ResponseHead::version`] is
+/// HTTP/0.9, and for a malformed status line. nginx forwards such a response to the client
+/// unchanged, without a head.
 pub const NO_HEADER: &str = "upstream sent no valid HTTP/1.0 header";
 
-/// Upstreams' headers are taken with any name.
+/// Upstreams' header fields may have any name.
 const RULES: Rules = Rules {
     underscores: true,
     repeated_status_line: true,
 };
 
-/// Reads a response head from all bytes received since its beginning. Answers with the head's
-/// length once it is complete, `None` where more bytes are needed. The caller bounds the bytes
+/// Parses a response head from all bytes received since its beginning. Returns the head's length
+/// once it is complete, `None` if more bytes are needed. The caller limits the bytes
 /// (`proxy_buffer_size`).
 ///
 /// # Errors
-/// The first fault of the head. Bytes that do not begin with `HTTP/` are none: the answer is a head
-/// of length 0, version HTTP/0.9 and status 200.
+/// The first error in the head. Bytes that do not begin with `HTTP/` are not an error: the result
+/// is a head of length 0 with version HTTP/0.9 and status 200.
 pub fn parse(bytes: &[u8], head: &mut ResponseHead) -> Result<Option<usize>, ResponseError> {
     let bytes = bytes.get(..u32::MAX as usize).unwrap_or(bytes);
     if head.phase == Phase::Done {
@@ -193,8 +195,8 @@ pub fn parse(bytes: &[u8], head: &mut ResponseHead) -> Result<Option<usize>, Res
 }
 
 impl ResponseHead {
-    /// Becomes a head that came by HTTP/2, whose fields are spans of that one's bytes. It has no
-    /// status line, and its body ends by itself.
+    /// Copies the head of an HTTP/2 response, whose fields are spans of that head's bytes. There is
+    /// no status line, and the connection's end does not delimit the body.
     pub fn copy_http2(&mut self, head: &crate::h2::response::ResponseHead) {
         self.clear();
         self.phase = Phase::Done;
@@ -209,12 +211,12 @@ impl ResponseHead {
         }
     }
 
-    /// How many fields it has room for.
+    /// Capacity for fields.
     pub fn room(&self) -> usize {
         self.fields.capacity()
     }
 
-    /// Forgets everything but the memory it holds.
+    /// Resets everything except the allocated memory.
     pub fn clear(&mut self) {
         self.fields.clear();
         self.phase = Phase::Line;
@@ -226,40 +228,40 @@ impl ResponseHead {
         self.framing = Framing::Unknown;
     }
 
-    /// The status code of the response head.
+    /// The status code.
     pub fn status(&self) -> u16 {
         self.line.status
     }
 
-    /// Code and reason as sent, such as `200 OK`; empty in HTTP/0.9, and where a CGI head names a
-    /// code alone or none.
+    /// Code and reason as sent, such as `200 OK`; empty in HTTP/0.9, and if a CGI response gives
+    /// only a code or no status.
     pub fn status_line<'a>(&self, bytes: &'a [u8]) -> &'a [u8] {
         self.line.text.of(bytes)
     }
 
-    /// The version; HTTP/0.9 where no status line came.
+    /// The version; HTTP/0.9 without a status line.
     pub fn version(&self) -> Version {
         Version::from_numbers(self.line.major, self.line.minor)
     }
 
-    /// Whether a status line came, or a head of HTTP/2. Without one everything is body (HTTP/0.9),
-    /// or the head is that of an application (CGI).
+    /// Whether there was a status line, or an HTTP/2 head. If not, the response is HTTP/0.9, or the
+    /// head is that of a CGI response.
     pub fn has_status_line(&self) -> bool {
         self.line.major > 0
     }
 
-    /// Whether a status line of HTTP/1 came. A proxy takes others for what they look like, as nginx
-    /// does; who checks a server does not (RFC 9112, section 2.3).
+    /// Whether there was a status line of HTTP/1. Like nginx, a proxy treats other versions as
+    /// HTTP/1; health checks of a server must not (RFC 9112, section 2.3).
     pub fn is_http1(&self) -> bool {
         self.line.major == 1
     }
 
-    /// The headers in the order they came.
+    /// The header fields in the order received.
     pub fn fields(&self) -> &[Field] {
         &self.fields
     }
 
-    /// The first header of that name.
+    /// The first header field with this name.
     pub fn find(&self, known: KnownField) -> Option<Field> {
         if !self.known.contains(known) {
             return None;
@@ -270,12 +272,12 @@ impl ResponseHead {
             .copied()
     }
 
-    /// The value of the first header of that name.
+    /// The value of the first header field with this name.
     pub fn value<'a>(&self, known: KnownField, bytes: &'a [u8]) -> Option<&'a [u8]> {
         self.find(known).map(|field| field.value(bytes))
     }
 
-    /// Every header of that name.
+    /// All header fields with this name.
     pub fn all(&self, known: KnownField) -> impl Iterator<Item = Field> {
         self.fields
             .iter()
@@ -283,23 +285,24 @@ impl ResponseHead {
             .copied()
     }
 
-    /// Whether the connection ends with this response: `Connection: close`, or a version below 1.1.
+    /// Whether the upstream closes the connection after this response: `Connection: close`, or a
+    /// version below 1.1.
     pub fn closes(&self) -> bool {
         self.connection == Connection::Close
     }
 
-    /// Whether another head follows at once: 103 (Early Hints).
+    /// Whether this is an interim response, which another head follows: 103 (Early Hints).
     pub fn is_early_hints(&self) -> bool {
         self.line.status == 103
     }
 
-    /// Whether the protocol is switched: 101.
+    /// Whether the upstream switches protocols (101).
     pub fn is_upgrade(&self) -> bool {
         self.line.status == 101
     }
 
-    /// How the body is framed; `head_request` tells that the request was HEAD. What follows a 101
-    /// is another protocol or, where the request did not ask for one, nothing.
+    /// The framing of the body; `head_request` says that the request's method was HEAD. After a
+    /// 101, the connection carries another protocol, or nothing if the request did not ask for one.
     pub fn body(&self, head_request: bool) -> BodyFraming {
         if head_request || matches!(self.line.status, 101 | 204 | 304) {
             return BodyFraming::None;
@@ -311,7 +314,7 @@ impl ResponseHead {
         }
     }
 
-    /// The number in `Content-Length`, which a response without a body may have as well.
+    /// The value of `Content-Length`, which a response without a body may have as well.
     pub fn content_length(&self) -> Option<u64> {
         match self.framing {
             Framing::Length(length) => Some(length),
@@ -319,7 +322,8 @@ impl ResponseHead {
         }
     }
 
-    /// Reads fields up to the empty line behind them: the head's length once that is there.
+    /// Parses fields up to and including the empty line. Returns the head's length once it is
+    /// complete.
     #[inline]
     fn read_fields(&mut self, bytes: &[u8]) -> Result<Option<usize>, ResponseError> {
         loop {
@@ -341,8 +345,8 @@ impl ResponseHead {
         }
     }
 
-    /// Keeps lines for as long as they are plain and there as a whole. Where one is not, nothing of
-    /// it has been read.
+    /// Stores header lines as long as they are plain and complete. The first other line is left
+    /// unread.
     #[inline]
     fn read_plain_fields(&mut self, bytes: &[u8]) -> Result<(), ResponseError> {
         let mut lines = PlainLines::new(bytes);
@@ -355,13 +359,13 @@ impl ResponseHead {
     }
 
     fn add(&mut self, field: Field, bytes: &[u8]) -> Result<(), ResponseError> {
-        // Early hints are passed on as they are.
+        // Early hints are forwarded unchanged.
         let checked = if self.is_early_hints() {
             Ok(())
         } else {
             self.check(field, bytes)
         };
-        // A field for which the response is refused is one of its fields all the same.
+        // A field that makes the response invalid is stored nevertheless.
         self.known.insert(field.known);
         if self.fields.is_empty() {
             self.fields.reserve(FIELDS_USUAL);
@@ -402,7 +406,7 @@ impl ResponseHead {
     }
 }
 
-/// The status line as far as it was read.
+/// The status line as far as it was parsed.
 #[derive(Clone, Copy, Default)]
 struct StatusLine {
     state: LineState,
@@ -414,7 +418,7 @@ struct StatusLine {
 
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 enum LineState {
-    /// In the protocol, of which this many bytes of `HTTP/` have been read.
+    /// Within the protocol name, of which this many bytes of `HTTP/` have been parsed.
     Protocol(u8),
     #[default]
     Start,
@@ -422,17 +426,17 @@ enum LineState {
     MajorOrDot,
     Minor,
     MinorOrSpace,
-    /// In the status, of which this many digits have been read.
+    /// Within the status code, of which this many digits have been parsed.
     Status(u8),
     AfterStatus,
     Reason,
     LineEnd,
 }
 
-/// Where the code stands in a line that begins with `HTTP/1.1` and one space.
+/// Offset of the code in a line that begins with `HTTP/1.1` and one space.
 const CODE_AT: usize = 9;
 
-/// How long such a line is up to its reason.
+/// Length of such a line up to its reason.
 const PLAIN_LENGTH: usize = CODE_AT + 4;
 
 enum LineProgress {
@@ -442,8 +446,8 @@ enum LineProgress {
 }
 
 impl StatusLine {
-    /// Reads a line as nearly all are, where it stands whole at the beginning: `HTTP/1.1 200 OK`
-    /// and CRLF, or the like. Whether it is such; else nothing of it has been read.
+    /// Parses a complete line of the usual form, such as `HTTP/1.1 200 OK` and CR LF. Returns false
+    /// for any other line, and leaves it unread.
     #[inline]
     fn read_plain(&mut self, bytes: &[u8], at: &mut usize) -> bool {
         let Some((line, reason)) = bytes.split_first_chunk::<PLAIN_LENGTH>() else {
@@ -552,8 +556,8 @@ impl StatusLine {
     }
 }
 
-/// Reads trailers: header lines up to an empty one. They are kept as spans of the bytes from the
-/// beginning of the trailers.
+/// Parses trailers: field lines up to an empty line, as spans of the bytes since the beginning of
+/// the trailers.
 #[derive(Default)]
 pub struct Trailers {
     reader: FieldReader,
@@ -562,11 +566,11 @@ pub struct Trailers {
 }
 
 impl Trailers {
-    /// Goes on with all bytes received since the trailers' beginning. Answers with their length
-    /// once they are complete; the caller bounds the bytes.
+    /// Parses all bytes received since the trailers' beginning. Returns their length once they are
+    /// complete. The caller limits the bytes.
     ///
     /// # Errors
-    /// A malformed line; nginx's words are those of [`Trailers::log_text`].
+    /// A malformed line; see [`Trailers::log_text`].
     pub fn parse(&mut self, bytes: &[u8]) -> Result<Option<usize>, InvalidLine> {
         let bytes = bytes.get(..u32::MAX as usize).unwrap_or(bytes);
         loop {
@@ -578,12 +582,12 @@ impl Trailers {
         }
     }
 
-    /// The trailers in the order they came.
+    /// The trailers in the order received.
     pub fn fields(&self) -> &[Field] {
         &self.fields
     }
 
-    /// nginx's words for a malformed line, at level `error`.
+    /// nginx's log message for a malformed line, at level `error`.
     pub fn log_text(line: InvalidLine, bytes: &[u8]) -> Vec<u8> {
         line.log_text("upstream sent invalid trailer", bytes)
     }

@@ -1,13 +1,12 @@
-//! The searches for the bytes that end a header's name and its value.
+//! Searches for the ends of header names and values.
 
 const LOW: u64 = 0x0101_0101_0101_0101;
 const HIGH: u64 = 0x8080_8080_8080_8080;
-/// Values up to this length are searched in words of eight bytes; beyond it vector instructions
-/// win.
+/// Values up to this length are searched in words of eight bytes; for longer ones vector
+/// instructions are faster.
 const SHORT: usize = 64;
 
-/// The offset of the first byte at or after `from` that no name has without doubt: anything but
-/// letters, digits and the dash.
+/// The offset of the first byte at or after `from` that is not a letter, a digit or a dash.
 #[inline]
 pub(super) fn name_end(bytes: &[u8], from: usize) -> Option<usize> {
     let mut at = from;
@@ -25,7 +24,8 @@ pub(super) fn name_end(bytes: &[u8], from: usize) -> Option<usize> {
         .map(|offset| at + offset)
 }
 
-/// The high bit of each byte that is a letter, a digit or a dash; other bits are noise.
+/// Sets the high bit of each byte that is a letter, a digit or a dash; the other bits are
+/// arbitrary.
 #[inline]
 fn plain_marks(word: u64) -> u64 {
     // With the high bits cleared, adding 0x80 - n carries into a byte's high bit where the byte is
@@ -46,9 +46,9 @@ pub(super) fn line_end(bytes: &[u8], from: usize) -> Option<usize> {
     let (words, _) = bytes.get(from..)?.as_chunks::<8>();
     for word in words.iter().take(SHORT / 8) {
         let word = u64::from_le_bytes(*word);
-        // The high bit of each byte that is below 14. A byte above a marked one may be marked
-        // wrongly, so only the lowest mark counts; a tab or another control byte makes us look byte
-        // by byte.
+        // Sets the high bit of each byte below 14. A byte above a marked one may be marked by
+        // mistake, so that only the lowest mark is reliable; if it is a tab or another control
+        // byte, the marked bytes are examined one by one.
         let mut marks = word.wrapping_sub(LOW * 14) & !word & HIGH;
         if marks != 0 {
             loop {

@@ -1,192 +1,194 @@
-//! Lines of memcached's text protocol, as a server reads them.
+//! Parses the commands of memcached's text protocol, for a server.
 //!
-//! A line comes in whole and without its end; the data block that follows a storage command is the
-//! caller's. So are the keys of `get` and its kin, of which a line may have any number: the caller
-//! goes through them word by word, and [`Lookup::begins`] knows such a line before its end has
-//! come.
+//! A line is passed complete and without its line break. The caller reads the data block that
+//! follows a storage command. It also reads the keys of `get`, `gets`, `gat` and `gats`, of which a
+//! line may have any number, word by word: [`Lookup::begins`] recognises such a line before it is
+//! complete.
 //!
-//! The reference is memcached 1.6.45: what it takes, and the words it refuses with. Tokens are
-//! parted by spaces alone, numbers are decimal. Different on purpose: a time behind the key of
-//! `delete`, and flags that do not fit in 32 bits, are refused.
+//! The reference for accepted lines and error messages is memcached 1.6.45. Tokens are separated by
+//! spaces only, and numbers are decimal. Deliberate differences: a time after the key of `delete`,
+//! other than 0, and flags of more than 32 bits are rejected.
 
 use super::meta::{self, Meta};
 
-/// The longest key that commands of memcached may have, in bytes.
+/// Default maximum length of a key, in bytes.
 pub const KEY_LENGTH_MAX: usize = 250;
 
-/// Longest line that is not about reading keys, where keys are of [`KEY_LENGTH_MAX`].
+/// Maximum length of a line other than `get` and the like, in bytes, with keys of up to
+/// [`KEY_LENGTH_MAX`].
 pub const LINE_LENGTH_MAX: usize = 2048;
 
-/// Longest line that is not about reading keys, where keys may have so many bytes.
+/// Maximum length of a line other than `get` and the like, in bytes, with keys of up to `key_max`
+/// bytes.
 #[must_use]
 pub fn line_length_max(key_max: usize) -> usize {
     LINE_LENGTH_MAX + key_max.saturating_sub(KEY_LENGTH_MAX)
 }
 
-/// Shortest line, with its end.
+/// Minimum length of a line with its line break, in bytes.
 pub const LINE_LENGTH_MIN: usize = 4;
 
-/// Longest value that a line may announce (`INT_MAX` with its line break).
+/// Maximum length of a value that a line may announce, in bytes (`INT_MAX` less the line break).
 const VALUE_LENGTH_MAX: u32 = i32::MAX as u32 - 2;
 
-/// memcached's words for a line that it does not know.
+/// memcached's error for an unknown command.
 pub const ERROR: &str = "ERROR";
 
-/// memcached's words for a line that lacks something, or has something that is no number, or a key
-/// that is too long.
+/// memcached's error for a missing argument, an invalid number, or a key that is too long.
 pub const BAD_FORMAT: &str = "CLIENT_ERROR bad command line format";
 
-/// memcached's words for an expiry that is no number.
+/// memcached's error for an invalid expiry.
 pub const BAD_EXPIRY: &str = "CLIENT_ERROR invalid exptime argument";
 
-/// memcached's words for a data block that does not end with a line break where it should.
+/// memcached's error for a data block that is not followed by a line break.
 pub const BAD_DATA: &str = "CLIENT_ERROR bad data chunk";
 
-/// The words of memcached up to 1.6.30 for a time behind the key of `delete`; later ones delete.
+/// The error of memcached up to 1.6.30 for a time after the key of `delete`; later versions delete.
 const DELETE_USAGE: &str = "CLIENT_ERROR bad command line format.  Usage: delete <key> [noreply]";
 
-/// A line that is a command.
+/// A parsed command line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CommandLine<'a> {
     /// The command with its arguments.
     pub command: Command<'a>,
-    /// The client wants no answer.
+    /// Whether the client wants no response.
     pub noreply: bool,
 }
 
-/// What a line asks for.
+/// A command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Command<'a> {
-    /// `get`, `gets`, `gat`, `gats`: the keys that follow.
+    /// `get`, `gets`, `gat`, `gats`: the keys follow.
     Lookup(Lookup),
-    /// `set`, `add`, `replace`, `append`, `prepend`, `cas`: the data block that follows.
+    /// `set`, `add`, `replace`, `append`, `prepend`, `cas`: the data block follows.
     Store(Store<'a>),
-    /// The command `delete` with its key.
+    /// `delete`.
     Delete {
-        /// The key of the value.
+        /// The key.
         key: &'a [u8],
     },
-    /// The command `touch` with its key.
+    /// `touch`: sets the expiry.
     Touch {
-        /// The key of the value.
+        /// The key.
         key: &'a [u8],
-        /// The same as [`Store::expires`], kept in the command.
+        /// The new expiry; see [`Store::expires`].
         expires: i32,
     },
-    /// The commands `incr` and `decr` with their key.
+    /// `incr` and `decr`.
     Arithmetic {
-        /// The key of the value.
+        /// The key.
         key: &'a [u8],
         /// The number that is added or subtracted.
         delta: u64,
-        /// Down instead of up.
+        /// Whether to decrement.
         is_decrement: bool,
     },
     /// `mg`, `ms`, `md`, `ma`, `me`
     Meta(Meta<'a>),
-    /// The meta command `mn`, which does nothing.
+    /// `mn`, which does nothing.
     MetaNothing,
-    /// `stats`, with what stands behind it.
+    /// `stats`, with its arguments.
     Stats(Words<'a>),
-    /// The command `flush_all`, which removes all values.
+    /// `flush_all`, which removes all values.
     FlushAll {
-        /// The same as [`Store::expires`], kept in the command.
+        /// When to remove them; see [`Store::expires`].
         delay: i32,
     },
-    /// The command `version`, which names the server's.
+    /// `version`.
     Version,
-    /// The command `verbosity`, which changes nothing.
+    /// `verbosity`, which has no effect.
     Verbosity {
-        /// How much is logged.
+        /// The log level.
         level: u32,
     },
-    /// The command `quit`, which ends the connection.
+    /// `quit`, which closes the connection.
     Quit,
-    /// `shutdown`, with what stands behind it.
+    /// `shutdown`, with its arguments.
     Shutdown(Words<'a>),
-    /// The command `cache_memlimit` with its bound.
+    /// `cache_memlimit`.
     MemoryLimit {
-        /// The new bound in megabytes.
+        /// The new limit, in megabytes.
         megabytes: u32,
     },
-    /// `lru_crawler`, with what stands behind it.
+    /// `lru_crawler`, with its arguments.
     Crawler(Words<'a>),
-    /// `watch`, with the kinds of events behind it.
+    /// `watch`, with the kinds of events.
     Watch(Words<'a>),
-    /// The command `delete_prefix`: all keys that begin so go. It is not memcached's.
+    /// `delete_prefix`, an extension: deletes all keys with this prefix.
     DeletePrefix {
-        /// What the keys begin with, not empty.
+        /// The prefix, not empty.
         prefix: &'a [u8],
     },
-    /// The command `delete_tag`: all items that were stored with this tag go. It is not
-    /// memcached's.
+    /// `delete_tag`, an extension: deletes all items that were stored with this tag.
     DeleteTag {
-        /// One of those that `ms` takes in `G(TAG,TAG)`.
+        /// A tag, as given to `ms` in `G(TAG,TAG)`.
         tag: &'a [u8],
     },
-    /// The command `debugtime` of memcached's debug builds: the clock goes ahead.
+    /// `debugtime`, of memcached's debug builds: advances the clock.
     DebugTime {
-        /// By so many seconds.
+        /// Number of seconds.
         seconds: i32,
     },
-    /// The command `refresh_certs`: certificates are read again.
+    /// `refresh_certs`: reloads the certificates.
     RefreshCertificates,
-    /// `lru`, `slabs` and the like, which are about what only memcached has, with all words.
+    /// `lru`, `slabs` and the like, which concern memcached's implementation, with all words of the
+    /// line.
     Other(Words<'a>),
 }
 
-/// What a command reads: keys and a time.
+/// A retrieval command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lookup {
-    /// `gets`, `gats`: the CAS is told, too.
+    /// `gets`, `gats`: return the CAS.
     pub with_cas: bool,
-    /// `gat`, `gats`: when what is found is to expire from now on, see [`Store::expires`].
+    /// `gat`, `gats`: the new expiry of the values found; see [`Store::expires`].
     pub expires: Option<i32>,
 }
 
-/// What a storing command says before its value.
+/// A storage command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Store<'a> {
-    /// On which condition, and how.
+    /// The condition and manner of storing.
     pub mode: Mode,
-    /// The key that the value is stored under.
+    /// The key.
     pub key: &'a [u8],
-    /// What the client keeps beside the value.
+    /// The client flags.
     pub flags: u32,
-    /// When it is to expire: 0 never, below 0 at once, up to 30 days from now, else by the wall
-    /// clock.
+    /// The expiry: 0 for never, negative for immediately, up to 30 days as seconds from now, else
+    /// as Unix time.
     pub expires: i32,
     /// Length of the data block, without its line break.
     pub length: u32,
-    /// The CAS that it must have now; of `cas` alone.
+    /// The CAS that the object must have; only for `cas`.
     pub compare: Option<u64>,
 }
 
-/// The kinds of storing: set, add, replace and their kin.
+/// The condition and manner of storing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// Whether it is there or not.
+    /// Store in any case.
     Set,
-    /// Only what is not there.
+    /// Store only if the key does not exist.
     Add,
-    /// Only what is there.
+    /// Store only if the key exists.
     Replace,
-    /// Behind the value that is there.
+    /// Append to the existing value.
     Append,
-    /// In front of the value that is there.
+    /// Prepend to the existing value.
     Prepend,
-    /// Only what has a certain CAS.
+    /// Store only if the object has the given CAS.
     Cas,
 }
 
-/// A line that is refused.
+/// A rejected line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CommandError {
-    /// What is answered, without its line break. Nothing where the connection ends: it speaks HTTP.
+    /// The response, without its line break. `None` if the line is an HTTP request: the connection
+    /// is closed.
     pub answer: Option<&'static str>,
-    /// Bytes that follow and are to be read away: the data block with its line break.
+    /// Bytes after the line that must be discarded: the data block with its line break.
     pub data: u64,
-    /// The client wants no answer.
+    /// Whether the client wants no response.
     pub noreply: bool,
 }
 
@@ -200,7 +202,7 @@ impl CommandError {
     }
 }
 
-/// Words parted by spaces.
+/// An iterator over words separated by spaces.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Words<'a>(&'a [u8]);
 
@@ -225,9 +227,9 @@ impl<'a> Iterator for Words<'a> {
     }
 }
 
-/// Whether there is a word of more than so many bytes.
+/// Whether a word is longer than `length_max`.
 ///
-/// Looks at one byte in so many: a longer word has one of those in it.
+/// Examines only one byte in `length_max + 1`: a longer word contains at least one of those.
 #[must_use]
 pub fn has_longer_word(line: &[u8], length_max: usize) -> bool {
     let probes = (length_max..line.len()).step_by(length_max.saturating_add(1));
@@ -242,21 +244,21 @@ pub fn has_longer_word(line: &[u8], length_max: usize) -> bool {
     false
 }
 
-/// Reads a line as memcached does. Bytes behind its end are not the line's.
+/// Parses a line as memcached does. `line` must not include bytes after the line's end.
 ///
 /// # Errors
-/// What is answered instead, and what is to be read away.
+/// The response to send, and how many bytes to discard.
 pub fn parse(line: &[u8]) -> Result<CommandLine<'_>, CommandError> {
     parse_with_keys(line, KEY_LENGTH_MAX)
 }
 
-/// The same where keys may have so many bytes.
+/// Like [`parse`], with keys of up to `key_max` bytes.
 ///
 /// # Errors
-/// As those of [`parse`].
+/// As for [`parse`].
 pub fn parse_with_keys(line: &[u8], key_max: usize) -> Result<CommandLine<'_>, CommandError> {
     let mut words = Words(line);
-    // A line that begins with a space has no command, as in memcached.
+    // As in memcached, a line that begins with a space has no command.
     let name = match line.first() {
         None | Some(b' ') => &[],
         Some(_) => words.next().unwrap_or_default(),
@@ -302,7 +304,7 @@ fn lookup<'a>(name: &[u8], mut words: Words<'a>) -> Result<Command<'a>, CommandE
     }))
 }
 
-/// Commands whose last word may be `noreply`.
+/// Parses commands whose last word may be `noreply`.
 fn with_noreply<'a>(
     name: &[u8],
     words: Words<'a>,
@@ -324,7 +326,8 @@ fn with_noreply<'a>(
     let command = match name {
         b"delete" => {
             let key = key()?;
-            // Old clients send a time of 0. Whoever means something else must not lose the object.
+            // Old clients send a time of 0. Any other time is rejected, so that a client which
+            // means a delayed deletion does not lose the object now.
             if count > 2 || count == 2 && words.next() != Some(b"0") {
                 return Err(refused(DELETE_USAGE));
             }
@@ -413,7 +416,7 @@ fn store(
     let (key, flags, expires, length) = (next()?, next()?, next()?, next()?);
     let length = number_32(length).filter(|length| *length <= VALUE_LENGTH_MAX);
     let length = length.ok_or(refused)?;
-    // From here on it is known what follows.
+    // From here on, the length of the data block is known.
     let refused = CommandError {
         data: u64::from(length) + 2,
         ..refused
@@ -439,8 +442,8 @@ fn store(
     })
 }
 
-/// Length of the data block in which a client says who it is, as the line before it announces it:
-/// `set KEY FLAGS EXPTIME LENGTH`. `None` where the line is another.
+/// Length of the data block with a client's credentials, from the line before it: `set KEY FLAGS
+/// EXPTIME LENGTH`. `None` for any other line.
 #[must_use]
 pub fn auth_token_length(line: &[u8]) -> Option<u32> {
     let mut words = Words(line.strip_prefix(b"set")?);
@@ -449,8 +452,8 @@ pub fn auth_token_length(line: &[u8]) -> Option<u32> {
 }
 
 impl Lookup {
-    /// Whether what has come of a line, whose end has not, is about reading keys: then there may be
-    /// any number of them. How many bytes stand before the first key.
+    /// Whether an incomplete line is a retrieval command, which may have any number of keys.
+    /// Returns the command, and the number of bytes before the first key.
     #[must_use]
     pub fn begins(line: &[u8]) -> Option<(Lookup, usize)> {
         let mut words = Words(line);
@@ -464,7 +467,7 @@ impl Lookup {
         if takes_expiry {
             expires = Some(signed(words.next()?)?);
         }
-        // The last word may not be whole yet.
+        // The last word may be incomplete.
         let is_whole = !words.0.is_empty();
         let lookup = Lookup {
             with_cas: name.ends_with(b"s"),
@@ -474,21 +477,21 @@ impl Lookup {
     }
 }
 
-/// What is next where keys are read.
+/// The next element in a list of keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NextKey<'a> {
-    /// A key, and how many bytes it took.
+    /// A key, and the number of bytes consumed.
     Key(&'a [u8], usize),
-    /// The end of the line, and how many bytes it took.
+    /// The end of the line, and the number of bytes consumed.
     End(usize),
-    /// A key that is longer than keys may be.
+    /// A key longer than allowed.
     TooLong,
-    /// So many bytes can go; what is left may not be whole.
+    /// This many bytes can be discarded; the rest may be incomplete.
     More(usize),
 }
 
 impl NextKey<'_> {
-    /// The next key of those that begin here; keys may have so many bytes.
+    /// The next key in `bytes`, of up to `key_max` bytes.
     #[must_use]
     pub fn of(bytes: &[u8], key_max: usize) -> NextKey<'_> {
         let Some(begin) = bytes.iter().position(|byte| *byte != b' ') else {
@@ -508,7 +511,7 @@ impl NextKey<'_> {
         match end {
             None => NextKey::More(begin),
             Some(end) if key.is_empty() => NextKey::End(begin + end + 1),
-            // The line's end stays, to be found next.
+            // The line break remains, and is found by the next call.
             Some(_) => NextKey::Key(key, begin + key.len()),
         }
     }
@@ -518,7 +521,7 @@ fn not_number(word: &[u8]) -> bool {
     number_32(word).is_none()
 }
 
-/// A number of digits alone.
+/// Parses an unsigned number, digits only.
 pub(super) fn number(word: &[u8]) -> Option<u64> {
     let mut value: u64 = 0;
     for byte in word {
@@ -531,7 +534,7 @@ pub(super) fn number(word: &[u8]) -> Option<u64> {
     (!word.is_empty()).then_some(value)
 }
 
-/// The same within 32 bits.
+/// Parses an unsigned number of at most 32 bits.
 #[must_use]
 pub fn number_32(word: &[u8]) -> Option<u32> {
     number(word)?.try_into().ok()

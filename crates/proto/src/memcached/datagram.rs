@@ -1,23 +1,23 @@
-//! The head of memcached's datagrams: which request they are about, and which part of a message.
+//! The frame header of memcached over UDP: the request ID, and the part of a message.
 //!
 //! The specification is <https://github.com/memcached/memcached/blob/master/doc/protocol.txt> (*UDP
-//! protocol*): four numbers of two bytes, which are the request, the datagram's place in its
-//! message, how many datagrams the message has, and 0.
+//! protocol*): four numbers of two bytes, which are the request ID, the datagram's sequence number
+//! in its message, the number of datagrams in the message, and 0.
 
-/// Bytes of the head.
+/// Length of the frame header, in bytes.
 pub const HEAD_LENGTH: usize = 8;
 
-/// Longest datagram of a response, with its head, as memcached sends them.
+/// Maximum length of a response's datagram, with its frame header, as in memcached.
 pub const LENGTH_MAX: usize = 1400;
 
-/// The number by which a client knows a request; its response has the same.
+/// The client's ID of a request; the response repeats it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RequestId([u8; 2]);
 
-/// The request that a datagram brings, without its head.
+/// Splits a datagram into the request ID and the request.
 ///
-/// `None` where it brings none that is answered, as in memcached: the datagram is no longer than a
-/// head, or one of several of its request.
+/// `None` if the request is to be ignored, as in memcached: the datagram is not longer than a frame
+/// header, or is one of several of its request.
 #[must_use]
 pub fn request(datagram: &[u8]) -> Option<(RequestId, &[u8])> {
     let ([first, second, _, _, total @ .., _, _], body) =
@@ -26,9 +26,9 @@ pub fn request(datagram: &[u8]) -> Option<(RequestId, &[u8])> {
     (is_alone && !body.is_empty()).then_some((RequestId([*first, *second]), body))
 }
 
-/// The datagrams of a response, the first one first.
+/// Splits a response into datagrams, in order.
 ///
-/// A response that takes more than 65,535 of them is cut off there, as in memcached.
+/// As in memcached, a response of more than 65,535 datagrams is truncated.
 pub fn response(request: RequestId, message: &[u8]) -> impl Iterator<Item = Vec<u8>> {
     let parts = message.chunks(LENGTH_MAX - HEAD_LENGTH);
     let total = u16::try_from(parts.len()).unwrap_or(u16::MAX);

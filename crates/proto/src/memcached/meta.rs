@@ -1,98 +1,97 @@
-//! Lines of memcached's meta protocol: `mg`, `ms`, `md`, `ma`, `me`, a key, and flags of one letter
-//! each, some with a token.
+//! Parses the commands of memcached's meta protocol: `mg`, `ms`, `md`, `ma`, `me`, a key, and flags
+//! of one letter each, some with a token.
 //!
-//! The reference is memcached 1.6.45. What a flag does is the server's business, and so is that an
-//! answer has those flags that tell something in the order in which they were asked for
-//! ([`Meta::flags`]).
+//! The reference is memcached 1.6.45. The server implements the effect of the flags, and returns
+//! flags in a response in the order of the request ([`Meta::flags`]).
 //!
-//! `G(TAG,TAG)` of `ms` is not memcached's, which has no flag `G`. The parentheses are part of it,
-//! so that a flag `G` of its own, should there ever be one, is still told apart.
+//! `G(TAG,TAG)` of `ms` is an extension: memcached has no flag `G`. The parentheses distinguish it
+//! from a flag `G` that memcached may introduce.
 
 use super::command::{
     BAD_FORMAT, CommandError, KEY_LENGTH_MAX, Mode, Words, number, number_32, signed,
 };
 
-/// Most words of a line.
+/// Limit of words in a line.
 const WORDS_MAX: usize = 20;
 
-/// Longest opaque token, with its letter.
+/// Maximum length of an opaque token, including its letter, in bytes.
 const OPAQUE_LENGTH_MAX: usize = 32;
 
 const BAD_TOKEN: &str = "CLIENT_ERROR bad token in command line format";
 
-/// A line of the meta protocol.
+/// A command of the meta protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Meta<'a> {
-    /// The command of the line.
+    /// The kind of the command.
     pub verb: Verb,
-    /// The key as it is sent: in base64 where that is said.
+    /// The key as sent, in base64 if [`Options::is_binary`] is set.
     pub key: &'a [u8],
-    /// What the flags say that steers.
+    /// The flags that affect the execution.
     pub options: Options,
-    /// All flags as they were sent.
+    /// All flags as sent.
     pub flags: Words<'a>,
 }
 
-/// A command of the meta protocol.
+/// The kinds of commands of the meta protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verb {
-    /// The meta command `mg`: get a value.
+    /// `mg`: gets a value.
     Get,
-    /// The meta command `ms`: set a value.
+    /// `ms`: stores a value.
     Set {
         /// Length of the data block that follows, without its line break.
         length: u32,
-        /// On which condition, and how.
+        /// The condition and manner of storing.
         mode: Mode,
     },
-    /// The meta command `md`: delete a value.
+    /// `md`: deletes an object.
     Delete,
-    /// The meta command `ma`: count up or down.
+    /// `ma`: increments or decrements a counter.
     Arithmetic {
-        /// Down instead of up.
+        /// Whether to decrement.
         is_decrement: bool,
     },
-    /// The meta command `me`: show an item's data.
+    /// `me`: returns an object's metadata.
     Debug,
 }
 
-/// What flags say that steers.
+/// The flags that affect the execution.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Options {
-    /// `b`: the key is base64 of what is meant.
+    /// `b`: the key is encoded in base64.
     pub is_binary: bool,
-    /// `v`: the value is asked for.
+    /// `v`: return the value.
     pub value: bool,
-    /// `u`: reading is no use of the object.
+    /// `u`: do not update the last use of the object.
     pub no_update: bool,
-    /// `q`: the usual answer is not sent.
+    /// `q`: omit the usual response.
     pub is_quiet: bool,
-    /// `x`: the value goes, the object stays.
+    /// `x`: remove the value, but keep the object.
     pub removes_value: bool,
-    /// `I`: the object becomes stale, or one that is may be written.
+    /// `I`: mark the object as stale, or allow writing over a stale one.
     pub is_stale: bool,
-    /// `N`: what is not there is made, and expires then.
+    /// `N`: create a missing object, with this expiry.
     pub vivify: Option<i32>,
-    /// `T`: it expires then.
+    /// `T`: set the expiry.
     pub expires: Option<i32>,
-    /// `R`: who finds less than that left is to fetch it anew.
+    /// `R`: if the remaining lifetime is less, the client is told to recache the object.
     pub recache: Option<i32>,
-    /// `F`: what the client keeps beside the value.
+    /// `F`: the client flags.
     pub flags: u32,
-    /// `C`: the CAS that it must have now.
+    /// `C`: the CAS that the object must have.
     pub compare: Option<u64>,
-    /// `E`: the CAS that it gets.
+    /// `E`: the object's new CAS.
     pub cas: Option<u64>,
-    /// `J`: the first value of a counter.
+    /// `J`: the initial value of a counter.
     pub initial: u64,
-    /// `D`: by how much a counter changes.
+    /// `D`: the delta of a counter.
     pub delta: Option<u64>,
-    /// `G`: the object is to go with one of these tags ([`Meta::tags`]).
+    /// `G`: store the object with tags, by which it can be deleted ([`Meta::tags`]).
     pub has_tags: bool,
 }
 
 impl<'a> Meta<'a> {
-    /// The tags that the object is stored with, parted by commas.
+    /// The tags of the object to store, separated by commas.
     #[must_use]
     pub fn tags(&self) -> Option<&'a [u8]> {
         let mut flags = self.flags;
@@ -100,7 +99,7 @@ impl<'a> Meta<'a> {
     }
 }
 
-/// The tags in a token: in parentheses, none of them empty or longer than a key may be.
+/// The tags in a token: in parentheses, none of them empty or longer than [`KEY_LENGTH_MAX`].
 fn tags_of(token: &[u8]) -> Option<&[u8]> {
     let tags = token.strip_prefix(b"(")?.strip_suffix(b")")?;
     let mut each = tags.split(|byte| *byte == b',');
@@ -108,7 +107,7 @@ fn tags_of(token: &[u8]) -> Option<&[u8]> {
     each.all(fits).then_some(tags)
 }
 
-/// Reads the words behind the command's name.
+/// Parses the words after the command's name.
 pub(super) fn parse<'a>(
     name: &[u8],
     mut words: Words<'a>,
@@ -179,7 +178,7 @@ pub(super) fn parse<'a>(
     })
 }
 
-/// What may stand at the begin of a flag, whether there is such a flag or not.
+/// Whether a word begins like a flag, even an unknown one.
 fn begins_a_flag(word: &[u8]) -> bool {
     matches!(word.first(), Some(b'A'..=b'z' | b'0'..=b'9'))
 }
@@ -198,8 +197,8 @@ fn store_mode(mode: Option<u8>, options: &Options) -> Option<Mode> {
 }
 
 impl Options {
-    /// Reads flags. The token of `M` is returned, which several commands have with other meanings;
-    /// the error is what is answered.
+    /// Parses the flags. Returns the token of `M`, whose meaning depends on the command. The error
+    /// is the response to send.
     fn read(&mut self, flags: Words<'_>) -> Result<Option<u8>, &'static str> {
         let (mut mode, mut seen) = (None, 0_u128);
         let mut fault = None;
@@ -225,7 +224,7 @@ impl Options {
                 }
                 _ => self.token(*letter, token)?,
             };
-            // The last fault is told, but one that ends the reading comes first.
+            // The last fault is reported, but a fault that ends the parsing has precedence.
             fault = result.err().or(fault);
         }
         fault.map_or(Ok(mode), Err)
@@ -243,7 +242,7 @@ impl Options {
         *option = true;
     }
 
-    /// Takes the token of a flag. The outer error is that of a flag that is not known.
+    /// Parses the token of a flag. The outer error is for an unknown flag.
     fn token(
         &mut self,
         letter: u8,

@@ -1,47 +1,48 @@
-//! The head of a CGI response (RFC 3875, section 6): fields without a status line, as FastCGI,
-//! uwsgi and SCGI carry them, read into the same [`ResponseHead`] as an answer of HTTP.
+//! The head of a CGI response (RFC 3875, section 6), as carried by FastCGI, uwsgi and SCGI: fields
+//! without a status line, parsed into the same [`ResponseHead`] as an HTTP response.
 //!
-//! As nginx reads them: lines end with CR LF or with LF alone, and the status is the one of the
-//! field `Status`, else 302 where there is a `Location`, else 200.
+//! As in nginx: lines end with CR LF or with LF alone. The status is that of the field `Status`,
+//! else 302 if there is a `Location`, else 200.
 
 use super::{Framing, LineProgress, Phase, ResponseError, ResponseHead, StatusLine};
 use crate::Span;
 use crate::header::KnownField;
 
-/// What a head may begin with.
+/// The possible beginning of a head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
-    /// Fields: FastCGI. A line that begins with `HTTP/` is skipped, wherever it stands.
+    /// Fields, for FastCGI. A line that begins with `HTTP/` is skipped, wherever it stands.
     Fields,
-    /// A status line of HTTP, which then counts alone, or fields: uwsgi and SCGI. What begins with
-    /// `HTTP/` and is no status line is skipped.
+    /// An HTTP status line, which then takes precedence over `Status`, or fields, for uwsgi and
+    /// SCGI. A line that begins with `HTTP/` but is not a status line is skipped.
     StatusLineOrFields,
 }
 
-/// 302 (RFC 9110, section 15.4.3): what a `Location` stands for by itself.
+/// The default status of a response with `Location`: 302 (RFC 9110, section 15.4.3).
 const FOUND: u16 = 302;
 const OK: u16 = 200;
 const SWITCHING_PROTOCOLS: u16 = 101;
 
-/// Reads a head from all bytes received since its beginning, which the caller bounds
-/// (`fastcgi_buffer_size` and the like). Answers with the head's length once it is complete, `None`
-/// where more bytes are needed.
+/// Parses a head from all bytes received since its beginning, which the caller limits
+/// (`fastcgi_buffer_size` and the like). Returns the head's length once it is complete, `None` if
+/// more bytes are needed.
 ///
-/// Until then the status is 0, unless a status line has come. What differs from an answer of HTTP
-/// afterwards:
+/// Until then the status is 0, unless there is a status line. Afterwards the head differs from that
+/// of an HTTP response:
 ///
-/// - [`ResponseHead::status_line`] is the value of `Status` where that says more than three digits.
-///   Otherwise it is empty, and nginx's own words for the status are meant
+/// - [`ResponseHead::status_line`] is the value of `Status`, if that is longer than three digits.
+///   Otherwise it is empty, and the caller uses nginx's reason phrase for the status
 ///   ([`crate::status::line`]).
-/// - [`ResponseHead::version`] is HTTP/0.9 without a status line, and [`ResponseHead::closes`] goes
-///   by the field `Connection` alone: whether a connection is used again is the business of the
+/// - [`ResponseHead::version`] is HTTP/0.9 without a status line, and [`ResponseHead::closes`]
+///   depends on the field `Connection` only: whether a connection is reused is decided by the
 ///   protocol that carries the head.
-/// - [`ResponseHead::body`] is never chunked: `Transfer-Encoding: chunked` is taken and has no
-///   effect, in nginx too.
+/// - [`ResponseHead::body`] is never chunked: as in nginx, `Transfer-Encoding: chunked` is accepted
+///   without effect.
 ///
 /// # Errors
-/// The first fault of the head. A status must be one of three digits that can end a request: 101 or
-/// 200 to 599. nginx takes 000 to 999, and sends a 1xx to the client as if it were the answer.
+/// The first error in the head. The status must have three digits and be that of a final response:
+/// 101 or 200 to 599. nginx accepts 000 to 999, and sends a 1xx to the client as if it were the
+/// final response.
 pub fn parse(
     bytes: &[u8],
     head: &mut ResponseHead,
@@ -74,12 +75,13 @@ pub fn parse(
     Ok(length)
 }
 
-/// Whether a response of that status ends the request, or what HTTP is spoken for.
+/// Whether a response with this status is final, or switches protocols.
 fn is_final(status: u16) -> bool {
     matches!(status, SWITCHING_PROTOCOLS | 200..=599)
 }
 
-/// The number that a value of `Status` begins with, and what of the value is a status line's text.
+/// The status code at the beginning of a `Status` value, and the span of the value if it contains
+/// more than the code.
 fn status(value: &[u8], place: Span) -> Option<(u16, Span)> {
     let (digits, more) = value.split_first_chunk::<3>()?;
     if !digits.iter().all(u8::is_ascii_digit) {
@@ -97,8 +99,7 @@ fn status(value: &[u8], place: Span) -> Option<(u16, Span)> {
 }
 
 impl ResponseHead {
-    /// Makes the status of a head whose fields are there, and of what they say of the body what
-    /// holds without HTTP.
+    /// Determines the status of a complete head, and removes framing that only HTTP has.
     fn settle(&mut self, bytes: &[u8]) -> Result<(), ResponseError> {
         if self.line.status == 0 {
             (self.line.status, self.line.text) = if let Some(field) = self.find(KnownField::Status)
