@@ -1,7 +1,8 @@
-//! `Accept-Encoding` as nginx reads it, and the browsers to which compressed content is not sent.
+//! `Accept-Encoding` as interpreted by nginx, and browsers that nginx does not send compressed
+//! responses to.
 //!
-//! nginx looks for one coding and does not negotiate: the first mention of `gzip` decides; `*` is
-//! ignored. [`quality`] is for those who choose between several.
+//! nginx searches for one coding and does not negotiate: the first mention of `gzip` decides, and
+//! `*` is ignored. [`quality`] is for code that chooses among several codings.
 
 use memchr::memmem;
 
@@ -10,8 +11,8 @@ pub fn gzip(value: &[u8]) -> bool {
     value.starts_with(b"gzip,") || coding(value, b"gzip")
 }
 
-/// How much a content coding that the value [allows](coding) is wanted, in thousandths (RFC 9110,
-/// section 12.4.2); 0 where it is not allowed.
+/// The quality value of a content coding in thousandths (RFC 9110, section 12.4.2); 0 if the value
+/// does not [allow](coding) the coding.
 pub fn quality(value: &[u8], name: &[u8]) -> u16 {
     const WHOLE: u16 = 1000;
     if !coding(value, name) {
@@ -34,8 +35,8 @@ pub fn quality(value: &[u8], name: &[u8]) -> u16 {
     }
 }
 
-/// Whether the value allows a content coding: its first mention, at the beginning or after a comma
-/// or a space, decides by what follows: nothing, a comma, or a quality above zero.
+/// Whether the value allows a content coding. The first mention, at the beginning or after a comma
+/// or a space, decides by the text after it, which must be empty, a comma, or a quality above zero.
 pub fn coding(value: &[u8], name: &[u8]) -> bool {
     let Some(after) = after_mention(value, name) else {
         return false;
@@ -53,7 +54,7 @@ pub fn coding(value: &[u8], name: &[u8]) -> bool {
     }
 }
 
-/// What follows the first mention of a coding.
+/// The text after the first mention of a coding.
 fn after_mention<'v>(value: &'v [u8], name: &[u8]) -> Option<&'v [u8]> {
     let mut start = 0;
     loop {
@@ -73,8 +74,9 @@ fn after_mention<'v>(value: &'v [u8], name: &[u8]) -> Option<&'v [u8]> {
     }
 }
 
-/// A quality from `0.001` to `1` (RFC 9110, section 12.4.2) at the beginning of the text. As in
-/// nginx the digits are summed up, not weighed: `1.000` passes, `0.999` too, and `1.001` does not.
+/// Whether the text begins with a quality from `0.001` to `1` (RFC 9110, section 12.4.2). As in
+/// nginx, the digits are added without regard to their place: `1.000` and `0.999` are accepted,
+/// `1.001` is not.
 fn is_above_zero(text: &[u8]) -> bool {
     let end = text
         .iter()
@@ -101,23 +103,23 @@ fn is_above_zero(text: &[u8]) -> bool {
     (1..=100).contains(&sum)
 }
 
-/// Browsers that nginx tells apart, by all of a request's `User-Agent` lines in their order: each
-/// adds what it says, and Opera is no Internet Explorer, whatever lines before it say.
+/// Browsers that nginx distinguishes, by all `User-Agent` header lines of a request in order. Each
+/// line can only add a browser, except that Opera removes Internet Explorer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Browser {
-    /// Internet Explorer up to 10: a version must follow the name.
+    /// Internet Explorer up to 10: the name must be followed by a version.
     pub msie: bool,
-    /// Internet Explorer 4 to 6 without the service pack that repaired its gzip.
+    /// Internet Explorer 4 to 6 without the service pack that fixed gzip.
     pub msie6: bool,
-    /// The fields that Chrome sends.
+    /// Chrome.
     pub chrome: bool,
-    /// The fields that Safari on macOS sends.
+    /// Safari on macOS.
     pub safari: bool,
     opera: bool,
 }
 
 impl Browser {
-    /// Takes in one line's value.
+    /// Adds the value of one header line.
     pub fn add(&mut self, user_agent: &[u8]) {
         let has = |name: &[u8]| memmem::find(user_agent, name).is_some();
         let version = memmem::find(user_agent, b"MSIE ")

@@ -1,7 +1,7 @@
-//! Base64 (RFC 4648, sections 4 and 5) as nginx reads and writes it.
+//! Base64 (RFC 4648, sections 4 and 5) as encoded and decoded by nginx.
 //!
-//! Reading is lenient: the first `=` ends the text, whatever follows, and bits that are left over
-//! count for nothing. Other characters outside of the alphabet, line ends among them, are errors.
+//! [`decode`] is lenient: the first `=` ends the text, whatever follows, and surplus bits are
+//! ignored. Other characters outside of the alphabet, including line breaks, are errors.
 
 use crate::byte_table::ByteTable;
 
@@ -27,8 +27,8 @@ impl Alphabet {
     }
 }
 
-/// Appends what the text stands for; false where it is no Base64. What was appended up to the
-/// fault stays.
+/// Decodes a text and appends the result; false if it is not valid Base64. Bytes decoded before the
+/// error remain in `out`.
 pub fn decode(encoded: &[u8], alphabet: Alphabet, out: &mut Vec<u8>) -> bool {
     let length = encoded
         .iter()
@@ -40,7 +40,8 @@ pub fn decode(encoded: &[u8], alphabet: Alphabet, out: &mut Vec<u8>) -> bool {
             return false;
         };
         bits = bits << 6 | u32::from(value);
-        // The first character of four only begins a byte; each other completes one.
+        // The first character of a group of four completes no byte; each of the others completes
+        // one.
         let ready = match at % 4 {
             0 => continue,
             1 => bits >> 4,
@@ -72,28 +73,28 @@ static STANDARD: ByteTable<u8> = {
 
 const CHARACTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 
-/// What was given is no Base64.
+/// The text is not valid Base64.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NotBase64;
 
-/// Reads text of the standard alphabet as it comes, in whatever parts. It consists of groups of
-/// four characters, and any of them may be padded: so it may be several texts, one behind the
-/// other. Unlike [`decode`] it wants the padding.
+/// Decodes text in the standard alphabet incrementally, split at any place. Each group of four
+/// characters may be padded, so that several concatenated texts are accepted. Unlike [`decode`], it
+/// requires padding.
 #[derive(Clone, Debug, Default)]
 pub struct Decoder {
-    /// Of the characters of the group that has begun.
+    /// The bits of the incomplete group's characters.
     bits: u32,
-    /// How many of them have come, padding included.
+    /// Number of characters in the incomplete group, including padding.
     count: u8,
-    /// How many of these are padding.
+    /// Number of padding characters in the incomplete group.
     padding: u8,
 }
 
 impl Decoder {
-    /// Appends what the next part of the text stands for, as far as its bytes are whole.
+    /// Decodes the next part of the text, and appends the completed bytes.
     ///
     /// # Errors
-    /// At a character that cannot stand where it does; no more is to be given then.
+    /// An invalid character; the decoder must not be used any further.
     pub fn decode(&mut self, text: &[u8], out: &mut Vec<u8>) -> Result<(), NotBase64> {
         out.reserve(text.len() / 4 * 3 + 3);
         let mut rest = text;
@@ -110,10 +111,10 @@ impl Decoder {
         Ok(())
     }
 
-    /// The text ends here.
+    /// Ends the text.
     ///
     /// # Errors
-    /// In the middle of a group.
+    /// The last group is incomplete.
     pub fn finish(&self) -> Result<(), NotBase64> {
         if self.count == 0 {
             Ok(())
@@ -140,13 +141,13 @@ impl Decoder {
     }
 }
 
-/// Appends what whole groups without padding stand for; the text behind them.
+/// Decodes complete groups without padding, and returns the rest of the text.
 fn decode_groups<'a>(text: &'a [u8], out: &mut Vec<u8>) -> &'a [u8] {
     let (groups, _) = text.as_chunks::<4>();
     let mut read = 0;
     for group in groups {
         let values = group.map(|byte| STANDARD.of(byte));
-        // No value has its highest bit.
+        // Valid values are below 64, so that they differ from the mark.
         if values.contains(&NO_VALUE) {
             break;
         }
@@ -160,7 +161,7 @@ fn decode_groups<'a>(text: &'a [u8], out: &mut Vec<u8>) -> &'a [u8] {
     text.get(read..).unwrap_or_default()
 }
 
-/// Appends the bytes in the standard alphabet, padded with `=`.
+/// Appends the bytes encoded in the standard alphabet, padded with `=`.
 #[expect(clippy::indexing_slicing, reason = "six bits are a character each")]
 pub fn encode(bytes: &[u8], out: &mut Vec<u8>) {
     for group in bytes.chunks(3) {

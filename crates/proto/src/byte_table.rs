@@ -1,4 +1,4 @@
-//! What each byte means to a grammar, by a table.
+//! Lookup tables with a value for each byte.
 
 /// A value for each byte.
 pub(crate) struct ByteTable<T>([T; 256]);
@@ -9,7 +9,7 @@ impl<T: Copy> ByteTable<T> {
     }
 
     /// The value of a byte.
-    #[inline(always)] // heads are read by it, byte by byte
+    #[inline(always)] // heads are parsed with it, byte by byte
     #[expect(clippy::indexing_slicing, reason = "there is a value for each byte")]
     pub(crate) const fn of(&self, byte: u8) -> T {
         self.0[byte as usize]

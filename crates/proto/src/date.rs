@@ -1,7 +1,8 @@
-//! Dates of HTTP (RFC 9110, section 5.6.7) in all three of its forms, and the date of cookies.
+//! HTTP dates (RFC 9110, section 5.6.7) in all three formats, and the date format of cookies.
 //!
-//! Times are whole seconds since 1970-01-01T00:00:00Z. There is no clock here. Reading is as
-//! lenient as nginx: the day of the week is skipped, months are told by as few letters as suffice.
+//! Times are whole seconds since 1970-01-01T00:00:00Z. There is no clock here. Parsing is as
+//! lenient as in nginx: the day of the week is skipped, and months are recognised by the letters
+//! that distinguish them.
 
 const WEEKDAYS: [&[u8; 3]; 7] = [b"Sun", b"Mon", b"Tue", b"Wed", b"Thu", b"Fri", b"Sat"];
 const MONTHS: [&[u8; 3]; 12] = [
@@ -10,11 +11,11 @@ const MONTHS: [&[u8; 3]; 12] = [
 const DAYS_IN_MONTH: [i64; 12] = [31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31];
 const SECONDS_PER_DAY: i64 = 86_400;
 
-/// The length of a date as [`format_http`] writes it.
+/// Length of a date in the format of [`format_http`], in bytes.
 pub const HTTP_LENGTH: usize = 29;
 
-/// Writes `Sun, 06 Nov 1994 08:49:37 GMT`. Times outside of the years 1970 to 9999 are written as
-/// the nearest one within, as nginx writes them.
+/// Formats a date as `Sun, 06 Nov 1994 08:49:37 GMT`. As in nginx, times before 1970 or after 9999
+/// are clamped.
 pub fn format_http(time: i64, out: &mut [u8; HTTP_LENGTH]) {
     let date = Date::at(time);
     *out = *b"Sun, 06 Nov 1994 08:49:37 GMT";
@@ -28,8 +29,8 @@ pub fn format_http(time: i64, out: &mut [u8; HTTP_LENGTH]) {
     two_digits(&mut out[23..25], date.second);
 }
 
-/// Appends a date for a cookie's `expires`: `Sun, 06-Nov-94 08:49:37 GMT`, with four digits from
-/// 2038 on.
+/// Appends a date for a cookie's `expires`: `Sun, 06-Nov-94 08:49:37 GMT`, with a year of four
+/// digits from 2038 on.
 pub fn write_cookie(time: i64, out: &mut Vec<u8>) {
     let date = Date::at(time);
     let mut text = *b"Sun, 06-Nov-1994 08:49:37 GMT";
@@ -49,9 +50,9 @@ pub fn write_cookie(time: i64, out: &mut Vec<u8>) {
     });
 }
 
-/// Reads a date in any of the three forms; `None` where it is none.
+/// Parses a date in any of the three formats; `None` if it is invalid.
 pub fn parse_http(value: &[u8]) -> Option<i64> {
-    // The day of the week ends at a comma, or at a space in the form of C's asctime().
+    // The day of the week ends at a comma, or at a space in the format of C's asctime().
     let end = value
         .iter()
         .position(|&byte| byte == b',' || byte == b' ')?;
@@ -69,7 +70,7 @@ pub fn parse_http(value: &[u8]) -> Option<i64> {
     }
 }
 
-/// `06 Nov 1994 08:49:37` or, of old, `06-Nov-94 08:49:37`.
+/// Parses `06 Nov 1994 08:49:37` or the obsolete `06-Nov-94 08:49:37`.
 fn parse_with_comma(mut rest: Reader<'_>) -> Option<i64> {
     let day = rest.number(2)?;
     let separator = rest.next()?;
@@ -89,7 +90,7 @@ fn parse_with_comma(mut rest: Reader<'_>) -> Option<i64> {
     compose(year, month, day, seconds)
 }
 
-/// `Nov  6 08:49:37 1994`
+/// Parses `Nov 6 08:49:37 1994`.
 fn parse_asctime(mut rest: Reader<'_>) -> Option<i64> {
     let month = rest.month()?;
     rest.next()?;
@@ -107,8 +108,8 @@ fn parse_asctime(mut rest: Reader<'_>) -> Option<i64> {
     compose(year, month, day, seconds)
 }
 
-/// The time of a date, unless the month has no such day. A day 0 is the one before the first: nginx
-/// does not look.
+/// The time of a date, or `None` if the month has no such day. Day 0 is the day before the first:
+/// nginx does not check it.
 fn compose(year: i64, month: usize, day: i64, seconds: i64) -> Option<i64> {
     let leap = year % 4 == 0 && (year % 100 != 0 || year % 400 == 0);
     if day > *DAYS_IN_MONTH.get(month)? && !(leap && month == 1 && day == 29) {
@@ -117,8 +118,8 @@ fn compose(year: i64, month: usize, day: i64, seconds: i64) -> Option<i64> {
     Some((days_before(year, month as i64 + 1) + day - 1) * SECONDS_PER_DAY + seconds)
 }
 
-/// Days from 1970-01-01 to the first of a month (1 to 12). Years are counted from March, so that
-/// the leap day is the last of its year; then the days before a month follow from a linear formula.
+/// Days from 1970-01-01 to the first of a month (1 to 12). Years begin in March, so that the leap
+/// day is the last day of its year; then the days before a month follow from a linear formula.
 fn days_before(year: i64, month: i64) -> i64 {
     let (year, month) = if month > 2 {
         (year, month - 3)
@@ -131,7 +132,7 @@ fn days_before(year: i64, month: i64) -> i64 {
     days_of_years + days_of_months - 719_468
 }
 
-/// A moment of the calendar.
+/// A date and time of the calendar.
 struct Date {
     weekday: &'static [u8; 3],
     day: u32,
@@ -154,8 +155,7 @@ impl Date {
         let days = time.div_euclid(SECONDS_PER_DAY);
         let second = time.rem_euclid(SECONDS_PER_DAY) as u32;
 
-        // Eras of 400 years, counted from 0000-03-01: within one, years and months follow by
-        // division.
+        // Eras of 400 years, from 0000-03-01 on: within an era, year and month follow by division.
         let shifted = days + 719_468;
         let era = shifted.div_euclid(146_097);
         let day_of_era = shifted.rem_euclid(146_097);
@@ -183,7 +183,7 @@ fn two_digits(out: &mut [u8], value: u32) {
     out.copy_from_slice(&[b'0' + (value / 10 % 10) as u8, b'0' + (value % 10) as u8]);
 }
 
-/// Reads from the front of bytes.
+/// Parses from the beginning of a slice.
 struct Reader<'a>(&'a [u8]);
 
 impl Reader<'_> {
@@ -207,7 +207,7 @@ impl Reader<'_> {
         }
     }
 
-    /// A number of exactly so many digits.
+    /// A number of exactly `digits` digits.
     fn number(&mut self, digits: usize) -> Option<i64> {
         let mut number = 0;
         for _ in 0..digits {
@@ -220,8 +220,7 @@ impl Reader<'_> {
         Some(number)
     }
 
-    /// A month's index by its three letters, of which the ones that tell it from the others are
-    /// read.
+    /// The index of a month, by three letters, of which only the distinguishing ones are compared.
     fn month(&mut self) -> Option<usize> {
         let (letters, rest) = self.0.split_first_chunk::<3>()?;
         self.0 = rest;

@@ -1,12 +1,12 @@
-//! Entity tags and the conditions that compare them (RFC 9110, sections 8.8.3 and 13.1), as nginx
-//! does.
+//! Entity tags, and the conditions that compare them (RFC 9110, sections 8.8.3 and 13.1), as in
+//! nginx.
 
 use crate::date;
 
-/// The largest tag that [`of_file`] writes: two quotes, a dash and two 64-bit numbers.
+/// Maximum length of a tag from [`of_file`], in bytes: two quotes, a dash and two 64-bit numbers.
 const LENGTH_MAX: usize = 35;
 
-/// A file's tag, kept on the stack.
+/// A file's tag, stored inline.
 #[derive(Clone, Copy, Debug)]
 pub struct ETag {
     bytes: [u8; LENGTH_MAX],
@@ -22,8 +22,8 @@ impl ETag {
     }
 }
 
-/// The strong tag of a file: its time of modification (seconds) and size in hexadecimal digits,
-/// `"5f3a-1c"`.
+/// The strong tag of a file: its modification time (in seconds) and size in hexadecimal digits,
+/// such as `"5f3a-1c"`.
 pub fn of_file(mtime: i64, size: u64) -> ETag {
     let mut bytes = [0; LENGTH_MAX];
     let tag = (b"\"".iter().copied())
@@ -32,7 +32,7 @@ pub fn of_file(mtime: i64, size: u64) -> ETag {
         .chain(hexadecimal(size))
         .chain(*b"\"");
     let mut length = 0;
-    // Two numbers of at most 16 digits fit always.
+    // Two numbers of at most 16 digits always fit.
     for (place, byte) in bytes.iter_mut().zip(tag) {
         *place = byte;
         length += 1;
@@ -40,8 +40,8 @@ pub fn of_file(mtime: i64, size: u64) -> ETag {
     ETag { bytes, length }
 }
 
-/// The digits of a number, without zeros before them. Formatting by `std` takes three times as many
-/// instructions.
+/// The hexadecimal digits of a number, without leading zeros. Formatting with `std` takes three
+/// times as many instructions.
 fn hexadecimal(number: u64) -> impl Iterator<Item = u8> {
     let digits = (u64::BITS - number.leading_zeros()).div_ceil(4).max(1);
     let digit = move |place: u32| (number >> (4 * place) & 15) as u8;
@@ -51,8 +51,8 @@ fn hexadecimal(number: u64) -> impl Iterator<Item = u8> {
     })
 }
 
-/// Whether `etag` is in the list of `If-Match` (`weak` false) or `If-None-Match` (`weak` true). `*`
-/// is in every list; `None` (the response has no tag) in no other.
+/// Whether the list of `If-Match` (`weak` is false) or `If-None-Match` (`weak` is true) contains
+/// `etag`. `*` matches always; otherwise `None` (a response without a tag) never matches.
 pub fn list_contains(list: &[u8], etag: Option<&[u8]>, weak: bool) -> bool {
     if list == b"*" {
         return true;
@@ -84,7 +84,7 @@ pub fn list_contains(list: &[u8], etag: Option<&[u8]>, weak: bool) -> bool {
     false
 }
 
-/// Whether `If-Range` still names this representation, so that a range of it may be sent.
+/// Whether `If-Range` matches this representation, so that a range of it may be sent.
 pub fn if_range_holds(value: &[u8], etag: Option<&[u8]>, last_modified: Option<i64>) -> bool {
     if value.len() >= 2 && value.ends_with(b"\"") {
         return etag == Some(value);
@@ -92,7 +92,7 @@ pub fn if_range_holds(value: &[u8], etag: Option<&[u8]>, last_modified: Option<i
     last_modified.is_some() && date::parse_http(value) == last_modified
 }
 
-/// The tag without `W/`, unless nothing would be left.
+/// The tag without `W/`, unless nothing else is left.
 fn strip_weak(tag: &[u8]) -> &[u8] {
     match tag.strip_prefix(b"W/") {
         Some(rest) if !rest.is_empty() => rest,

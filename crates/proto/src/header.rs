@@ -220,7 +220,7 @@ static MASKS: [u128; 17] = {
 /// A name in the form for comparison: words in which the case bit is set in all bytes, including
 /// the padding.
 #[derive(Clone, Copy)]
-#[repr(align(32))] // // so that none spans two cache lines
+#[repr(align(32))] // so that none spans two cache lines
 struct Candidate {
     words: [u64; 3],
     known: KnownField,

@@ -1,45 +1,47 @@
-//! The value of `Host` and the host of an absolute request target: is it acceptable, and which part
-//! of it names the server. The grammar is nginx's, wider than RFC 3986's `host [":" port]`: any
-//! registered name of unreserved characters, sub-delimiters and `%`, or anything of the kind
-//! between brackets.
+//! Validates the value of `Host`, or the host of an absolute request target, and extracts the
+//! server's name. The grammar is nginx's, which is wider than RFC 3986's `host [":" port]`: any
+//! registered name of unreserved characters, sub-delimiters and `%`, or any of these and colons in
+//! brackets.
 //!
-//! Not here: resolving, matching against `server_name`, lower-casing (see [`Host::has_capitals`]).
+//! Not here: resolution, matching against `server_name`, and conversion to lower case (see
+//! [`Host::has_capitals`]).
 
 use crate::Span;
 use crate::byte_table::ByteTable;
 
-/// A valid host. Spans count from the beginning of the value that was examined.
+/// A valid host. Spans refer to the validated value.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Host {
-    /// The name without its port and without one trailing dot; brackets of an address literal stay.
+    /// The name without its port and without one trailing dot. Includes the brackets of an address
+    /// literal.
     pub name: Span,
-    /// The port that was written; 0 where none was.
+    /// The port, or 0 if there is none.
     pub port: u16,
-    /// Whether the name has capital letters: virtual servers are looked up by the name in lower
-    /// case.
+    /// Whether the name contains capital letters: virtual servers are looked up by the name in
+    /// lower case.
     pub has_capitals: bool,
 }
 
-/// The value cannot be a host; the request is answered with 400.
+/// The value is not a valid host; the response is 400.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InvalidHost;
 
-/// Examines the value of a `Host` header or of an absolute target's authority.
+/// Validates the value of a `Host` header, or the authority of an absolute target.
 ///
 /// # Errors
-/// [`InvalidHost`] for an empty name, two dots in a row, a byte that no host has, brackets that do
-/// not close, or a port that is no number up to 65535.
+/// [`InvalidHost`] for an empty name, two adjacent dots, an invalid byte, an unclosed bracket, or a
+/// port that is not a number up to 65535.
 pub fn validate(value: &[u8]) -> Result<Host, InvalidHost> {
     let mut host = Host::default();
     let literal = value.first() == Some(&b'[');
     let mut last_dot = None;
     let mut at = usize::from(literal);
 
-    // The name: up to a colon, or for a literal up to its closing bracket.
+    // The name: up to a colon or, for an address literal, up to its closing bracket.
     let mut end = None;
     while let Some(&byte) = value.get(at) {
         let class = CLASS.of(byte);
-        // Almost all are; a branch for them alone is foreseen.
+        // Nearly all bytes are plain, so that this branch is predicted well.
         if class == PLAIN {
             at += 1;
             continue;
@@ -83,7 +85,7 @@ pub fn validate(value: &[u8]) -> Result<Host, InvalidHost> {
     }
 }
 
-/// What follows the name: nothing, or a colon and digits, of which there may be none.
+/// Parses the rest after the name: nothing, or a colon and any number of digits.
 fn port(rest: &[u8]) -> Result<u16, InvalidHost> {
     let Some((&colon, digits)) = rest.split_first() else {
         return Ok(0);
@@ -112,7 +114,7 @@ const PERCENT: u8 = 4;
 const COLON: u8 = 5;
 const BRACKET: u8 = 6;
 
-/// What each byte is to the grammar.
+/// The class of each byte in the grammar.
 #[expect(
     clippy::indexing_slicing,
     reason = "the compiler evaluates it, and refuses what lies outside"

@@ -1,7 +1,8 @@
-//! Request methods: those that nginx knows by name. Names are case-sensitive (RFC 9110, section
-//! 9.1).
+//! Request methods: those that nginx recognises by name. Names are case-sensitive (RFC 9110,
+//! section 9.1).
 
-/// A request method. What is not in nginx's list is `Other`; its name is in the request line.
+/// A request method. Methods that nginx does not recognise are `Other`; their name is in the
+/// request line.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Method {
@@ -33,9 +34,9 @@ pub enum Method {
     Unlock,
     /// The method PATCH, defined by RFC 5789.
     Patch,
-    /// RFC 9110; refused with 405
+    /// The method TRACE, defined by RFC 9110; rejected with 405.
     Trace,
-    /// RFC 9110; refused with 405 unless a server allows tunnels
+    /// The method CONNECT, defined by RFC 9110; rejected with 405 unless the server allows it.
     Connect,
     /// Any other name of capital letters, `_` and `-`.
     #[default]
@@ -63,7 +64,7 @@ impl Method {
         Method::Connect,
     ];
 
-    /// The method of that name.
+    /// The method with this name.
     pub fn from_name(name: &[u8]) -> Method {
         match name {
             b"GET" => Method::Get,
@@ -86,7 +87,7 @@ impl Method {
         }
     }
 
-    /// Its name; empty for `Other`, whose name only the request line has.
+    /// The name; empty for `Other`, whose name is in the request line.
     pub fn name(self) -> &'static str {
         match self {
             Method::Get => "GET",

@@ -1,40 +1,40 @@
-//! MQTT's CONNECT, the packet that a client begins with: read, and written again with other values.
+//! MQTT's CONNECT, the first packet of a client: parses it, and encodes it with other values.
 //!
-//! OASIS MQTT 5.0 and 3.1.1, sections 1.5 (strings and numbers), 2.1 (the fixed header) and 3.1
-//! (CONNECT); version 3.1 differs in the protocol's name alone. What is of no interest here, such
-//! as properties and the will, is passed over and stays as it is: it is for the broker to refuse.
-//! Of the other packets nothing is read.
+//! OASIS MQTT 5.0 and 3.1.1, sections 1.5 (strings and integers), 2.1 (the fixed header) and 3.1
+//! (CONNECT); version 3.1 differs only in the protocol name. Other parts, such as properties and
+//! the will, are copied without validation: the broker may reject them. No other packets are
+//! parsed.
 
 use crate::Span;
 
-/// The first byte of a CONNECT: its type, and four flags that are 0.
+/// The first byte of a CONNECT: its type, and four reserved flags that are 0.
 const CONNECT: u8 = 0x10;
-/// The protocol's level of version 5.0, the first that has properties.
+/// The protocol level of version 5.0, the first with properties.
 const LEVEL_5: u8 = 5;
-/// A bridge between brokers sets this bit of the level.
+/// The bit of the level that a bridge between brokers sets.
 const BRIDGE: u8 = 0x80;
-/// Bytes that a length has at most, seven bits in each.
+/// Maximum length of a variable byte integer, with seven bits per byte.
 const LENGTH_BYTES_MAX: usize = 4;
-/// The longest packet behind its fixed header.
+/// Maximum length of a packet after its fixed header, in bytes.
 const REMAINING_MAX: usize = (1 << (7 * LENGTH_BYTES_MAX)) - 1;
 
-/// Flags of a CONNECT: what its payload holds.
+/// Connect flags: the optional fields of the payload.
 const WILL: u8 = 0x04;
 const PASSWORD: u8 = 0x40;
 const USERNAME: u8 = 0x80;
 
-/// What the first bytes of a client say of the packet that they begin.
+/// The length of a client's first packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ConnectLength {
-    /// More bytes must come to decide.
+    /// More bytes are needed.
     More,
-    /// The packet has so many bytes.
+    /// Length of the CONNECT packet, in bytes.
     Bytes(usize),
-    /// They begin no CONNECT.
+    /// The bytes are not a CONNECT packet.
     Other,
 }
 
-/// How long the CONNECT is that these bytes begin, however many of them have come.
+/// The length of the CONNECT packet that begins with these bytes, which may be incomplete.
 pub fn connect_length(bytes: &[u8]) -> ConnectLength {
     match bytes.split_first() {
         None => ConnectLength::More,
@@ -47,39 +47,39 @@ pub fn connect_length(bytes: &[u8]) -> ConnectLength {
     }
 }
 
-/// Where the parts of a CONNECT lie in its bytes.
+/// The parts of a CONNECT, as spans of its bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Connect {
     flags: u8,
-    /// From the protocol's name up to the flags.
+    /// The protocol name and level.
     protocol: Span,
-    /// Behind the flags: how long the connection may be silent, and properties.
+    /// The keep-alive interval, and properties.
     settings: Span,
     client_id: Span,
-    /// Empty where there is none.
+    /// The will's properties, topic and payload; empty if there is no will.
     will: Span,
     username: Option<Span>,
     password: Option<Span>,
 }
 
-/// Values that a CONNECT is to have in the place of its own; `None` leaves that which it has.
+/// New values for a CONNECT; `None` keeps the present value.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ConnectValues<'a> {
-    /// The name of the client's session.
+    /// The client identifier.
     pub client_id: Option<&'a [u8]>,
-    /// The user name that the client sends.
+    /// The user name.
     pub username: Option<&'a [u8]>,
-    /// The password of the user, as bytes.
+    /// The password.
     pub password: Option<&'a [u8]>,
 }
 
-/// A value, or the packet as a whole, is longer than MQTT can say.
+/// A value, or the packet as a whole, exceeds MQTT's limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TooLong;
 
 impl Connect {
-    /// Reads a whole packet; `None` where it is no CONNECT of a version that is known, or does not
-    /// keep to it.
+    /// Parses a complete packet; `None` if the packet is not a CONNECT of a known version, or is
+    /// malformed.
     pub fn parse(packet: &[u8]) -> Option<Connect> {
         let ConnectLength::Bytes(length) = connect_length(packet) else {
             return None;
@@ -98,15 +98,15 @@ impl Connect {
         let protocol = Span::new(begin, rest.at);
         let flags = rest.byte()?;
         let begin = rest.at;
-        rest.skip(2)?; // the keep-alive time
+        rest.skip(2)?; // the keep-alive interval
         rest.properties(level)?;
         let settings = Span::new(begin, rest.at);
         let client_id = rest.string()?;
         let begin = rest.at;
         if flags & WILL != 0 {
             rest.properties(level)?;
-            rest.string()?; // its topic
-            rest.string()?; // its payload
+            rest.string()?; // the topic
+            rest.string()?; // the payload
         }
         let will = Span::new(begin, rest.at);
         let mut optional = |flag: u8| match flags & flag {
@@ -126,17 +126,18 @@ impl Connect {
         })
     }
 
-    /// The name of the client's session, which may be empty.
+    /// The client identifier, which may be empty.
     pub fn client_id<'a>(&self, packet: &'a [u8]) -> &'a [u8] {
         self.client_id.of(packet)
     }
 
-    /// The user name that the client sends, if any.
+    /// The user name, if there is one.
     pub fn username<'a>(&self, packet: &'a [u8]) -> Option<&'a [u8]> {
         self.username.map(|span| span.of(packet))
     }
 
-    /// Appends the packet, which was read of these bytes, with other values.
+    /// Encodes the packet with other values, and appends it to `out`. `packet` must be the parsed
+    /// bytes.
     ///
     /// # Errors
     /// A value of more than 65,535 bytes, or a packet of more than 268,435,455.
@@ -174,7 +175,7 @@ impl Connect {
     }
 }
 
-/// A number of up to four bytes.
+/// A variable byte integer.
 enum Length {
     More,
     Is { value: usize, bytes: usize },
@@ -216,7 +217,7 @@ fn append_string(text: &[u8], out: &mut Vec<u8>) -> Result<(), TooLong> {
     Ok(())
 }
 
-/// What has not been read of a packet.
+/// The unread rest of a packet.
 struct Rest<'a> {
     packet: &'a [u8],
     at: usize,
@@ -252,7 +253,7 @@ impl Rest<'_> {
         }
     }
 
-    /// Passes over the properties of a version that has them.
+    /// Skips the properties, if the version has them.
     fn properties(&mut self, level: u8) -> Option<()> {
         if level >= LEVEL_5 {
             let length = self.number()?;

@@ -1,9 +1,10 @@
-//! The `Range` header (RFC 9110, section 14.2) with nginx's rules: what is malformed is
-//! unsatisfiable (416), what would cost more than the whole is answered by the whole.
+//! The `Range` header (RFC 9110, section 14.2) with nginx's rules: a malformed header is
+//! unsatisfiable (416), and ranges that would cost more than the whole are answered with the whole.
 //!
-//! Not here: `If-Range` (see [`crate::etag::if_range_holds`]) and the making of parts.
+//! Not here: `If-Range` (see [`crate::etag::if_range_holds`]) and the encoding of multipart
+//! responses.
 
-/// Bytes `start..end` of a representation; never empty, never past its size.
+/// Bytes `start..end` of a representation; never empty, never beyond its size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ByteRange {
     /// Offset of the first byte.
@@ -20,28 +21,28 @@ impl ByteRange {
     }
 }
 
-/// How the request is to be answered.
+/// How to respond to a range request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RangeDecision {
-    /// With 200 and everything.
+    /// 200 with the whole representation.
     Whole,
-    /// With 206 and one range.
+    /// 206 with one range.
     One(ByteRange),
-    /// With 206 and `multipart/byteranges`, in this order.
+    /// 206 with `multipart/byteranges`, in this order.
     Many(Vec<ByteRange>),
-    /// No range can be satisfied: status 416.
+    /// 416: no range can be satisfied.
     Unsatisfiable,
 }
 
-/// Reads the value of `Range` for a representation of `size` bytes. `ranges_max` is the directive
-/// `max_ranges`, `None` where it was not written: then several ranges that with 256 bytes of
-/// overhead each exceed the size by more than 4096 are answered by the whole.
+/// Parses the value of `Range` for a representation of `size` bytes. `ranges_max` is the directive
+/// `max_ranges`, `None` if it is not configured: then several ranges whose total, with 256 bytes of
+/// overhead each, exceeds the size by more than 4096 bytes are answered with the whole.
 pub fn parse(value: &[u8], size: u64, ranges_max: Option<u32>) -> RangeDecision {
     let specs = match value.split_at_checked(b"bytes=".len()) {
         Some((unit, specs)) if !specs.is_empty() && unit.eq_ignore_ascii_case(b"bytes=") => specs,
         _ => return RangeDecision::Whole,
     };
-    // Sizes are those of files: they fit into 63 bits, as nginx's do.
+    // Sizes are those of files: as in nginx, they fit into 63 bits.
     let size = size.min(i64::MAX as u64);
     let mut ranges = Ranges::default();
     for spec in specs.split(|&byte| byte == b',') {
@@ -66,8 +67,8 @@ pub fn parse(value: &[u8], size: u64, ranges_max: Option<u32>) -> RangeDecision 
     ranges.outcome(size, ranges_max)
 }
 
-/// The ranges found so far. The first is kept apart, so that the usual single range allocates
-/// nothing.
+/// The ranges found so far. The first is stored separately, so that the usual single range needs no
+/// allocation.
 #[derive(Default)]
 struct Ranges {
     first: Option<ByteRange>,
@@ -106,7 +107,7 @@ impl Ranges {
     }
 }
 
-/// One element of the list, as written.
+/// One element of the list, not yet resolved against the size.
 enum Spec {
     From(u64),
     FromTo(u64, u64),
@@ -129,7 +130,8 @@ impl Spec {
         trim(rest).is_empty().then_some(Spec::FromTo(start, end))
     }
 
-    /// Start and end within `size` bytes; the end is not above the start where no byte is meant.
+    /// Start and end within `size` bytes; if the element selects no byte, the end is not above the
+    /// start.
     fn resolve(self, size: u64) -> (u64, u64) {
         match self {
             Spec::From(start) => (start, size),
@@ -139,7 +141,7 @@ impl Spec {
     }
 }
 
-/// Digits, at least one, of a number that fits into 63 bits.
+/// Parses at least one digit, as a number of at most 63 bits; returns the number and the rest.
 fn number(text: &[u8]) -> Option<(u64, &[u8])> {
     let digits = text.iter().take_while(|byte| byte.is_ascii_digit()).count();
     if digits == 0 {

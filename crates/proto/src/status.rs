@@ -1,11 +1,11 @@
-//! Status lines as nginx writes them: its own reason phrases, and none for the codes that it does
-//! not name.
+//! Status lines as in nginx: with its reason phrases, and without one for codes that it does not
+//! name.
 
-/// The line before an informational response with `Link` headers (RFC 8297).
+/// The status line of an informational response with `Link` headers (RFC 8297).
 pub const EARLY_HINTS: &[u8] = b"HTTP/1.1 103 Early Hints\r\n";
 
 /// The status line with its line break, such as `HTTP/1.1 200 OK\r\n`, for every code that nginx
-/// names. For another code it writes the number and a space: see [`write_line`].
+/// names. [`write_line`] handles other codes.
 pub fn line(status: u16) -> Option<&'static [u8]> {
     macro_rules! lines {
         ($($code:literal $reason:literal)*) => {
@@ -64,8 +64,8 @@ pub fn reason(status: u16) -> &'static str {
         .unwrap_or("")
 }
 
-/// Appends the status line of any code. An unnamed one is printed with three digits at least,
-/// followed by a space and an empty reason.
+/// Appends the status line of any code. A code without a name is written with at least three
+/// digits, a space and an empty reason phrase.
 pub fn write_line(status: u16, out: &mut Vec<u8>) {
     match line(status) {
         Some(line) => out.extend_from_slice(line),

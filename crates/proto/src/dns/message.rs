@@ -1,34 +1,35 @@
-//! The bytes of a message: names with their compression, and records. RFC 1035, sections 3.1, 3.2
-//! and 4.1.
+//! The encoding of DNS messages: names with compression, and records (RFC 1035, sections 3.1, 3.2
+//! and 4.1).
 //!
-//! Every length and every pointer is the sender's: whatever the bytes are, reading them ends with a
-//! value or with nothing, in time linear to the message but for names, whose pointers are bounded.
+//! All lengths and pointers come from the sender. Parsing always terminates, with a value or
+//! `None`, in time linear in the size of the message, except for names, whose compression pointers
+//! are limited in number.
 
 use std::fmt;
 
-/// Longest name in a message, in bytes: what lets its question fit into the 512 bytes that any
-/// server takes (RFC 1035, section 4.2.1). That a name has 255 bytes at most (section 2.3.4) is
-/// left to the server that is asked, as with nginx.
+/// Maximum length of a name in a message, in bytes: a query must fit into the 512 bytes that every
+/// server accepts (RFC 1035, section 4.2.1). As in nginx, the limit of 255 bytes (section 2.3.4) is
+/// left to the name server.
 const NAME_SIZE_MAX: usize = 512 - HEADER_SIZE - 4;
 
-/// Longest label: the two uppermost bits of its length mark pointers.
+/// Maximum length of a label, in bytes: the two highest bits of the length mark pointers.
 const LABEL_SIZE_MAX: u8 = 63;
 
-/// Pointers that are followed within one name (nginx's bound).
+/// Limit of compression pointers within one name, as in nginx.
 const POINTERS_MAX: usize = 128;
 
-/// Bytes before the first question.
+/// Length of a message's header, in bytes.
 pub(super) const HEADER_SIZE: usize = 12;
 
-/// The name of a host: labels of 1 to 63 bytes. Equal to itself in any case of letters.
+/// A host name: labels of 1 to 63 bytes. Names that differ only in case are equal.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct HostName(
-    /// Each label behind its length, in small letters, without the empty one at the end.
+    /// Each label preceded by its length, in lower case, without the empty label at the end.
     Box<[u8]>,
 );
 
 impl HostName {
-    /// Reads `www.example.com`, with or without a dot at its end. `None` where it can be no name.
+    /// Parses `www.example.com`, with or without a trailing dot. `None` if the name is invalid.
     pub fn parse(text: &[u8]) -> Option<HostName> {
         let text = text.strip_suffix(b".").unwrap_or(text);
         let mut labels = Vec::with_capacity(text.len() + 1);
@@ -38,12 +39,12 @@ impl HostName {
         Some(HostName(labels.into()))
     }
 
-    /// Whether it is the name of the root, which no host has.
+    /// Whether this is the root, which is not a host.
     pub(super) fn is_root(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Appends it to a message.
+    /// Appends the name to a message.
     pub(super) fn write(&self, out: &mut Vec<u8>) {
         out.extend_from_slice(&self.0);
         out.push(0);
@@ -60,7 +61,7 @@ impl HostName {
     }
 }
 
-/// Adds a label to those of a name, if it is one and the name takes it.
+/// Appends a label to a name; `None` if the label is invalid or the name becomes too long.
 fn push(labels: &mut Vec<u8>, label: &[u8]) -> Option<()> {
     let length = u8::try_from(label.len()).ok()?;
     let fits = labels.len() + label.len() + 2 <= NAME_SIZE_MAX;
@@ -73,7 +74,7 @@ fn push(labels: &mut Vec<u8>, label: &[u8]) -> Option<()> {
 }
 
 impl fmt::Display for HostName {
-    /// Without a dot at its end; bytes that are not printable are escaped.
+    /// Without a trailing dot; non-printable bytes are escaped.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (index, label) in self.labels().enumerate() {
             if index > 0 {
@@ -85,7 +86,7 @@ impl fmt::Display for HostName {
     }
 }
 
-/// A record, its data still in the message.
+/// A record, whose data are a range of the message.
 pub(super) struct Record {
     pub(super) name: HostName,
     pub(super) kind: u16,
@@ -95,14 +96,14 @@ pub(super) struct Record {
     data_length: usize,
 }
 
-/// Reads a message from its beginning on.
+/// Parses a message sequentially.
 pub(super) struct Reader<'a> {
     message: &'a [u8],
     at: usize,
 }
 
 impl<'a> Reader<'a> {
-    /// Begins at the first byte.
+    /// A reader at the beginning of a message.
     pub(super) fn new(message: &'a [u8]) -> Reader<'a> {
         Reader { message, at: 0 }
     }
@@ -123,8 +124,8 @@ impl<'a> Reader<'a> {
         self.take().map(u32::from_be_bytes)
     }
 
-    /// The next name. Pointers lead anywhere in the message; what follows is read behind the first
-    /// of them.
+    /// The next name. Compression pointers may refer to any part of the message; the reader
+    /// continues after the first pointer.
     pub(super) fn name(&mut self) -> Option<HostName> {
         const POINTER: u8 = 0xc0;
         let mut labels = Vec::new();
@@ -175,13 +176,13 @@ impl<'a> Reader<'a> {
         (0..count).map(|_| self.record()).collect()
     }
 
-    /// The data of a record that was read here, if it has this length.
+    /// The data of a record of this message, if they have this length.
     pub(super) fn data<const COUNT: usize>(&self, record: &Record) -> Option<[u8; COUNT]> {
         let end = record.data_at + record.data_length;
         self.message.get(record.data_at..end)?.try_into().ok()
     }
 
-    /// Reads on in the data of a record.
+    /// A reader at the beginning of a record's data.
     pub(super) fn inside(&self, record: &Record) -> Reader<'a> {
         Reader {
             message: self.message,

@@ -1,13 +1,13 @@
-//! Questions to name servers and what their answers mean: addresses of a name, RFC 1035, 2308 and
-//! 3596, and servers of a service, RFC 2782.
+//! DNS queries and responses: addresses of a name (RFC 1035, 2308 and 3596), and servers of a
+//! service (RFC 2782).
 //!
-//! [`query`] writes a question; [`answer`] reads what came back and takes it only if it answers
-//! that very question (RFC 5452: identifier, name, type and class). The bytes of names and records
-//! are the business of `message`.
+//! [`query`] encodes a query. [`answer`] parses a response, and accepts it only if it matches the
+//! query (RFC 5452: identifier, name, type and class). `message` contains the encoding of names and
+//! records.
 //!
-//! Deliberately not here: sockets, time limits, retries and the cache (the server's resolver),
-//! other records than A, AAAA, SRV and CNAME, extensions (EDNS) and signatures (DNSSEC). As nginx
-//! does, the servers that are configured are trusted, and the way to them is.
+//! Deliberately not here: sockets, timeouts, retries and the cache (the server's resolver), record
+//! types other than A, AAAA, SRV and CNAME, EDNS and DNSSEC. As in nginx, the configured name
+//! servers and the network path to them are trusted.
 
 mod message;
 
@@ -18,18 +18,18 @@ use std::net::IpAddr;
 pub use message::HostName;
 use message::{Reader, Record};
 
-/// Longest answer over UDP that is read, in bytes (nginx's `NGX_RESOLVER_UDP_SIZE`). Nothing but
-/// 512 is promised without EDNS.
+/// Maximum length of a response over UDP, in bytes (nginx's `NGX_RESOLVER_UDP_SIZE`). Without EDNS,
+/// servers send at most 512.
 pub const UDP_SIZE_MAX: usize = 4096;
 
-/// Most addresses that are taken from one answer.
+/// Maximum number of addresses used from one response.
 pub const ADDRESSES_MAX: usize = 256;
 
-/// Most messages with nothing but aliases that are followed from a name to its addresses (nginx's
+/// Limit of responses with only an alias that are followed from a name to its addresses (nginx's
 /// `NGX_RESOLVER_MAX_RECURSION`).
 pub const ALIASES_MAX: usize = 50;
 
-/// Types of records, RFC 1035, section 3.2.2, RFC 3596, section 2.1, and RFC 2782.
+/// Record types: RFC 1035 section 3.2.2, RFC 3596 section 2.1, and RFC 2782.
 mod kind {
     pub(super) const A: u16 = 1;
     pub(super) const CNAME: u16 = 5;
@@ -38,10 +38,10 @@ mod kind {
     pub(super) const SRV: u16 = 33;
 }
 
-/// The class of the Internet.
+/// The class IN (Internet).
 const INTERNET: u16 = 1;
 
-/// What is asked for.
+/// The type of records to query.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Family {
     /// Records of type A.
@@ -62,78 +62,79 @@ impl Family {
     }
 }
 
-/// A server of a service, RFC 2782.
+/// A server of a service (RFC 2782).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServiceServer {
-    /// The name of the service server.
+    /// The name of the server.
     pub name: HostName,
     /// The port on which the server listens.
     pub port: u16,
     /// Servers with the lowest priority value are tried first.
     pub priority: u16,
-    /// Its share among those of the same priority.
+    /// The weight among servers with the same priority.
     pub weight: u16,
 }
 
-/// What is asked: the addresses of a name.
+/// A query for records of a name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Question {
-    /// The name that is asked for.
+    /// The name to query.
     pub name: HostName,
-    /// The family of addresses that is asked for.
+    /// The type of records to query.
     pub family: Family,
 }
 
-/// What a server says. Times to live are in seconds.
+/// The result of a query. Times to live are in seconds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DnsAnswer {
     /// Addresses, at least one.
     Addresses {
         /// In the order of the message, at most [`ADDRESSES_MAX`].
         addresses: Vec<IpAddr>,
-        /// The shortest of all records that lead to them.
+        /// The minimum TTL of all records that lead to the addresses.
         ttl: u32,
     },
     /// Servers of a service, at least one.
     Services {
         /// In the order of the message, at most [`ADDRESSES_MAX`].
         servers: Vec<ServiceServer>,
-        /// The shortest of all records that lead to them.
+        /// The minimum TTL of all records that lead to the servers.
         ttl: u32,
     },
-    /// The name is another one's alias, whose addresses the message does not have.
+    /// The name is an alias, and the response does not contain the target's addresses.
     Alias {
-        /// The name that the alias leads to.
+        /// The target of the last alias.
         name: HostName,
-        /// The shortest of all records that lead to it.
+        /// The minimum TTL of all records that lead to the target.
         ttl: u32,
     },
-    /// There is no address of this family.
+    /// There are no records of the requested type.
     Nothing {
-        /// How long that holds; `None` where the server does not say (RFC 2308, section 5).
+        /// How long this result may be cached; `None` if the server does not say (RFC 2308, section
+        /// 5).
         ttl: Option<u32>,
     },
-    /// The server cannot or will not tell.
+    /// The server returned an error.
     Failed {
         /// The response code of the failure.
         failure: DnsError,
-        /// How long that holds; only for [`DnsError::NotFound`].
+        /// How long the error may be cached; only for [`DnsError::NotFound`].
         ttl: Option<u32>,
     },
-    /// The answer did not fit into a datagram: ask again over TCP.
+    /// The response did not fit into a datagram: the query must be repeated over TCP.
     Truncated,
 }
 
-/// Response codes that end a question, RFC 1035, section 4.1.1.
+/// Response codes that end a query (RFC 1035, section 4.1.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DnsError {
-    /// The server failed: response code SERVFAIL.
+    /// SERVFAIL: the server failed.
     Server = 2,
-    /// There is no such name: response code NXDOMAIN.
+    /// NXDOMAIN: the name does not exist.
     NotFound = 3,
-    /// The server knows no such question: NOTIMP.
+    /// NOTIMP: the server does not support this kind of query.
     Unimplemented = 4,
-    /// The server refuses to answer: REFUSED.
+    /// REFUSED: the server refuses to answer.
     Refused = 5,
 }
 
@@ -148,44 +149,44 @@ impl fmt::Display for DnsError {
     }
 }
 
-/// Why a message is no answer to the question. It is dropped, and the right one is still awaited.
+/// Why a message is not a response to the query. The message is ignored, and the query remains
+/// open.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Rejected {
-    /// It ends too early, or breaks the format.
+    /// The message is truncated, or violates the format.
     Malformed,
-    /// It is a question, or answers something else than a plain question.
+    /// The message is a query, or the response to another operation than a standard query.
     NotAnAnswer {
-        /// The identifier of the rejected message.
+        /// The identifier of the message.
         id: u16,
     },
-    /// It answers a question with another identifier.
+    /// The message has another identifier than the query.
     Identifier {
-        /// The one it has.
+        /// The identifier of the message.
         found: u16,
-        /// The one it should have.
+        /// The identifier of the query.
         expected: u16,
-        /// The name that was asked.
+        /// The name in the query.
         name: HostName,
     },
-    /// It answers none, or several.
+    /// The message contains no question, or several.
     Questions,
-    /// It answers another question.
+    /// The message answers another question.
     OtherQuestion {
-        /// The name in it.
+        /// The name in the message's question.
         name: HostName,
     },
-    /// The server did not understand the question, or answers with a code that questions do not
-    /// have.
+    /// The server could not parse the query (FORMERR), or the response code is unknown.
     Code {
-        /// The response code of the message.
+        /// The response code.
         code: u16,
-        /// The identifier of the rejected message.
+        /// The identifier of the message.
         id: u16,
     },
 }
 
 impl fmt::Display for Rejected {
-    /// nginx's words, for its error log.
+    /// nginx's message for the error log.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Rejected::Malformed => f.write_str("short DNS response"),
@@ -211,7 +212,7 @@ impl fmt::Display for Rejected {
     }
 }
 
-/// The message that asks `question`.
+/// Encodes the query for `question`.
 pub fn query(id: u16, question: &Question) -> Vec<u8> {
     const RECURSION_DESIRED: u16 = 0x0100;
     let header = [id, RECURSION_DESIRED, 1, 0, 0, 0];
@@ -225,7 +226,7 @@ pub fn query(id: u16, question: &Question) -> Vec<u8> {
     out
 }
 
-/// What stands at the beginning of a message, RFC 1035, section 4.1.1.
+/// The header of a message (RFC 1035, section 4.1.1).
 struct Header {
     id: u16,
     flags: u16,
@@ -246,7 +247,7 @@ impl Header {
         reader.number16().map(|_| header)
     }
 
-    /// Whether it answers a plain question.
+    /// Whether this is the response to a standard query.
     fn is_answer(&self) -> bool {
         const RESPONSE: u16 = 0x8000;
         const OPERATION: u16 = 0x7800;
@@ -262,7 +263,7 @@ impl Header {
     }
 }
 
-/// Reads the answer to the question that was asked with the identifier `id`.
+/// Parses a response to the query for `question` with the identifier `id`.
 pub fn answer(bytes: &[u8], id: u16, question: &Question) -> Result<DnsAnswer, Rejected> {
     let mut reader = Reader::new(bytes);
     let header = Header::read(&mut reader).ok_or(Rejected::Malformed)?;
@@ -276,7 +277,7 @@ pub fn answer(bytes: &[u8], id: u16, question: &Question) -> Result<DnsAnswer, R
             name: question.name.clone(),
         });
     }
-    // A server that cannot read the question may leave it out of its answer.
+    // A server that cannot parse the query may omit the question from its response.
     let failure = match header.code() {
         0 => None,
         2 => Some(DnsError::Server),
@@ -315,9 +316,8 @@ pub fn answer(bytes: &[u8], id: u16, question: &Question) -> Result<DnsAnswer, R
     }
 }
 
-/// Follows aliases from the name that was asked to its addresses. Records that no alias leads to
-/// are not looked at. `None` where a record is malformed, and inside of that where there is neither
-/// an address nor an alias.
+/// Follows aliases from the queried name to its records, and ignores records to which no alias
+/// leads. The outer `None` is a malformed record; the inner one means neither records nor an alias.
 fn follow(
     reader: &Reader<'_>,
     answers: &[Record],
@@ -330,12 +330,12 @@ fn follow(
     let mut aliases = HashMap::new();
     for record in of_kind(kind::CNAME) {
         let target = reader.inside(record).name()?;
-        // Of several that a name must not have the last holds, as in nginx.
+        // Of several CNAME records of a name, which are not allowed, the last is used, as in nginx.
         aliases.insert(&record.name, (target, seconds(record)));
     }
     let mut names = HashSet::from([&question.name]);
     let (mut last, mut ttl) = (&question.name, u32::MAX);
-    // An alias that leads back leads nowhere.
+    // Stops at a loop of aliases.
     while let Some((target, seconds)) = aliases.get(last)
         && names.insert(target)
     {
@@ -349,7 +349,7 @@ fn follow(
             Family::V6 => IpAddr::from(reader.data::<16>(record)?),
             Family::Services => {
                 let server = service_server(reader, record)?;
-                // The root says that there is no such service.
+                // The root as target means that the service does not exist.
                 let is_one = servers.len() < ADDRESSES_MAX && !server.name.is_root();
                 if is_one && names.contains(&record.name) {
                     ttl = ttl.min(seconds(record));
@@ -358,7 +358,8 @@ fn follow(
                 continue;
             }
         };
-        // One that is there several times has that many shares of the requests, as in nginx.
+        // A repeated address is used repeatedly, and receives a larger share of the requests, as in
+        // nginx.
         if addresses.len() < ADDRESSES_MAX && names.contains(&record.name) {
             ttl = ttl.min(seconds(record));
             addresses.push(address);
@@ -369,7 +370,7 @@ fn follow(
     } else if !servers.is_empty() {
         Some(DnsAnswer::Services { servers, ttl })
     } else if *last == question.name || last.is_root() {
-        // The root is no host: what is an alias of it has no address.
+        // The root is not a host: an alias of the root has no address.
         None
     } else {
         let name = last.clone();
@@ -387,7 +388,7 @@ fn service_server(reader: &Reader<'_>, record: &Record) -> Option<ServiceServer>
     })
 }
 
-/// A record's time to live; with the uppermost bit set it is zero (RFC 2181, section 8).
+/// A record's TTL in seconds; 0 if the highest bit is set (RFC 2181, section 8).
 fn seconds(record: &Record) -> u32 {
     if record.ttl > i32::MAX as u32 {
         0
@@ -396,12 +397,12 @@ fn seconds(record: &Record) -> u32 {
     }
 }
 
-/// How long "no such name" or "no such record" holds: what the SOA record of the zone says.
+/// How long a negative result may be cached, by the zone's SOA record.
 fn negative_ttl(reader: &Reader<'_>, authorities: &[Record]) -> Option<u32> {
     let mut zones = authorities.iter().filter(|record| record.kind == kind::SOA);
     zones.find_map(|record| {
         let mut data = reader.inside(record);
-        // Server and mailbox; serial number, refresh, retry and expire.
+        // MNAME and RNAME; then serial, refresh, retry and expire.
         data.name()?;
         data.name()?;
         for _ in 0..4 {

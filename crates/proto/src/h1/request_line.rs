@@ -184,7 +184,7 @@ impl RequestLine {
             }
             b'A'..=b'Z' | b'_' | b'-' => self.state = State::Method,
             _ => {
-                self.state = State::Method; // // for the log, the line has begun
+                self.state = State::Method; // for the log, the line has begun
                 return Err(HeadError::InvalidMethod);
             }
         }

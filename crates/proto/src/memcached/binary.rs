@@ -1,60 +1,60 @@
-//! Packets of memcached's binary protocol: the head of a request, its extras, the head of a
-//! response.
+//! Parses the packets of memcached's binary protocol: the header of a request, its extras, and the
+//! header of a response.
 //!
-//! A packet is a head of 24 bytes, then extras, a key and a value, whose lengths stand in the head.
-//! All numbers are big-endian. The specification is
-//! <https://github.com/memcached/memcached/blob/master/doc/protocol-binary.txt>, the reference for
-//! what is taken and for words memcached 1.6.45.
+//! A packet is a header of 24 bytes, then extras, a key and a value, whose lengths are in the
+//! header. All numbers are big-endian. The specification is
+//! <https://github.com/memcached/memcached/blob/master/doc/protocol-binary.txt>; the reference for
+//! accepted packets and error messages is memcached 1.6.45.
 
-/// Bytes of a head, of a request and of a response.
+/// Length of the header of requests and responses, in bytes.
 pub const HEAD_LENGTH: usize = 24;
 
-/// First byte of a request. A connection that begins with it speaks this protocol.
+/// First byte of a request. A connection that begins with it uses this protocol.
 pub const REQUEST_MAGIC: u8 = 0x80;
 
 /// First byte of a response.
 const RESPONSE_MAGIC: u8 = 0x81;
 
-/// Longest body: memcached's upper limit of an item's size.
+/// Maximum length of a body, in bytes: memcached's upper limit of an item's size.
 pub const BODY_LENGTH_MAX: u32 = 1024 * 1024 * 1024;
 
-/// An expiry of `incr` and `decr` that says: what is not there is not created.
+/// An expiry of `incr` and `decr` that prevents the creation of a missing item.
 const CREATES_NOTHING: u32 = u32::MAX;
 
-/// The head of a request.
+/// The header of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Head {
-    /// What is asked for, as it came: a response repeats it.
+    /// The opcode as received: a response repeats it.
     pub opcode: u8,
-    /// Length of the key.
+    /// Length of the key, in bytes.
     pub key: usize,
-    /// Length of the extras.
+    /// Length of the extras, in bytes.
     pub extras: usize,
-    /// Length of extras, key and value together.
+    /// Length of extras, key and value together, in bytes.
     pub body: usize,
-    /// What a response repeats, in the client's order of bytes.
+    /// The client's opaque value, which a response repeats.
     pub opaque: [u8; 4],
-    /// The CAS that the item must have now, or 0.
+    /// The CAS that the item must have, or 0.
     pub cas: u64,
 }
 
-/// Why a head is no request of this protocol.
+/// Why a header is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BadHead {
-    /// The first byte is another: the connection is closed without a word.
+    /// The first byte is not the magic: the connection is closed without a response.
     Magic,
-    /// Extras and key are longer than the body.
+    /// Extras and key together are longer than the body.
     Lengths(Head),
     /// The body is longer than [`BODY_LENGTH_MAX`].
     TooLong(Head),
 }
 
 impl Head {
-    /// Reads a head.
+    /// Parses a header.
     ///
     /// # Errors
     ///
-    /// [`BadHead`]: nothing can be read behind such a head.
+    /// [`BadHead`]: the rest of the connection cannot be parsed after such a header.
     pub fn parse(bytes: &[u8; HEAD_LENGTH]) -> Result<Head, BadHead> {
         let [magic, opcode, key_high, key_low, extras, _, _, _, rest @ ..] = *bytes;
         let [body_0, body_1, body_2, body_3, rest @ ..] = rest;
@@ -80,24 +80,24 @@ impl Head {
         Ok(head)
     }
 
-    /// Length of the value, behind extras and key.
+    /// Length of the value, after extras and key, in bytes.
     #[must_use]
     pub fn value(&self) -> usize {
         self.body - self.key - self.extras
     }
 
-    /// Whether a client may ask for it before it has said who it is.
+    /// Whether the command is allowed before authentication.
     #[must_use]
     pub fn may_come_first(&self) -> bool {
         matches!(self.opcode, 0x0b | 0x20..=0x22)
     }
 
-    /// What is asked for. `None` where the opcode is not known.
+    /// The command of the request. `None` if the opcode is unknown.
     ///
     /// # Errors
     ///
-    /// [`WrongParts`] where the command has other extras, no key where it needs one, or a key or a
-    /// value where it takes none.
+    /// [`WrongParts`] if the extras have the wrong length, if a required key is missing, or if
+    /// there is a key or a value that the command does not take.
     pub fn command(&self, extras: &[u8]) -> Result<Option<Request>, WrongParts> {
         use Shape::{Empty, Keyed, KeyedWithValue, MayHaveKey};
         let (command, is_quiet, shape) = match self.opcode {
@@ -183,9 +183,10 @@ impl Head {
         }
     }
 
-    /// The head of a response to this request.
+    /// The header of a response to this request.
     ///
-    /// `extras`, `key` and `value` are the lengths of what follows it, in this order.
+    /// `lengths` are those of the response's extras, key and value, which follow the header in this
+    /// order.
     #[must_use]
     pub fn response(&self, status: Status, lengths: Lengths, cas: u64) -> [u8; HEAD_LENGTH] {
         let Lengths { extras, key, value } = lengths;
@@ -207,108 +208,108 @@ impl Head {
     }
 }
 
-/// Type of the data of every response: bytes that mean nothing to the server.
+/// The data type of every response: raw bytes.
 const RAW_BYTES: u8 = 0;
 
-/// Lengths of the parts of a response.
+/// Lengths of a response's parts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Lengths {
-    /// The length of the extras in bytes.
+    /// Length of the extras, in bytes.
     pub extras: u8,
-    /// The length of the key in bytes.
+    /// Length of the key, in bytes.
     pub key: u16,
-    /// The length of the value in bytes.
+    /// Length of the value, in bytes.
     pub value: usize,
 }
 
-/// A command with its extras, and whether its response is left out where nothing went wrong.
+/// A command with its parsed extras, and whether it is quiet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request {
-    /// What is asked for.
+    /// The command.
     pub command: Command,
-    /// The quiet form: a success (for a read: a miss) has no response.
+    /// Whether the command is quiet: a success (for a retrieval, a miss) has no response.
     pub is_quiet: bool,
 }
 
-/// What a request asks for. Its key and value stand behind its extras.
+/// A command with its parsed extras. The key and value follow in the packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Command {
     /// Get, GetK and their quiet forms.
     Get {
-        /// The response repeats the key.
+        /// Whether the response repeats the key.
         with_key: bool,
     },
     /// Stores a value: Set, Add or Replace.
     Set {
         /// The condition on which the value is stored.
         condition: Condition,
-        /// What the client keeps beside the value.
+        /// The client flags.
         flags: u32,
-        /// See [`super::command::Store::expires`]; without a sign here.
+        /// The expiry; see [`super::command::Store::expires`], but unsigned.
         expires: u32,
     },
-    /// Joins bytes to a value: Append or Prepend.
+    /// Append or Prepend: adds bytes to an existing value.
     Join {
-        /// In front of the value that is there.
+        /// Whether to prepend.
         is_prepend: bool,
     },
-    /// Deletes the value of a key.
+    /// Delete.
     Delete,
-    /// Counts up or down: Increment or Decrement.
+    /// Increment or Decrement.
     Count(Count),
-    /// Gives a value another time to live.
+    /// Touch: sets the expiry.
     Touch {
-        /// When the item is to expire from now on.
+        /// The new expiry.
         expires: u32,
     },
     /// GAT, GATK and their quiet forms.
     GetAndTouch {
-        /// When the item is to expire from now on.
+        /// The new expiry.
         expires: u32,
-        /// The response repeats the key.
+        /// Whether the response repeats the key.
         with_key: bool,
     },
-    /// Removes all values, now or later.
+    /// Flush: removes all values.
     Flush {
-        /// When, see [`super::command::Store::expires`]; 0 is now.
+        /// When to remove them; see [`super::command::Store::expires`]. 0 is now.
         delay: u32,
     },
-    /// No-op: it is answered, and whatever was quiet before it has been done then.
+    /// No-op: its response tells the client that all earlier quiet commands have been executed.
     Noop,
-    /// Asks for the version of the server.
+    /// Version.
     Version,
-    /// Stat: the key names the kind.
+    /// Stat: the key selects the statistics.
     Stats,
-    /// Ends the connection in order.
+    /// Quit: closes the connection.
     Quit,
-    /// SASL: which mechanisms there are.
+    /// SASL: lists the mechanisms.
     ListMechanisms,
-    /// SASL: the key is the mechanism, the value what the client says.
+    /// SASL: the key is the mechanism, the value the client's authentication data.
     Authenticate {
-        /// A later step of a mechanism that takes several.
+        /// Whether this is a further step of a mechanism with several steps.
         is_step: bool,
     },
 }
 
-/// On which condition a value is stored.
+/// The condition for storing a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Condition {
-    /// Whether it is there or not.
+    /// Store in any case.
     None,
-    /// Only what is not there.
+    /// Store only if the key does not exist.
     Absent,
-    /// Only what is there.
+    /// Store only if the key exists.
     Present,
 }
 
-/// What a counting command asks for.
+/// The parameters of Increment or Decrement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Count {
-    /// Down instead of up.
+    /// Whether to decrement.
     pub is_decrement: bool,
     /// The number that is added or subtracted.
     pub delta: u64,
-    /// What is stored where nothing is there, and when it expires.
+    /// The value and expiry of a missing item that is created, if it is to be created.
     pub initial: Option<(u64, u32)>,
 }
 
@@ -326,63 +327,63 @@ impl Count {
     }
 }
 
-/// A request has not the parts that its command takes.
+/// A request's extras, key or value do not fit its command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WrongParts;
 
-/// Which parts a command takes.
+/// The parts that a command takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Shape {
     Empty,
     MayHaveExtras,
     MayHaveKey,
     Keyed,
-    /// With so many bytes of extras.
+    /// With this length of the extras, in bytes.
     KeyedExtras(usize),
-    /// With so many bytes of extras.
+    /// With this length of the extras, in bytes.
     KeyedWithValue(usize),
 }
 
-/// Extras of one number.
+/// Parses extras that are one number.
 fn one(extras: &[u8]) -> Result<u32, WrongParts> {
     let number = <[u8; 4]>::try_from(extras).map_err(|_| WrongParts)?;
     Ok(u32::from_be_bytes(number))
 }
 
-/// Extras of two numbers.
+/// Parses extras that are two numbers.
 fn pair(extras: &[u8]) -> Result<(u32, u32), WrongParts> {
     let (first, rest) = extras.split_first_chunk().ok_or(WrongParts)?;
     Ok((u32::from_be_bytes(*first), one(rest)?))
 }
 
-/// What a response says of how it went.
+/// The status of a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u16)]
 pub enum Status {
-    /// The command was carried out.
+    /// Success.
     Done = 0x00,
-    /// There is no such item.
+    /// The item does not exist.
     NotFound = 0x01,
-    /// There is one, or one with another CAS.
+    /// The item exists, or has another CAS.
     Exists = 0x02,
     /// The value is too large.
     TooLarge = 0x03,
-    /// Extras, key or value are missing, too long or too many.
+    /// Extras, key or value are missing, unexpected or too long.
     InvalidArguments = 0x04,
-    /// The condition for storing does not hold.
+    /// The condition for storing is not met.
     NotStored = 0x05,
-    /// What is to be counted is no number.
+    /// The value to increment or decrement is not a number.
     NotNumeric = 0x06,
-    /// The client is not who it says, or has not said who it is.
+    /// Authentication failed or is missing.
     NotAuthenticated = 0x20,
-    /// The opcode is not known, or lengths contradict each other.
+    /// The opcode is unknown, or the lengths are inconsistent.
     UnknownCommand = 0x81,
-    /// There is no memory left for the value.
+    /// There is no memory for the value.
     OutOfMemory = 0x82,
 }
 
 impl Status {
-    /// memcached's words, which are the value of a response that tells of a failure.
+    /// memcached's error message, which is the value of a response with an error.
     #[must_use]
     pub fn text(self) -> &'static str {
         match self {

@@ -1,10 +1,11 @@
-//! Cutting a stretch of time out of an MP4 file: the new `moov` atom, and which bytes of `mdat`
-//! it speaks of.
+//! Extracts a section of an MP4 file: creates a new `moov` atom, and determines the byte range of
+//! `mdat` to which it refers.
 //!
-//! ISO/IEC 14496-12, as far as nginx's mp4 module reads it
-//! (<https://nginx.org/en/docs/http/ngx_http_mp4_module.html>): tables of samples and chunks are
-//! cut, what else describes a track stays, and what is not known (`udta`, `meta`, edit lists) is
-//! left out. Samples themselves are never looked at. No offset or count of the file is trusted.
+//! ISO/IEC 14496-12, as far as nginx's mp4 module supports it
+//! (<https://nginx.org/en/docs/http/ngx_http_mp4_module.html>): the tables of samples and chunks
+//! are cut, the other descriptions of a track are kept, and unknown atoms (`udta`, `meta`, edit
+//! lists) are omitted. Samples themselves are never read. All offsets and counts in the file are
+//! validated.
 
 mod track;
 
@@ -12,37 +13,37 @@ use std::fmt;
 
 use track::Track;
 
-/// The bytes of a plain atom header: its size and its name.
+/// Length of an atom's header, in bytes: its size and its name.
 pub const HEADER_SIZE: usize = 8;
 
-/// The bytes of a header whose size takes 64 bits.
+/// Length of an atom's header with a 64-bit size, in bytes.
 pub const LONG_HEADER_SIZE: usize = 16;
 
-/// What is wrong with a file; [`Error::describe`] says it in nginx's words.
+/// An error in a file; [`Error::describe`] is nginx's log message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Error {
-    /// An atom is smaller than its own header.
+    /// An atom is smaller than its header.
     AtomTooSmall(u64),
-    /// An atom reaches beyond what holds it.
+    /// An atom is larger than the atom or file that contains it.
     AtomTooLarge(u64),
-    /// An atom begins where nothing is left.
+    /// The header of an atom is incomplete.
     Truncated,
-    /// An atom of this name is too small for what it must hold.
+    /// An atom with this name is too small for its required content.
     TooSmall(&'static str),
-    /// An atom of this name comes twice.
+    /// An atom with this name occurs twice.
     Duplicate(&'static str),
-    /// There is no atom of this name.
+    /// An atom with this name is missing.
     Missing(&'static str),
-    /// The stretch begins after the file's end.
+    /// The section begins after the end of the file.
     StartExceedsDuration,
-    /// The movie atom is compressed.
+    /// The `moov` atom is compressed.
     Compressed,
-    /// Tables contradict each other, or the stretch.
+    /// Tables contradict each other, or the section is not within them.
     In(&'static str),
 }
 
 impl Error {
-    /// The line for the error log about the file at `path`.
+    /// The log message for the file at `path`.
     pub fn describe<'a>(&'a self, path: &'a dyn fmt::Display) -> impl fmt::Display + 'a {
         Described { error: self, path }
     }
@@ -76,20 +77,20 @@ impl fmt::Display for Described<'_> {
     }
 }
 
-/// The header of an atom: size and type.
+/// The header of an atom: size and name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
-    /// The atom's name of the header.
+    /// The atom's name.
     pub name: [u8; 4],
-    /// Bytes of the header itself.
+    /// Length of the header itself, in bytes.
     pub size: usize,
-    /// Bytes of the atom without its header.
+    /// Length of the atom without its header, in bytes.
     pub data_size: u64,
 }
 
 impl Header {
-    /// How many bytes of a header are needed, by its first four; `None` where the size 0 says
-    /// that nothing follows.
+    /// Length of the header, by its first four bytes; `None` if the size is 0, which ends the list
+    /// of atoms.
     pub fn needed(first: [u8; 4]) -> Result<Option<usize>, Error> {
         match u32::from_be_bytes(first) {
             0 => Ok(None),
@@ -99,8 +100,8 @@ impl Header {
         }
     }
 
-    /// Reads a header of which as many bytes are there as [`Header::needed`] says; `room` is what
-    /// holds the atom.
+    /// Parses a header, which must have the length that [`Header::needed`] returned; `room` is the
+    /// size of the container.
     pub fn parse(bytes: &[u8], room: u64) -> Result<Header, Error> {
         let (size, name) = (u32_at(bytes, 0), array_at(bytes, 4));
         let (Some(size), Some(name)) = (size, name) else {
@@ -127,7 +128,7 @@ impl Header {
     }
 }
 
-/// Calls `visit` with name and data of every atom in `bytes`, until one says what else.
+/// Calls `visit` with the name and data of every atom in `bytes`. Stops at the first error.
 fn each_atom<'a, E: From<Error>>(
     mut bytes: &'a [u8],
     mut visit: impl FnMut([u8; 4], &'a [u8]) -> Result<(), E>,
@@ -141,7 +142,7 @@ fn each_atom<'a, E: From<Error>>(
             return Err(Error::AtomTooLarge(u32::from_be_bytes(first).into()).into());
         }
         let header = Header::parse(bytes, bytes.len() as u64)?;
-        // The size has been compared with what is there.
+        // The size has been checked against the number of bytes.
         let end = header.size + usize::try_from(header.data_size).unwrap_or(0);
         visit(header.name, bytes.get(header.size..end).unwrap_or_default())?;
         bytes = bytes.get(end..).unwrap_or_default();
@@ -149,37 +150,37 @@ fn each_atom<'a, E: From<Error>>(
     Ok(())
 }
 
-/// The stretch that is asked for, and where the file keeps its samples.
+/// The requested section, and properties of the file.
 #[derive(Clone, Copy, Debug)]
 pub struct Stretch {
-    /// Its beginning, in milliseconds.
+    /// Start of the section, in milliseconds.
     pub start: u64,
-    /// Its length in milliseconds; 0 for all that follows.
+    /// Length of the section, in milliseconds; 0 for all of the rest.
     pub length: u64,
-    /// Whether it begins at the key frame before, whose frames up to `start` are not shown.
+    /// Whether to begin at the preceding key frame; frames before `start` are not shown.
     pub start_key_frame: bool,
-    /// Bytes of the `ftyp` atom that will be sent before, with its header.
+    /// Length of the `ftyp` atom with its header, in bytes, which will be sent first.
     pub ftyp_size: u64,
-    /// Where the data of `mdat` ends in the file.
+    /// Offset in the file at which the data of `mdat` end.
     pub mdat_end: u64,
-    /// Bytes of the file.
+    /// Size of the file, in bytes.
     pub file_size: u64,
 }
 
-/// What to send in the place of a file, after its `ftyp`.
+/// The parts to send instead of the file, after its `ftyp`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cut {
-    /// The `moov` atom of the cut.
+    /// The new `moov` atom.
     pub moov: Vec<u8>,
-    /// The header of `mdat`.
+    /// The new header of `mdat`.
     pub mdat_header: Vec<u8>,
-    /// Where its data begins in the file.
+    /// Offset in the file of the data to send.
     pub start: u64,
-    /// Where its data ends in the file.
+    /// Offset in the file at which the data to send end.
     pub end: u64,
 }
 
-/// Cuts a stretch out of the movie that the data of a `moov` atom describes.
+/// Extracts the section from the movie whose `moov` atom has this data.
 pub fn cut(moov: &[u8], stretch: &Stretch) -> Result<Cut, Error> {
     let mut movie = Movie::default();
     each_atom(moov, |name, data| movie.add(name, data, stretch))?;
@@ -189,7 +190,7 @@ pub fn cut(moov: &[u8], stretch: &Stretch) -> Result<Cut, Error> {
     movie.cut(stretch)
 }
 
-/// How long the movie is, as its `mvhd` atom says, in milliseconds; `None` without one.
+/// Duration of the movie by its `mvhd` atom, in milliseconds; `None` without one.
 pub fn duration(moov: &[u8]) -> Option<u64> {
     let mut found = None;
     let _ = each_atom(moov, |name, data| {
@@ -205,7 +206,7 @@ pub fn duration(moov: &[u8]) -> Option<u64> {
         .checked_div(header.timescale.into())
 }
 
-/// Time scale and duration of `mvhd`.
+/// Timescale and duration from `mvhd`.
 struct MovieHeader {
     timescale: u32,
     duration: u64,
@@ -230,12 +231,12 @@ impl MovieHeader {
     }
 }
 
-/// Whether an atom with a version has its times in 64 bits.
+/// Whether an atom's version says that its times have 64 bits.
 fn is_long(data: &[u8]) -> bool {
     data.first().is_some_and(|version| *version != 0)
 }
 
-/// What has been read of a `moov` atom.
+/// The parsed content of a `moov` atom.
 #[derive(Default)]
 struct Movie<'a> {
     timescale: u32,
@@ -316,7 +317,7 @@ impl<'a> Movie<'a> {
     }
 }
 
-/// The header of an `mdat` atom with so much data.
+/// The header of an `mdat` atom with this length of data.
 fn mdat_header(data_size: u64) -> Vec<u8> {
     match u32::try_from(data_size + HEADER_SIZE as u64) {
         Ok(size) => [size.to_be_bytes(), *b"mdat"].concat(),
@@ -327,12 +328,12 @@ fn mdat_header(data_size: u64) -> Vec<u8> {
     }
 }
 
-/// Milliseconds in units of a time scale.
+/// Converts milliseconds to units of a timescale.
 fn units(milliseconds: u64, timescale: u32) -> u64 {
     milliseconds.saturating_mul(timescale.into()) / 1000
 }
 
-/// A duration that is no longer than the stretch.
+/// Limits a duration to the length of the section.
 fn shortened(duration: u64, stretch: &Stretch, timescale: u32) -> u64 {
     match stretch.length {
         0 => duration,
@@ -350,7 +351,7 @@ fn write_atom(out: &mut Vec<u8>, name: &[u8; 4], write: impl FnOnce(&mut Vec<u8>
     put(out, begin, &size.to_be_bytes());
 }
 
-/// Puts bytes over those at a place, which the caller knows to be there.
+/// Overwrites the bytes at an offset. Does nothing if they are out of range.
 fn put(bytes: &mut [u8], at: usize, value: &[u8]) {
     if let Some(place) = bytes.get_mut(at..at + value.len()) {
         place.copy_from_slice(value);

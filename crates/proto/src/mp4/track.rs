@@ -1,10 +1,10 @@
-//! One track of a movie, and how its tables are cut.
+//! One track of a movie, and the cutting of its tables.
 
 use super::{
     Error, Stretch, each_atom, is_long, put, shortened, u32_at, u64_at, units, write_atom,
 };
 
-/// Where in the new `moov` atom a table of chunk offsets lies.
+/// Location of a chunk offset table in the new `moov` atom.
 pub(super) struct OffsetTable {
     at: usize,
     count: usize,
@@ -12,7 +12,7 @@ pub(super) struct OffsetTable {
 }
 
 impl OffsetTable {
-    /// Moves all offsets by how much the samples move.
+    /// Adds the displacement of the samples to all offsets.
     pub(super) fn adjust(&self, moov: &mut [u8], adjustment: u64) {
         for row in 0..self.count {
             if self.long {
@@ -29,7 +29,7 @@ impl OffsetTable {
     }
 }
 
-/// A table of an atom: version and flags, then rows of 32-bit numbers.
+/// The table of an atom: version and flags, then rows of 32-bit numbers.
 #[derive(Debug)]
 struct Table<const N: usize> {
     version_and_flags: [u8; 4],
@@ -41,7 +41,7 @@ impl<const N: usize> Table<N> {
         Table::parse_at(data, 4, name)
     }
 
-    /// A table whose number of rows stands at `at` and is followed by them.
+    /// Parses a table whose number of rows is at offset `at` and is followed by the rows.
     fn parse_at(data: &[u8], at: usize, name: &'static str) -> Result<Table<N>, Error> {
         let too_small = Error::TooSmall(name);
         let count = u32_at(data, at).ok_or(too_small)? as usize;
@@ -71,14 +71,14 @@ impl<const N: usize> Table<N> {
     }
 }
 
-/// Sizes of samples: each its own, or one for all, in which case the atom stays as it is.
+/// The sizes of samples: one for each, or one for all. In the latter case the atom is unchanged.
 #[derive(Debug)]
 enum Sizes<'a> {
     Each(Table<1>),
     Uniform(&'a [u8]),
 }
 
-/// Offsets of chunks in the file, with 32 bits each (`stco`) or 64 (`co64`).
+/// The offsets of chunks in the file, with 32 bits (`stco`) or 64 bits (`co64`).
 #[derive(Debug)]
 struct Offsets {
     version_and_flags: [u8; 4],
@@ -108,7 +108,7 @@ pub(super) struct Track<'a> {
     timescale: u32,
     duration: u64,
     movie_duration: u64,
-    /// Time from the key frame that the track begins with to the start of the stretch.
+    /// Time from the key frame with which the track begins to the start of the section.
     prefix: u64,
     start_sample: u64,
     end_sample: u64,
@@ -118,15 +118,15 @@ pub(super) struct Track<'a> {
     end_chunk: u64,
     end_chunk_samples: u64,
     end_chunk_samples_size: u64,
-    /// Where the first sample of the stretch lies in the file.
+    /// Offset in the file of the section's first sample.
     pub(super) start_offset: u64,
-    /// Where its last sample ends.
+    /// Offset in the file at which the section's last sample ends.
     pub(super) end_offset: u64,
 }
 
-/// Why reading a track ended.
+/// Why the parsing of a track stopped.
 enum TrackEnd {
-    /// It ends before the stretch begins, and is left out.
+    /// The track ends before the section begins, and is omitted.
     Over,
     Failed(Error),
 }
@@ -137,7 +137,7 @@ impl From<Error> for TrackEnd {
     }
 }
 
-/// Sets what may be there only once.
+/// Sets a field that may occur only once.
 fn once<T>(place: &mut Option<T>, value: T, name: &'static str) -> Result<(), Error> {
     match place.replace(value) {
         None => Ok(()),
@@ -154,7 +154,7 @@ fn once_entered(entered: &mut bool, name: &'static str) -> Result<(), Error> {
 }
 
 impl<'a> Track<'a> {
-    /// Reads a track; `None` where it ends before the stretch begins.
+    /// Parses a track; `None` if the track ends before the section begins.
     pub(super) fn parse(
         data: &'a [u8],
         movie_timescale: u32,
@@ -314,7 +314,7 @@ impl<'a> Track<'a> {
         }
     }
 
-    /// Cuts all tables down to the stretch. Each needs what the one before has found.
+    /// Cuts all tables to the section. Each step needs the results of the earlier ones.
     pub(super) fn cut(&mut self, stretch: &Stretch) -> Result<(), Error> {
         self.cut_time_to_sample(stretch)?;
         self.cut_sync_samples(stretch);
@@ -351,7 +351,8 @@ impl<'a> Track<'a> {
         Ok(())
     }
 
-    /// Begins the table at a sample, `frames` earlier: the time of those is not shown.
+    /// Begins the table `frames` before a sample. The time of those frames is added to `prefix`,
+    /// because they are not shown.
     fn cut_start(
         &mut self,
         table: &mut Table<2>,
@@ -381,12 +382,12 @@ impl<'a> Track<'a> {
         Ok(())
     }
 
-    /// How many frames lie between a sample and the key frame at or before it.
+    /// Number of frames from the preceding key frame to a sample; 0 if the sample is a key frame.
     fn frames_since_key_frame(&self, sample: u64) -> Result<u32, Error> {
         let Some(table) = &self.sync_samples else {
             return Ok(0);
         };
-        let sample = (sample as u32).saturating_add(1); // sync samples are counted from 1
+        let sample = (sample as u32).saturating_add(1); // sync samples are numbered from 1
         let mut frames = 0;
         for [key] in &table.rows {
             if *key == 0 {
@@ -466,8 +467,8 @@ impl<'a> Track<'a> {
         Ok(())
     }
 
-    /// Begins the table at the first sample; a row comes back that goes before it where the
-    /// first chunk is used in part.
+    /// Begins the table at the first sample. Returns a row to insert before it, if only a part of
+    /// the first chunk is used and needs a row of its own.
     fn cut_chunks_before(
         &mut self,
         table: &mut Table<3>,
@@ -495,7 +496,8 @@ impl<'a> Track<'a> {
         Ok(Some([1, samples, id]))
     }
 
-    /// Ends the table with the last sample; first and last row of their own come back.
+    /// Ends the table at the last sample. Returns rows to insert before the first and after the
+    /// last.
     #[allow(clippy::type_complexity)]
     fn cut_chunks_after(
         &mut self,
@@ -586,7 +588,7 @@ impl<'a> Track<'a> {
             end.filter(within)
                 .ok_or(Error::In("too large chunk offset"))
         };
-        table.rows.drain(..self.start_chunk as usize); // less than the rows there are
+        table.rows.drain(..self.start_chunk as usize); // less than the number of rows
         if let Some(first) = table.rows.first_mut() {
             self.start_offset = behind(*first, self.start_chunk_samples_size)?;
             *first = self.start_offset;
@@ -613,7 +615,7 @@ impl<'a> Track<'a> {
         Ok(())
     }
 
-    /// Appends the track's atom, and where its table of offsets lies.
+    /// Appends the track's atom to `out`, and the location of its chunk offset table to `offsets`.
     pub(super) fn write(&self, out: &mut Vec<u8>, offsets: &mut Vec<OffsetTable>) {
         write_atom(out, b"trak", |out| {
             write_data(out, b"tkhd", self.tkhd.as_deref());
@@ -644,7 +646,8 @@ impl<'a> Track<'a> {
         write_data(out, b"mdhd", Some(&mdhd));
     }
 
-    /// What comes before the start of the stretch is there to be decoded, not to be shown.
+    /// Writes an edit list, so that players decode the frames before the start of the section, but
+    /// do not show them.
     fn write_edit_list(&self, out: &mut Vec<u8>) {
         write_atom(out, b"edts", |out| {
             write_atom(out, b"elst", |out| {
@@ -652,7 +655,7 @@ impl<'a> Track<'a> {
                 out.extend_from_slice(&1u32.to_be_bytes());
                 out.extend_from_slice(&self.movie_duration.to_be_bytes());
                 out.extend_from_slice(&self.prefix.to_be_bytes());
-                out.extend_from_slice(&[0, 1, 0, 0]); // at the usual rate
+                out.extend_from_slice(&[0, 1, 0, 0]); // normal rate
             });
         });
     }
@@ -708,8 +711,8 @@ fn write_table<const N: usize>(out: &mut Vec<u8>, name: &[u8; 4], table: Option<
     }
 }
 
-/// The row of `stts` and the sample at a time, and how many samples of the row come before it;
-/// without those where the time is behind all, and the sample is the one after the last.
+/// Finds a time in `stts`: returns the row, the sample, and how many samples of the row precede it.
+/// If the time is after all samples, returns the sample after the last, and `None`.
 fn find_sample(rows: &[[u32; 2]], mut time: u64) -> (usize, u64, Option<u32>) {
     let mut sample = 0u64;
     for (row, [count, duration]) in rows.iter().enumerate() {
@@ -724,8 +727,8 @@ fn find_sample(rows: &[[u32; 2]], mut time: u64) -> (usize, u64, Option<u32>) {
     (rows.len(), sample, None)
 }
 
-/// The row of `ctts` that tells of a sample, counted from 0, and how many samples of the row come
-/// before it.
+/// Finds a sample, numbered from 0, in `ctts`: returns the row, and how many samples of the row
+/// precede it.
 fn find_counted(rows: &[[u32; 2]], mut sample: u64) -> Option<(usize, u32)> {
     for (row, [count, _]) in rows.iter().enumerate() {
         if sample < u64::from(*count) {
@@ -736,20 +739,20 @@ fn find_counted(rows: &[[u32; 2]], mut sample: u64) -> Option<(usize, u32)> {
     None
 }
 
-/// Where a sample lies, by `stsc`.
+/// The location of a sample, by `stsc`.
 struct FoundChunk {
-    /// The row that tells of its chunk, and its place.
+    /// The row that describes the sample's chunk, and the row's index.
     row: [u32; 3],
     index: usize,
-    /// Which of the samples that the row tells of it is.
+    /// Number of samples in the row's chunks that precede the sample.
     sample: u64,
-    /// Its chunk, counted from 0.
+    /// The sample's chunk, numbered from 0.
     chunk: u64,
-    /// Samples of its chunk that come before it.
+    /// Number of samples in the chunk that precede the sample.
     samples_before: u64,
-    /// The first chunk, counted from 1, of the next row.
+    /// The first chunk, numbered from 1, of the next row.
     next_chunk: u64,
-    /// How many samples the chunks of the row before have.
+    /// Number of samples per chunk in the preceding row.
     samples_of_last: u32,
 }
 

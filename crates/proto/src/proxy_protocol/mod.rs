@@ -1,12 +1,13 @@
-//! The PROXY protocol: what a load balancer says of the client before the client's own first byte.
+//! The PROXY protocol: a load balancer's header with the client's address, before the client's own
+//! first byte.
 //!
-//! Both versions, as nginx reads them;
-//! <https://www.haproxy.org/download/3.2/doc/proxy-protocol.txt> is the specification, whose
-//! sections are named below. A header is read here, and written for an upstream in `write`.
+//! Both versions, as parsed by nginx. The specification is
+//! <https://www.haproxy.org/download/3.2/doc/proxy-protocol.txt>, whose section numbers are cited
+//! below. This file parses headers; `write` creates those for upstreams.
 //!
-//! As in nginx, addresses of version 1 are not looked into: whatever consists of hexadecimal
-//! digits, dots and colons is kept as text. Deliberately not here: the checksum (type 0x03), which
-//! nginx does not verify either, and datagrams.
+//! As in nginx, addresses of version 1 are not parsed: a sequence of hexadecimal digits, dots and
+//! colons is kept as text. Deliberately not here: the verification of the checksum (type 0x03),
+//! which nginx omits as well, and headers for datagrams.
 
 mod tlv;
 mod write;
@@ -19,66 +20,67 @@ pub use write::{
     append_tlv, append_with_checksum,
 };
 
-/// What a header of version 2 begins with (section 2.2).
+/// The first bytes of a version 2 header (section 2.2).
 const SIGNATURE: &[u8; 12] = b"\r\n\r\n\0\r\nQUIT\n";
 
-/// Signature, version and command, family and transport, length of the rest.
+/// Length of the fixed part of a version 2 header, in bytes: signature, version and command, family
+/// and transport, length of the rest.
 const V2_FIXED: usize = 16;
 
-/// The header of one connection. Borrows from the bytes that were parsed.
+/// The header of a connection. Borrows from the parsed bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header<'a> {
-    /// How many bytes it has; what follows is the client's.
+    /// Length of the header, in bytes; the client's data follow.
     pub length: usize,
-    /// Between whom the proxied connection is; `None` where the proxy does not say (`UNKNOWN`,
-    /// `LOCAL`, a family or transport that is no TCP).
+    /// The endpoints of the proxied connection; `None` if the header does not contain them
+    /// (`UNKNOWN`, `LOCAL`, or a family or transport other than TCP).
     pub told: Option<ProxiedConnection<'a>>,
 }
 
-/// What a proxy tells of a client's connection to it.
+/// A proxy's description of a client's connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProxiedConnection<'a> {
-    /// The client's end of the proxied connection.
+    /// The client's endpoint.
     pub source: Endpoint<'a>,
-    /// The end that the client connected to.
+    /// The endpoint to which the client connected.
     pub destination: Endpoint<'a>,
-    /// More that the proxy knows; always empty in version 1.
+    /// Additional information; always empty in version 1.
     pub tlvs: Tlvs<'a>,
 }
 
 /// One end of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Endpoint<'a> {
-    /// The address of the endpoint.
+    /// The address.
     pub address: Address<'a>,
-    /// Its port, 0 to 65535.
+    /// The port.
     pub port: u16,
 }
 
-/// An address as a header gives it.
+/// An address in a header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Address<'a> {
-    /// Version 1: a text of hexadecimal digits, dots and colons, which may be no address at all.
+    /// Version 1: a text of hexadecimal digits, dots and colons, which may not be a valid address.
     Text(&'a [u8]),
-    /// Addresses in binary form, of version 2.
+    /// Version 2: an address in binary form.
     Ip(IpAddr),
 }
 
-/// Why bytes are no header. All are the proxy's fault, and the connection cannot go on.
+/// Why a header is invalid. Every error is the proxy's fault, and the connection must be closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Error<'a> {
-    /// Neither version's. Holds the first line as far as it goes.
+    /// The header is of neither version. Holds the first line as far as received.
     Broken(&'a [u8]),
-    /// A version that is not defined yet.
+    /// An undefined version.
     UnknownVersion(u8),
-    /// It is longer than the caller allows.
+    /// The header is longer than the caller allows.
     TooLarge,
-    /// The header ends within its addresses.
+    /// The header is too short for its addresses.
     Truncated,
 }
 
 impl Error<'_> {
-    /// nginx's words for the log; they hold bytes of the peer.
+    /// nginx's log message; it contains bytes from the peer.
     pub fn log_text(&self) -> Vec<u8> {
         match self {
             Error::Broken(line) => [b"broken header: \"", *line, b"\""].concat(),
@@ -91,11 +93,11 @@ impl Error<'_> {
     }
 }
 
-/// Reads the header at the beginning of a connection. `None`: it has not come whole yet; ask again
-/// with more.
+/// Parses the header at the beginning of a connection. `None` if the header is incomplete: call
+/// again with more bytes.
 ///
 /// # Errors
-/// See [`Error`]; among them a header of more than `length_max` bytes.
+/// See [`Error`]. A header of more than `length_max` bytes is an error.
 pub fn parse(bytes: &[u8], length_max: usize) -> Result<Option<Header<'_>>, Error<'_>> {
     let window = bytes.get(..length_max).unwrap_or(bytes);
     let shared = window.len().min(SIGNATURE.len());
@@ -119,14 +121,14 @@ fn first_line(bytes: &[u8]) -> &[u8] {
     bytes.get(..end.unwrap_or(bytes.len())).unwrap_or_default()
 }
 
-/// Why a header of version 1 could not be read.
+/// Why a version 1 header could not be parsed.
 enum V1Error {
-    /// What is there is right as far as it goes.
+    /// The header is valid so far, but incomplete.
     Incomplete,
     Broken,
 }
 
-/// Section 2.1: `PROXY TCP4 192.0.2.1 192.0.2.2 56324 443` and CR LF.
+/// A parser of version 1 (section 2.1): `PROXY TCP4 192.0.2.1 192.0.2.2 56324 443` and CR LF.
 struct V1<'a> {
     rest: &'a [u8],
 }
@@ -179,7 +181,7 @@ impl<'a> V1<'a> {
         Ok(())
     }
 
-    /// What stands before the next space.
+    /// An address, up to the next space.
     fn address(&mut self) -> Result<&'a [u8], V1Error> {
         let is_part = |byte: &u8| byte.is_ascii_hexdigit() || matches!(byte, b'.' | b':');
         let end = self.rest.iter().position(|byte| !is_part(byte));
@@ -192,7 +194,7 @@ impl<'a> V1<'a> {
         Ok(address)
     }
 
-    /// A decimal number up to `separator`.
+    /// A decimal port number, up to `separator`.
     fn port(&mut self, separator: u8) -> Result<u16, V1Error> {
         let mut port = None;
         loop {

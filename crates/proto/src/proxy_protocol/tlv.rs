@@ -1,10 +1,10 @@
-//! What version 2 can tell beyond addresses: a list of types, lengths and values (section 2.2 of
-//! the specification).
+//! The TLVs of a version 2 header: a list of types, lengths and values (section 2.2 of the
+//! specification).
 //!
 //! Names are those of nginx's `$proxy_protocol_tlv_NAME`:
 //! <https://nginx.org/en/docs/http/ngx_http_core_module.html#var_proxy_protocol_tlv_>. A list is
-//! only looked into when a configuration asks; so a broken one is found then, and not by
-//! connections that it does not ask about.
+//! parsed only when a variable is evaluated, so that a malformed list does not affect connections
+//! that do not use it.
 
 use std::fmt;
 
@@ -16,7 +16,7 @@ const NAMES: [(&[u8], u64); 5] = [
     (b"netns", 0x30),
 ];
 
-/// Holds a list of its own (section 2.2.6).
+/// A TLV that contains a list of its own (section 2.2.6).
 const SSL: u64 = 0x20;
 
 /// Names of types within [`SSL`].
@@ -28,28 +28,27 @@ const SSL_NAMES: [(&[u8], u64); 5] = [
     (b"key_alg", 0x25),
 ];
 
-/// The list behind the addresses of a header, which may be broken.
+/// The TLVs after the addresses of a header, not validated.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tlvs<'a>(pub &'a [u8]);
 
-/// What a name stands for.
+/// The value of a named TLV.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Value<'a> {
-    /// The bytes of an entry.
+    /// The bytes of a TLV.
     Bytes(&'a [u8]),
-    /// `ssl_verify`: 0 if the client has shown a certificate that was verified.
+    /// `ssl_verify`: 0 if the client sent a certificate that was verified successfully.
     Verify(u32),
 }
 
-/// Why there is no answer. `Display` gives nginx's words but for the name that was asked for.
+/// Why a lookup failed. `Display` is nginx's log message without the name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TlvError {
-    /// An entry goes beyond the end of its list, or the one about TLS is shorter than its fixed
-    /// part.
+    /// A TLV extends beyond the end of its list, or the TLV `SSL` is shorter than its fixed part.
     Broken,
-    /// A name that is none of nginx's.
+    /// A name that nginx does not define.
     UnknownName,
-    /// `0x` without hexadecimal digits behind it, or with too many.
+    /// `0x` without hexadecimal digits, or with too many.
     InvalidNumber,
 }
 
@@ -64,8 +63,8 @@ impl fmt::Display for TlvError {
 }
 
 impl<'a> Tlvs<'a> {
-    /// The value of a name: one of nginx's, or a type as `0x` and hexadecimal digits; with `ssl_`
-    /// before it, of the list within the entry about TLS. `None` where the list has no such entry.
+    /// Looks up a name: one of nginx's, or `0x` and a type in hexadecimal digits; with the prefix
+    /// `ssl_`, in the list within the TLV `SSL`. `None` if the list has no such TLV.
     ///
     /// # Errors
     /// See [`TlvError`].
@@ -76,7 +75,7 @@ impl<'a> Tlvs<'a> {
         let Some(ssl) = self.find(SSL)? else {
             return Ok(None);
         };
-        // One byte of flags, then whether the client's certificate was verified.
+        // One byte of flags, then the result of verifying the client's certificate.
         let ([_, verify @ ..], rest) = ssl.split_first_chunk::<5>().ok_or(TlvError::Broken)?;
         if name == b"verify" {
             return Ok(Some(Value::Verify(u32::from_be_bytes(*verify))));
@@ -88,7 +87,7 @@ impl<'a> Tlvs<'a> {
         Ok(self.find(wanted)?.map(Value::Bytes))
     }
 
-    /// The first entry of a type.
+    /// The first TLV of a type.
     fn find(self, wanted: u64) -> Result<Option<&'a [u8]>, TlvError> {
         let mut list = self.0;
         while !list.is_empty() {
@@ -105,7 +104,7 @@ impl<'a> Tlvs<'a> {
     }
 }
 
-/// A type may be any number that nginx can hold; one above 255 is found nowhere.
+/// Parses a name. As in nginx, a type may be any number of 63 bits; one above 255 never matches.
 fn type_of(name: &[u8], names: &[(&[u8], u64)]) -> Result<u64, TlvError> {
     if let Some(digits) = name.strip_prefix(b"0x") {
         return number(digits).ok_or(TlvError::InvalidNumber);
@@ -116,7 +115,7 @@ fn type_of(name: &[u8], names: &[(&[u8], u64)]) -> Result<u64, TlvError> {
 
 fn number(digits: &[u8]) -> Option<u64> {
     if !digits.iter().all(u8::is_ascii_hexdigit) {
-        return None; // `from_str_radix` also takes a sign
+        return None; // `from_str_radix` also accepts a sign
     }
     let number = u64::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok()?;
     i64::try_from(number).is_ok().then_some(number)

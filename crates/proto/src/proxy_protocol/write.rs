@@ -1,79 +1,81 @@
-//! A header of the PROXY protocol for a connection that is made for a client.
+//! Creates the PROXY protocol header of a connection to an upstream.
 //!
-//! Which TLVs there are is the business of who writes them: [`append_tlv`] makes them, and
-//! [`append_client_tls`] those of a client's TLS (section 2.2.5).
+//! The caller decides which TLVs to send: [`append_tlv`] encodes one, and [`append_client_tls`]
+//! those about a client's TLS connection (section 2.2.5).
 
 use std::io::Write;
 use std::net::{IpAddr, SocketAddr};
 
 use super::SIGNATURE;
 
-/// Version 2 of the protocol, and that the connection is made for somebody (section 2.2).
+/// Version 2, command PROXY: the connection is on behalf of a client (section 2.2).
 const V2_PROXY: u8 = 0x21;
 
-/// The connection is the proxy's own.
+/// Version 2, command LOCAL: the connection is the proxy's own.
 const V2_LOCAL: u8 = 0x20;
 
-/// Bytes of signature, version, family and length.
+/// Length of signature, version, family and length, in bytes.
 const HEADER_SIZE: usize = 16;
 
-/// Types of TLVs (section 2.2).
+/// TLV types (section 2.2).
 const PP2_TYPE_ALPN: u8 = 0x01;
 const PP2_TYPE_AUTHORITY: u8 = 0x02;
 const PP2_TYPE_SSL: u8 = 0x20;
 
-/// Types of those within `PP2_TYPE_SSL` (section 2.2.5).
+/// TLV types within `PP2_TYPE_SSL` (section 2.2.5).
 const PP2_SUBTYPE_SSL_VERSION: u8 = 0x21;
 const PP2_SUBTYPE_SSL_CN: u8 = 0x22;
 const PP2_SUBTYPE_SSL_CIPHER: u8 = 0x23;
 
-/// What the client has done: spoken TLS, shown a certificate on this connection, in this session.
+/// Flags of `PP2_TYPE_SSL`: the client uses TLS; it sent a certificate on this connection, or in
+/// this session.
 const PP2_CLIENT_SSL: u8 = 0x01;
 const PP2_CLIENT_CERT_CONN: u8 = 0x02;
 const PP2_CLIENT_CERT_SESS: u8 = 0x04;
 
-/// What nginx says of a certificate that was not shown: OpenSSL's `X509_V_ERR_UNSPECIFIED`.
+/// nginx's verification result for a client without a certificate: OpenSSL's
+/// `X509_V_ERR_UNSPECIFIED`.
 const NOT_VERIFIED: u32 = 1;
 
-/// The type of a checksum (section 2.2.3), and its bytes with type and length.
+/// TLV type of the checksum (section 2.2.3), and its length with type and length, in bytes.
 const PP2_TYPE_CRC32C: u8 = 3;
 const CHECKSUM_SIZE: u16 = 7;
 
-/// Nothing is said of addresses.
+/// Family and transport: unspecified.
 const V2_UNSPECIFIED: u8 = 0x00;
 const V2_TCP_OVER_IPV4: u8 = 0x11;
 const V2_TCP_OVER_IPV6: u8 = 0x21;
 
-/// How a header is written.
+/// The version of a header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Version {
-    /// As a line of text (section 2.1).
+    /// Text (section 2.1).
     V1,
-    /// In binary (section 2.2).
+    /// Binary (section 2.2).
     V2,
 }
 
-/// What passes between both ends.
+/// The transport of the proxied connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Carried {
-    /// A stream of bytes, as by TCP.
+    /// A byte stream, as in TCP.
     Streams,
-    /// Datagrams, as by UDP.
+    /// Datagrams, as in UDP.
     Datagrams,
 }
 
-/// The two ends of a client's connection.
+/// The two endpoints of a client's connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Endpoints {
     /// The client's address and port.
     pub source: SocketAddr,
-    /// The one that it has connected to.
+    /// The address and port to which the client connected.
     pub destination: SocketAddr,
 }
 
 impl Endpoints {
-    /// Both in one family, as a header has only one: where they differ, the one of IPv4 as IPv6
-    /// writes it.
+    /// Both addresses in one family, as a header requires: if they differ, the IPv4 address is
+    /// mapped to IPv6.
     fn in_one_family(self) -> (IpAddr, IpAddr) {
         let (source, destination) = (self.source.ip(), self.destination.ip());
         if source.is_ipv4() == destination.is_ipv4() {
@@ -91,7 +93,7 @@ fn as_v6(ip: IpAddr) -> IpAddr {
     }
 }
 
-/// Appends the header of a connection between these ends; `None` where one of them has no IP
+/// Appends the header of a connection between these endpoints; `None` if one of them has no IP
 /// address, as with Unix sockets.
 pub fn append(version: Version, ends: Option<Endpoints>, out: &mut Vec<u8>) {
     match version {
@@ -100,33 +102,34 @@ pub fn append(version: Version, ends: Option<Endpoints>, out: &mut Vec<u8>) {
     }
 }
 
-/// What a client's TLS has come to.
+/// The parameters of a client's TLS connection.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ClientTls<'a> {
-    /// The host that the client has asked for.
+    /// The server name that the client requested.
     pub authority: Option<&'a [u8]>,
-    /// The protocol that was agreed on.
+    /// The negotiated protocol (ALPN).
     pub alpn: &'a [u8],
-    /// The version, as `TLSv1.3`.
+    /// The version, such as `TLSv1.3`.
     pub version: &'a [u8],
-    /// The cipher, by its name.
+    /// The name of the cipher.
     pub cipher: &'a [u8],
-    /// Its certificate, if it has shown one.
+    /// The client's certificate, if it sent one.
     pub certificate: Option<ClientCertificate<'a>>,
 }
 
-/// A certificate that a client has shown.
+/// A client's certificate.
 #[derive(Clone, Copy, Debug)]
 pub struct ClientCertificate<'a> {
-    /// The common name of its subject, if it has one.
+    /// The common name of the subject, if there is one.
     pub common_name: Option<&'a [u8]>,
-    /// It was shown on this connection, and not on one whose session goes on.
+    /// Whether the certificate was sent on this connection, rather than on one whose session was
+    /// resumed.
     pub on_connection: bool,
-    /// What OpenSSL says of it by a number; 0 is a certificate that holds.
+    /// OpenSSL's verification result; 0 for a valid certificate.
     pub verify: u32,
 }
 
-/// Appends one TLV. A value of more bytes than its length can tell is left out.
+/// Appends a TLV. Omits a value that is longer than 65,535 bytes.
 pub fn append_tlv(kind: u8, value: &[u8], out: &mut Vec<u8>) {
     if let Ok(length) = u16::try_from(value.len()) {
         out.push(kind);
@@ -135,7 +138,7 @@ pub fn append_tlv(kind: u8, value: &[u8], out: &mut Vec<u8>) {
     }
 }
 
-/// Appends what a client's TLS has come to, in nginx's order.
+/// Appends the TLVs about a client's TLS connection, in nginx's order.
 pub fn append_client_tls(tls: &ClientTls<'_>, out: &mut Vec<u8>) {
     if let Some(authority) = tls.authority {
         append_tlv(PP2_TYPE_AUTHORITY, authority, out);
@@ -162,8 +165,8 @@ pub fn append_client_tls(tls: &ClientTls<'_>, out: &mut Vec<u8>) {
     append_tlv(PP2_TYPE_SSL, &details, out);
 }
 
-/// The same as [`append`] with TLVs and a checksum behind what version 2 says (CRC-32C, section
-/// 2.2.3). Without ends it is a connection of the proxy's own (`LOCAL`), as nginx has it.
+/// Like [`append`], with TLVs and a checksum in version 2 (CRC-32C, section 2.2.3). Without
+/// endpoints, the command is LOCAL, as in nginx.
 pub fn append_with_checksum(
     version: Version,
     ends: Option<Endpoints>,
@@ -178,12 +181,12 @@ pub fn append_with_checksum(
     }
     let header = out.get_mut(start..).unwrap_or_default();
     let Some([_, .., family, high, low]) = header.first_chunk_mut::<HEADER_SIZE>() else {
-        return; // it has been appended
+        return; // not reached: the header has been appended
     };
     if carried == Carried::Datagrams && *family != V2_UNSPECIFIED {
-        *family += 1; // the protocol stands in the low bits: STREAM, DGRAM
+        *family += 1; // the low bits are the transport: STREAM, then DGRAM
     }
-    // More than a length can tell is left out.
+    // TLVs that do not fit into the header's length are omitted.
     let own = u16::from_be_bytes([*high, *low]) + CHECKSUM_SIZE;
     let with_tlvs = u16::try_from(tlvs.len()).ok();
     let with_tlvs = with_tlvs.and_then(|tlvs| own.checked_add(tlvs));
@@ -204,7 +207,7 @@ pub fn append_with_checksum(
     }
 }
 
-/// The checksum of RFC 9260 appendix A.
+/// CRC-32C (RFC 9260, appendix A).
 fn crc32c(bytes: &[u8]) -> u32 {
     const POLYNOMIAL: u32 = 0x82f6_3b78; // reflected
     let mut rest = u32::MAX;

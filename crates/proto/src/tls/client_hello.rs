@@ -1,15 +1,15 @@
-//! The ClientHello: from records to a message, from the message to its parts.
+//! The ClientHello: assembled from records, and parsed.
 
 use std::borrow::Cow;
 use std::fmt;
 
 use crate::Span;
 
-/// Longest ClientHello that is looked at, in bytes of its records. rustls takes none that is
+/// Maximum length of a ClientHello with its record headers, in bytes. rustls accepts none that is
 /// longer.
 pub const HELLO_SIZE_MAX: usize = 64 * 1024;
 
-/// Bytes before a record's content: type, version, length.
+/// Length of a record's header: type, version and length, in bytes.
 pub(super) const RECORD_HEADER: usize = 5;
 
 /// Record types (RFC 8446 section 5.1).
@@ -17,28 +17,29 @@ const CHANGE_CIPHER_SPEC: u8 = 20;
 pub(super) const HANDSHAKE: u8 = 22;
 const APPLICATION_DATA: u8 = 23;
 
-/// Longest content of a record that is not sealed, in bytes (RFC 8446 section 5.1).
+/// Maximum content of a plaintext record, in bytes (RFC 8446 section 5.1).
 const PLAIN_MAX: usize = 1 << 14;
 
-/// Longest content of a sealed record, in bytes (RFC 5246 section 6.2.3; in TLS 1.3 it is less).
+/// Maximum content of an encrypted record, in bytes (RFC 5246 section 6.2.3; less in TLS 1.3).
 const SEALED_MAX: usize = (1 << 14) + 2048;
 
 /// The handshake type of a ClientHello.
 const CLIENT_HELLO: u8 = 1;
 
-/// Bytes before a handshake message: type and length.
+/// Length of a handshake message's header: type and length, in bytes.
 const MESSAGE_HEADER: usize = 4;
 
-/// Suites with ChaCha20-Poly1305 (RFC 7905 section 3, RFC 8446 appendix B.4): of TLS 1.3, and of
-/// 1.2 with ECDHE.
+/// Cipher suites with ChaCha20-Poly1305 (RFC 7905 section 3, RFC 8446 appendix B.4): of TLS 1.3,
+/// and of TLS 1.2 with ECDHE.
 const CHACHA20_POLY1305: [u16; 3] = [0x1303, 0xcca8, 0xcca9];
 
 const SERVER_NAME: u16 = 0;
 
-/// The number that a hidden extension with a name gets: for private use (RFC 8447 section 7).
+/// The extension type that replaces a hidden `server_name`: reserved for private use (RFC 8447
+/// section 7).
 const HIDDEN: u16 = 0xff00;
 
-/// Longest name of a host that is taken, in bytes; so it is in OpenSSL.
+/// Maximum length of a server name, in bytes, as in OpenSSL.
 const NAME_SIZE_MAX: usize = 255;
 
 const SUPPORTED_GROUPS: u16 = 10;
@@ -46,26 +47,25 @@ const SIGNATURE_ALGORITHMS: u16 = 13;
 const ALPN: u16 = 16;
 const SUPPORTED_VERSIONS: u16 = 43;
 
-/// What the first bytes of a connection hold.
+/// The result of inspecting the first bytes of a connection.
 #[derive(Debug, PartialEq, Eq)]
 pub enum HelloScan {
-    /// The beginning of a ClientHello; more must come.
+    /// The beginning of a ClientHello; more bytes are needed.
     Incomplete,
-    /// A whole ClientHello has come.
+    /// A complete ClientHello.
     Hello {
-        /// What the ClientHello asks for.
+        /// The parsed message.
         hello: Box<ClientHello>,
-        /// Bytes of its records.
+        /// Length with its record headers, in bytes.
         length: usize,
     },
-    /// What cannot become a ClientHello.
+    /// The bytes can never become a ClientHello.
     Refused(HelloError),
-    /// Something else, or a ClientHello that cannot be read: the handshake will say what is
-    /// wrong with it.
+    /// Another protocol, or a malformed ClientHello: the handshake will report the error.
     Other,
 }
 
-/// A ClientHello: the fields that are needed before and after the handshake.
+/// A parsed ClientHello: the fields that are needed before and after the handshake.
 #[derive(Debug, PartialEq, Eq)]
 pub struct ClientHello {
     /// The message without its header.
@@ -77,23 +77,23 @@ pub struct ClientHello {
     extensions: Vec<(u16, Span)>,
 }
 
-/// Looks for a ClientHello at the start of what a client sends, while it comes in. What has been
-/// looked at once is not looked at again, in however many pieces it comes.
+/// Finds the ClientHello in the client's first bytes as they arrive. Bytes that have been processed
+/// are not processed again, however the input is split.
 #[derive(Debug, Default)]
 pub struct HelloSearch {
-    /// Bytes of the whole records seen so far.
+    /// Bytes of the complete records processed so far.
     at: usize,
-    /// Bytes of the message in them.
+    /// Bytes of the message in those records.
     content: usize,
-    /// The message's header, as far as it is in them.
+    /// The message's header, as far as those records contain it.
     header: [u8; MESSAGE_HEADER],
-    /// Records looked at; one whose end has not come is looked at again.
+    /// Number of records examined; an incomplete record is examined again.
     #[cfg(test)]
     looks: usize,
 }
 
 impl HelloSearch {
-    /// Looks at what has come since the last time. `bytes` is everything from the connection's
+    /// Processes the bytes received since the last call. `bytes` is all input from the connection's
     /// first byte on.
     pub fn go_on(&mut self, bytes: &[u8]) -> HelloScan {
         loop {
@@ -132,7 +132,7 @@ impl HelloSearch {
         }
     }
 
-    /// The ClientHello of this length, whose records are all there.
+    /// Parses the ClientHello with this length, all of whose records have been received.
     fn read(&self, bytes: &[u8], length: usize) -> HelloScan {
         let mut message = Vec::with_capacity(self.content);
         let mut rest = bytes.get(..self.at).unwrap_or_default();
@@ -152,16 +152,16 @@ impl HelloSearch {
     }
 }
 
-/// Why the record at the front is not a part of a ClientHello.
+/// Why a record is not a part of a ClientHello.
 enum NotHello {
-    /// It cannot be let pass.
+    /// The record must be rejected.
     Refused(HelloError),
-    /// It is of no version that is known.
+    /// The record has an unknown version.
     Unknown,
 }
 
-/// The content of the record at the front, which must be one of a handshake in the clear; `None`:
-/// its end has not come.
+/// The content of the first record, which must be an unencrypted handshake record; `None` if it is
+/// incomplete.
 fn fragment(bytes: &[u8]) -> Result<Option<&[u8]>, NotHello> {
     let (kind, length) = match bytes.first_chunk::<RECORD_HEADER>() {
         Some(&[kind, 3, _, high, low]) => (kind, usize::from(u16::from_be_bytes([high, low]))),
@@ -180,30 +180,29 @@ fn fragment(bytes: &[u8]) -> Result<Option<&[u8]>, NotHello> {
     Ok(bytes.get(RECORD_HEADER..RECORD_HEADER + length))
 }
 
-/// What is wrong with the first bytes of a client: with its ClientHello, or with what has come
-/// right behind it.
+/// An error in the client's first bytes: in its ClientHello, or in the records after it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HelloError {
-    /// A record of another type than a handshake's before the ClientHello's end.
+    /// A record of another type than handshake before the end of the ClientHello.
     RecordType(u8),
-    /// A record without content there.
+    /// An empty record before the end of the ClientHello.
     RecordEmpty,
-    /// A record that is longer than any may be.
+    /// A record before the end of the ClientHello that is longer than allowed.
     RecordTooLong,
-    /// A message of another type.
+    /// A handshake message of another type.
     MessageType(u8),
-    /// A ClientHello beyond [`HELLO_SIZE_MAX`].
+    /// A ClientHello longer than [`HELLO_SIZE_MAX`].
     MessageTooLong,
-    /// Its host cannot be one: see [`ClientHello::check_server_name`].
+    /// An invalid server name; see [`ClientHello::check_server_name`].
     Name,
-    /// A record behind the ClientHello, of a type that cannot come before the server's answer.
+    /// A record after the ClientHello, of a type that must not arrive before the server's reply.
     FollowingType(u8),
-    /// A record there that is longer than any may be.
+    /// A record after the ClientHello that is longer than allowed.
     FollowingTooLong,
 }
 
 impl HelloError {
-    /// The alert that tells the client (RFC 8446 section 6), OpenSSL's for the same.
+    /// The alert for the client (RFC 8446 section 6), the same as OpenSSL's.
     #[must_use]
     pub fn alert(self) -> u8 {
         const UNEXPECTED_MESSAGE: u8 = 10;
@@ -241,11 +240,11 @@ impl fmt::Display for HelloError {
     }
 }
 
-/// Looks at what has come behind a ClientHello, before a costly answer to it is made. A client may
-/// go on with `change_cipher_spec` and early data, and must wait with everything else.
+/// Checks the records after a ClientHello, before the server computes a costly reply. A client may
+/// continue with `change_cipher_spec` and early data, and must wait with everything else.
 ///
 /// # Errors
-/// The first record that cannot be.
+/// The first record that is not allowed.
 pub fn check_following(bytes: &[u8]) -> Result<(), HelloError> {
     let mut rest = bytes;
     while let Some(&[kind, _, _, high, low]) = rest.first_chunk() {
@@ -268,7 +267,7 @@ impl ClientHello {
             at: 0,
         };
         let version = reader.u16()?;
-        reader.skip(32)?; // the random
+        reader.skip(32)?; // random
         let session_id = usize::from(reader.u8()?);
         reader.skip(session_id)?;
         let ciphers = reader.span16()?;
@@ -299,15 +298,14 @@ impl ClientHello {
         Some(found.1.of(&self.message))
     }
 
-    /// The host that the client wants to talk to, as it writes it. It may hold anything, and
-    /// nothing.
+    /// The server name as sent by the client. It may contain any bytes, and may be empty.
     pub fn server_name(&self) -> Option<&[u8]> {
         let content = self.extension(SERVER_NAME)?;
         let mut reader = Reader {
             bytes: content,
             at: 0,
         };
-        reader.skip(2)?; // the list's length
+        reader.skip(2)?; // length of the list
         while !reader.is_at_end() {
             let kind = reader.u8()?;
             let name = reader.span16()?;
@@ -318,7 +316,8 @@ impl ClientHello {
         None
     }
 
-    /// Whether the host is none that OpenSSL lets pass: too long, or with a zero in it.
+    /// Checks the server name as OpenSSL does: rejects one that is too long, or contains a zero
+    /// byte.
     ///
     /// # Errors
     /// [`HelloError::Name`].
@@ -329,13 +328,13 @@ impl ClientHello {
         }
     }
 
-    /// Gives the extension with the host a number without a meaning, in the records that the
-    /// message has come in, so that whoever reads them passes over it. Returned are the bytes of
-    /// the extension as they are now.
+    /// Changes the type of the `server_name` extension in the received records to one without a
+    /// meaning, so that rustls ignores the extension. Returns the changed extension.
     pub fn hide_server_name(&self, records: &mut [u8]) -> Option<Box<[u8]>> {
         let mut extensions = self.extensions.iter();
         let (_, content) = extensions.find(|(kind, _)| *kind == SERVER_NAME)?;
-        // Its number and length stand before the content, the message's header before it all.
+        // The content is preceded by the extension's type and length, and the message by its
+        // header.
         let start = (content.start as usize + MESSAGE_HEADER).checked_sub(4)?;
         for (at, byte) in (start..).zip(HIDDEN.to_be_bytes()) {
             let place = place(records, at)?;
@@ -347,7 +346,7 @@ impl ClientHello {
         Some(hidden.into())
     }
 
-    /// The protocols that the client offers to speak (ALPN), in its order.
+    /// The protocols that the client offers (ALPN), in the client's order.
     pub fn protocols(&self) -> impl Iterator<Item = &[u8]> {
         let content = self.extension(ALPN).unwrap_or_default();
         let mut rest = content.get(2..).unwrap_or_default();
@@ -359,46 +358,46 @@ impl ClientHello {
         })
     }
 
-    /// Cipher suites by number, in the client's order.
+    /// The numbers of the cipher suites, in the client's order.
     pub fn ciphers(&self) -> Values<'_> {
         Values(self.ciphers.of(&self.message))
     }
 
-    /// Whether ChaCha20-Poly1305 is what the client likes best, as those do whose processor has no
-    /// instructions for AES.
+    /// Whether the client prefers ChaCha20-Poly1305, as clients do whose processor has no AES
+    /// instructions.
     pub fn prefers_chacha20(&self) -> bool {
         let best = self.ciphers().find(|number| !is_grease(*number));
         best.is_some_and(|number| CHACHA20_POLY1305.contains(&number))
     }
 
-    /// Groups for the key exchange ("curves") by number, in the client's order.
+    /// The numbers of the key exchange groups ("curves"), in the client's order.
     pub fn groups(&self) -> Values<'_> {
         Values(self.list(SUPPORTED_GROUPS, 2))
     }
 
-    /// Signature algorithms by number, in the client's order.
+    /// The numbers of the signature algorithms, in the client's order.
     pub fn signature_algorithms(&self) -> Values<'_> {
         Values(self.list(SIGNATURE_ALGORITHMS, 2))
     }
 
-    /// Versions of TLS that the client speaks, where it lists them (TLS 1.3 and later).
+    /// The TLS versions in `supported_versions` (TLS 1.3 and later).
     pub fn versions(&self) -> Values<'_> {
         Values(self.list(SUPPORTED_VERSIONS, 1))
     }
 
-    /// The types of its extensions, in the client's order.
+    /// The types of the extensions, in the client's order.
     pub fn extension_types(&self) -> impl Iterator<Item = u16> {
         self.extensions.iter().map(|(kind, _)| *kind)
     }
 
-    /// The content of an extension that is one list, behind its length.
+    /// The content of an extension that is one list, without the list's length.
     fn list(&self, kind: u16, length_size: usize) -> &[u8] {
         let content = self.extension(kind).unwrap_or_default();
         content.get(length_size..).unwrap_or_default()
     }
 }
 
-/// Where a byte of a message stands in its records.
+/// The offset in the records of a byte of the message.
 fn place(records: &[u8], mut at: usize) -> Option<usize> {
     let mut rest = records;
     while let Ok(Some(fragment)) = fragment(rest) {
@@ -411,8 +410,8 @@ fn place(records: &[u8], mut at: usize) -> Option<usize> {
     None
 }
 
-/// The message with the extension that [`ClientHello::hide_server_name`] has hidden as it was, if
-/// it holds it.
+/// The message with the extension that [`ClientHello::hide_server_name`] changed restored, if the
+/// message contains it.
 pub fn show_server_name<'a>(message: &'a [u8], hidden: &[u8]) -> Cow<'a, [u8]> {
     let place = memchr::memmem::find(message, hidden);
     let Some((before, rest)) = place.and_then(|place| message.split_at_checked(place)) else {
@@ -422,7 +421,7 @@ pub fn show_server_name<'a>(message: &'a [u8], hidden: &[u8]) -> Cow<'a, [u8]> {
     Cow::Owned([before, &SERVER_NAME.to_be_bytes(), behind].concat())
 }
 
-/// Numbers of two bytes each.
+/// An iterator over numbers of two bytes each.
 #[derive(Clone, Copy, Debug)]
 pub struct Values<'a>(&'a [u8]);
 
@@ -436,13 +435,14 @@ impl Iterator for Values<'_> {
     }
 }
 
-/// Whether a number is one of those that clients strew in to keep servers tolerant (RFC 8701).
+/// Whether the number is a GREASE value, which clients add at random to detect intolerant servers
+/// (RFC 8701).
 pub fn is_grease(value: u16) -> bool {
     let [high, low] = value.to_be_bytes();
     high == low && low & 0x0f == 0x0a
 }
 
-/// Reads numbers in network order; `None` past the end.
+/// Reads numbers in network byte order; `None` at the end.
 struct Reader<'a> {
     bytes: &'a [u8],
     at: usize,
@@ -468,7 +468,7 @@ impl Reader<'_> {
         Some(u16::from_be_bytes([self.u8()?, self.u8()?]))
     }
 
-    /// A stretch behind its length in two bytes.
+    /// A range preceded by its length in two bytes.
     fn span16(&mut self) -> Option<Span> {
         let length = usize::from(self.u16()?);
         let start = self.at;

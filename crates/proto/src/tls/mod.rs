@@ -1,10 +1,10 @@
-//! What a TLS client says first, before the server has chosen a certificate.
+//! The ClientHello, the first message of a TLS client, before the server selects a certificate.
 //!
 //! RFC 8446 sections 4.1.2 and 5.1, RFC 6066 section 3 (`server_name`), RFC 7301 (ALPN). The server
-//! needs the name and the protocols of a ClientHello to choose a virtual server, and variables show
-//! what the client offers. The handshake itself is rustls's, which reads the same bytes again and
-//! judges them; all that is refused here is what can never become a ClientHello, and what cannot
-//! come before the server's answer, because that answer is costly.
+//! needs the name and the protocols of a ClientHello to select a virtual server, and variables show
+//! the client's offer. rustls performs the handshake, and parses and validates the same bytes
+//! again. This module rejects only bytes that can never become a ClientHello, and records that must
+//! not arrive before the server's reply, because that reply is costly.
 
 mod client_hello;
 pub mod preread;

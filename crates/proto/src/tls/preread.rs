@@ -1,16 +1,16 @@
-//! A look at a ClientHello by a proxy that takes no part in the handshake and passes the connection
-//! on by name.
+//! Inspects a ClientHello for a proxy that does not terminate TLS, and selects the upstream by
+//! name.
 //!
 //! RFC 8446 section 4.1.2, RFC 6066 section 3 (names), RFC 7301 (ALPN), RFC 5246 appendix E.2 (the
-//! format of SSL 2.0). What is of no interest here is passed over, also where it is wrong: that is
-//! for the server behind to refuse.
+//! SSL 2.0 format). Other parts are skipped without validation: the upstream server may reject
+//! them.
 
 use super::client_hello::{HANDSHAKE, RECORD_HEADER, is_grease};
 
 /// The version of TLS 1.3.
 pub const TLS13: u16 = 0x0304;
 
-/// A ClientHello's type and length.
+/// Length of a handshake message's header: type and length, in bytes.
 const MESSAGE_HEADER: usize = 4;
 const CLIENT_HELLO: u8 = 1;
 
@@ -18,39 +18,40 @@ const SERVER_NAME: u16 = 0;
 const ALPN: u16 = 16;
 const SUPPORTED_VERSIONS: u16 = 43;
 
-/// What is seen of a ClientHello.
+/// The inspected parts of a ClientHello.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Seen {
-    /// The host that is asked for, as the client writes it; empty where it names none.
+    /// The server name as sent by the client; empty if there is none.
     pub server_name: Vec<u8>,
-    /// The protocols that are offered, separated by commas.
+    /// The offered protocols (ALPN), separated by commas.
     pub protocols: Vec<u8>,
-    /// The newest version that is offered; 2 is that of SSL 2.0.
+    /// The newest version offered; 2 for SSL 2.0.
     pub version: u16,
 }
 
-/// What the bytes come to that a client has sent so far.
+/// The result of inspecting the bytes received so far.
 #[derive(Debug, PartialEq, Eq)]
 pub enum PrereadResult {
-    /// More bytes must come to decide.
+    /// More bytes are needed.
     More,
-    /// The bytes are a ClientHello of TLS.
+    /// A complete ClientHello.
     Hello(Seen),
-    /// Something else, or a ClientHello that cannot be understood.
+    /// Another protocol, or a malformed ClientHello.
     Other,
 }
 
-/// Looks at what a client sends while it comes in, in however many pieces and records. No record is
-/// looked at twice.
+/// Inspects the client's first bytes as they arrive, split into any number of pieces and records.
+/// Every record is processed only once.
 #[derive(Debug, Default)]
 pub struct Preread {
-    /// Bytes of the whole records seen so far.
+    /// Bytes of the complete records processed so far.
     at: usize,
     message: Vec<u8>,
 }
 
 impl Preread {
-    /// Looks at what has come since the last time. `bytes` is everything from the first byte on.
+    /// Processes the bytes received since the last call. `bytes` is all input from the first byte
+    /// on.
     pub fn go_on(&mut self, bytes: &[u8]) -> PrereadResult {
         loop {
             let rest = bytes.get(self.at..).unwrap_or_default();
@@ -97,14 +98,14 @@ impl Preread {
     }
 }
 
-/// Reads a ClientHello; `None` where it ends too soon.
+/// Parses a ClientHello; `None` if it ends too early.
 fn read(message: &[u8]) -> Option<Seen> {
     let mut rest = Rest(message);
     let mut seen = Seen {
         version: rest.u16()?,
         ..Seen::default()
     };
-    rest.take(32)?; // the random
+    rest.take(32)?; // random
     let session_id = rest.u8()?;
     rest.take(session_id.into())?;
     let ciphers = rest.u16()?;
@@ -114,7 +115,7 @@ fn read(message: &[u8]) -> Option<Seen> {
     if rest.0.is_empty() {
         return Some(seen);
     }
-    rest.u16()?; // how long the extensions are
+    rest.u16()?; // length of the extensions
     while !rest.0.is_empty() {
         let kind = rest.u16()?;
         let length = rest.u16()?;
@@ -123,7 +124,7 @@ fn read(message: &[u8]) -> Option<Seen> {
                 let list = rest.u16()?;
                 let mut list = Rest(rest.take(list.into())?);
                 if list.u8()? != 0 {
-                    return None; // there is no other kind of name
+                    return None; // no other type of name is defined
                 }
                 let name = list.u16()?;
                 seen.server_name = list.take(name.into())?.to_vec();
@@ -153,7 +154,7 @@ fn read(message: &[u8]) -> Option<Seen> {
     Some(seen)
 }
 
-/// The newest of the versions in a list. Drafts of TLS 1.3 count as that.
+/// The newest version in a list. Drafts of TLS 1.3 count as TLS 1.3.
 fn newest(list: &[u8]) -> Option<u16> {
     let (versions, _) = list.as_chunks::<2>();
     let versions = versions.iter().map(|bytes| u16::from_be_bytes(*bytes));
@@ -163,7 +164,7 @@ fn newest(list: &[u8]) -> Option<u16> {
         .max()
 }
 
-/// What is left to be read.
+/// The unread rest of a message.
 struct Rest<'a>(&'a [u8]);
 
 impl<'a> Rest<'a> {

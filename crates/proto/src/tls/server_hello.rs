@@ -1,9 +1,9 @@
-//! What a TLS server answers first: RFC 5246 section 7.4.1.3.
+//! The ServerHello, the reply of a TLS server: RFC 5246 section 7.4.1.3.
 
-/// The number of the session in a message that begins with a `ServerHello`, with the header of its
-/// record.
+/// The session ID in the `ServerHello` at the beginning of `message`, which includes the record
+/// header.
 pub fn session_number(message: &[u8]) -> Option<&[u8]> {
-    // Record: type, version and length. Message: type, length, version and random number.
+    // Record header: type, version and length. Message: type, length, version and random.
     const RECORD: usize = 5;
     const BEFORE: usize = 1 + 3 + 2 + 32;
     const HANDSHAKE: u8 = 22;

@@ -1,32 +1,34 @@
-//! Escaping and unescaping, with the sets of bytes that nginx uses in each place.
+//! Escaping and unescaping, with the byte sets that nginx uses for each purpose.
 
 use crate::byte_table::ByteTable;
 
-/// Which bytes are escaped. Control bytes and those above 0x7e always are, except for memcached.
+/// Which bytes are escaped. Control bytes and bytes above 0x7e always are, except that memcached
+/// keys may contain the latter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Escape {
-    /// A path: also space, `"`, `#`, `%`, `<`, `>`, `?`, `\`, `^`, backquote, `{`, `|`, `}`.
+    /// A path: additionally space, `"`, `#`, `%`, `<`, `>`, `?`, `\`, `^`, backquote, `{`, `|`,
+    /// `}`.
     Uri,
-    /// A query: those of a path, `&`, `+` and `;`.
+    /// A query: as for a path, and `&`, `+` and `;`.
     Args,
-    /// A component of a URI: escapes all but letters, digits, `-`, `.`, `_`, `~`.
+    /// A component of a URI: all bytes except letters, digits, `-`, `.`, `_`, `~`.
     Component,
-    /// A URI within HTML: those of a path and `'`, but not `?`.
+    /// A URI within HTML: as for a path, and `'`, but not `?`.
     Html,
-    /// A URI within a `Refresh` header: those of HTML and `~`, but not `#`, `%` and `}`.
+    /// A URI in a `Refresh` header: as for HTML, and `~`, but not `#`, `%` and `}`.
     Refresh,
     /// A memcached key: control bytes, space and `%`.
     Memcached,
 }
 
-/// Where unescaping stops and what it leaves.
+/// Where unescaping stops, and which bytes remain escaped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unescape {
-    /// Everything, up to the end.
+    /// Unescapes everything, up to the end.
     All,
-    /// Up to and including the first `?`, written or escaped with a letter (`%3F`).
+    /// Stops after the first `?`, literal or escaped as `%3f`.
     Uri,
-    /// Like [`Unescape::Uri`], but unescapes only printable bytes above `%`: all others must stay
+    /// Like [`Unescape::Uri`], but unescapes only printable bytes above `%`: others must remain
     /// escaped in a redirect.
     Redirect,
 }
@@ -75,7 +77,7 @@ impl Escape {
     }
 }
 
-/// A digit of base 16, for a number below 16.
+/// A hexadecimal digit, for a number below 16.
 fn hex_digit(number: u8) -> u8 {
     match number {
         ..10 => b'0' + number,
@@ -83,7 +85,7 @@ fn hex_digit(number: u8) -> u8 {
     }
 }
 
-/// Appends the bytes with those of the set escaped as `%XX`.
+/// Appends `bytes`, with the bytes of the set escaped as `%XX`.
 pub fn escape(bytes: &[u8], kind: Escape, out: &mut Vec<u8>) {
     let set = kind.set();
     for &byte in bytes {
@@ -95,15 +97,15 @@ pub fn escape(bytes: &[u8], kind: Escape, out: &mut Vec<u8>) {
     }
 }
 
-/// The number of bytes that [`escape`] would append; equal to the length if nothing needs escaping.
+/// The number of bytes that [`escape`] would append; equal to the length if nothing is escaped.
 pub fn escaped_length(bytes: &[u8], kind: Escape) -> usize {
     let set = kind.set();
     bytes.len() + 2 * bytes.iter().filter(|&&byte| set.of(byte)).count()
 }
 
-/// Appends the bytes with `%XX` replaced. As in nginx a `%` is dropped where no digit follows, and
-/// dropped with the two bytes after it where only one digit does. Returns how many bytes were read:
-/// fewer than all where a `?` ended it.
+/// Appends `bytes` unescaped. As in nginx, a `%` without a hexadecimal digit after it is dropped,
+/// and a `%` with only one digit after it is dropped together with the next two bytes. Returns the
+/// number of bytes read: fewer than all if a `?` ended the unescaping.
 pub fn unescape(bytes: &[u8], kind: Unescape, out: &mut Vec<u8>) -> usize {
     let stops = kind != Unescape::All;
     let mut at = 0;

@@ -1,10 +1,10 @@
-//! Request targets (RFC 3986, RFC 9112 section 3.2): from the bytes of the request line to the path
-//! that locations are matched against, and back to bytes that may stand in a URI.
+//! Request targets (RFC 3986, RFC 9112 section 3.2): decoding and normalisation of the path that
+//! locations are matched against, and escaping.
 //!
 //! A path is decoded once, its `.` and `..` segments are removed and, unless `merge_slashes` is
-//! off, runs of slashes become one. What would climb above the root, holds a zero byte or a broken
-//! `%` is refused. The order of these steps is nginx's: `%2f` separates segments, `%2e` is a dot,
-//! and `%3f`, `%23` and `%25` stand for themselves.
+//! off, adjacent slashes are merged. A path that leads above the root, or contains a zero byte or
+//! an invalid percent-encoding, is rejected. The order of these steps is nginx's: `%2f` separates
+//! segments, `%2e` is a dot, and `%3f`, `%23` and `%25` are ordinary characters.
 //!
 //! Not here: the syntax of the request line (see [`crate::h1`]), file names, `alias` and `root`.
 
@@ -15,27 +15,28 @@ pub use escape::{Escape, Unescape, escape, escaped_length, unescape, write_html}
 use crate::Span;
 use crate::byte_table::ByteTable;
 
-/// The target cannot be turned into a path; the request is answered with 400.
+/// The target cannot be normalised; the response is 400.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BadUri;
 
-/// Where the parts of a target are.
+/// The parts of a target.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Parts {
-    /// The query without its `?`, within the raw target; `None` where there is no `?`. A fragment
-    /// is no part of it.
+    /// The query without its `?`, as a span of the raw target; `None` if there is no `?`. A
+    /// fragment is not included.
     pub args: Option<Span>,
-    /// The path's extension (`html`), within the path; `None` where the last segment has no dot, or
-    /// only the one at its beginning.
+    /// The path's extension (`html`), as a span of the path; `None` if the last segment has no dot,
+    /// or only a leading one.
     pub extension: Option<Span>,
-    /// Whether the path holds a `+`, written or escaped.
+    /// Whether the path contains a `+`, literal or percent-encoded.
     pub plus: bool,
-    /// Whether the raw target holds a `%` escape in its path.
+    /// Whether the path in the raw target contains a percent-encoded byte.
     pub quoted: bool,
 }
 
-/// Decodes and normalises a target in origin form (`/a/../b?c`) and appends the path to `path`,
-/// which it clears first. An absolute target whose path is empty begins with `?`; its path is `/`.
+/// Decodes and normalises a target in origin form (`/a/../b?c`), and stores the path in `path`,
+/// which is cleared first. An absolute target with an empty path begins with `?` here; its path is
+/// `/`.
 ///
 /// The path is never longer than the target plus the slash of an empty path.
 ///
@@ -94,10 +95,10 @@ pub fn normalise(raw: &[u8], merge_slashes: bool, path: &mut Vec<u8>) -> Result<
     Ok(parts)
 }
 
-/// What the path written so far ends with.
+/// The end of the path so far.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Segment {
-    /// Something else than the three below.
+    /// Anything other than the following.
     Inside,
     Slash,
     Dot,
@@ -105,7 +106,7 @@ enum Segment {
 }
 
 impl Segment {
-    /// A slash follows. It ends the extension; the segments of dots never have one.
+    /// Handles a slash, which ends a segment and its extension; segments of dots have no extension.
     fn end(
         &mut self,
         path: &mut Vec<u8>,
@@ -153,7 +154,7 @@ impl Segment {
     }
 }
 
-/// Takes `segment/..` off a path, down to the slash before the segment.
+/// Removes `segment/..` from the end of a path, up to the slash before the segment.
 fn remove_segment(path: &mut Vec<u8>) -> Result<(), BadUri> {
     let above = path.len().checked_sub(b"/..".len()).ok_or(BadUri)?;
     path.truncate(above);
@@ -178,7 +179,8 @@ fn hex_digit(byte: u8) -> Option<u8> {
     }
 }
 
-/// Whether a byte of a path means nothing but itself: no control, space, or one of `# % + . / ?`.
+/// Whether a byte has no special meaning in a path: no control byte, space, or one of `# % + . /
+/// ?`.
 #[inline]
 pub(crate) fn is_plain(byte: u8) -> bool {
     PLAIN.of(byte)
@@ -205,10 +207,9 @@ static PLAIN: ByteTable<bool> = {
     ByteTable::new(plain)
 };
 
-/// The extension of a path that a rewrite or a redirect made: what follows the last dot of the last
-/// segment, unless this dot is the segment's first byte. (nginx's rule for such paths;
-/// [`normalise`] has the rule for paths that a client sent, which differs for segments that begin
-/// with two dots.)
+/// The extension of a path from a rewrite or a redirect: the text after the last dot of the last
+/// segment, unless this dot is the segment's first byte. This is nginx's rule for such paths. The
+/// rule of [`normalise`], for paths from clients, differs for segments that begin with two dots.
 pub fn extension(path: &[u8]) -> Option<Span> {
     for at in (2..path.len()).rev() {
         match (path.get(at - 1), path.get(at)) {
@@ -222,7 +223,7 @@ pub fn extension(path: &[u8]) -> Option<Span> {
     None
 }
 
-/// Splits `uri?args`: the path, and the query if there is a `?`.
+/// Splits `uri?args` into the path and the query, if there is a `?`.
 pub fn split_args(uri: &[u8]) -> (&[u8], Option<&[u8]>) {
     match memchr::memchr(b'?', uri).and_then(|mark| uri.split_at_checked(mark)) {
         Some((path, query)) => (path, query.get(1..)),
@@ -230,7 +231,7 @@ pub fn split_args(uri: &[u8]) -> (&[u8], Option<&[u8]>) {
     }
 }
 
-/// The value of `name=` in a query (`$arg_name`); names are compared in any case.
+/// The value of `name=` in a query (`$arg_name`); names are matched in any case.
 pub fn argument<'a>(args: &'a [u8], name: &[u8]) -> Option<&'a [u8]> {
     if name.is_empty() {
         return None;
@@ -243,12 +244,12 @@ pub fn argument<'a>(args: &'a [u8], name: &[u8]) -> Option<&'a [u8]> {
     })
 }
 
-/// Reads a URI that an upstream, an include or a header names (`X-Accel-Redirect`, SSI): the path
-/// is unescaped into `path`, the query is returned.
+/// Parses a URI from an upstream, an include or a header (`X-Accel-Redirect`, SSI): stores the
+/// unescaped path in `path`, and returns the query.
 ///
 /// # Errors
-/// [`BadUri`] if it is empty, begins with `?`, or holds a `..` segment or a zero byte, escaped or
-/// not. (nginx overlooks a `..` right before the `?`.)
+/// [`BadUri`] if the URI is empty, begins with `?`, or contains a `..` segment or a zero byte,
+/// literal or escaped. (nginx does not detect a `..` directly before the `?`.)
 pub fn parse_unsafe<'a>(uri: &'a [u8], path: &mut Vec<u8>) -> Result<Option<&'a [u8]>, BadUri> {
     path.clear();
     let (raw, args) = split_args(uri);
