@@ -208,7 +208,7 @@ mod tests {
         }
     }
 
-    /// All in parts of these sizes, one after the other.
+    /// Decodes a text in parts of this size.
     fn in_parts(text: &[u8], size: usize) -> Result<Vec<u8>, NotBase64> {
         let (mut decoder, mut out) = (Decoder::default(), Vec::new());
         for part in text.chunks(size) {
@@ -268,7 +268,7 @@ mod tests {
         assert_eq!(in_parts(b"", 1), Ok(Vec::new()));
     }
 
-    /// By `ngx_decode_base64`.
+    /// Expected values from `ngx_decode_base64`.
     #[test]
     fn reading_is_lenient_at_the_end_only() {
         let standard = |text| decoded(text, Alphabet::Standard);

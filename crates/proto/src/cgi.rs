@@ -150,7 +150,7 @@ mod tests {
         assert_eq!(written, b"a-b");
     }
 
-    /// Separators by `ngx_http_fastcgi_create_request`.
+    /// Expected separators from `ngx_http_fastcgi_create_request`.
     #[test]
     fn values_are_joined() {
         for (name, values, expected) in [

@@ -435,7 +435,7 @@ mod tests {
         };
         assert_eq!(sent(b"a b"), b"a b");
         assert_eq!(sent(b"\ra\r\nb: c\n"), b" a  b: c ");
-        // Wherever a line break stands, and whatever stands beside it.
+        // A line break at any position, next to any byte.
         for length in 1..40 {
             for at in 0..length {
                 for beside in [b'a', b'\t', 0, 0x0E, 0x7F, 0x80, 0x8D, 0xFF] {

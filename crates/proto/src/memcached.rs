@@ -289,7 +289,7 @@ mod tests {
         Get::new(key.as_bytes()).expect("a key")
     }
 
-    /// The second case is what nginx sends.
+    /// The second case was captured from nginx.
     #[test]
     fn requests() {
         for (key, line) in [
@@ -308,7 +308,8 @@ mod tests {
         );
     }
 
-    /// What a line says or the words of its fault, byte by byte the same.
+    /// The result of a line, or the log message of its fault. Every incomplete line must need more
+    /// bytes.
     fn read(bytes: &[u8], get: &Get, with_flags: bool) -> String {
         let end = memchr::memchr(b'\n', bytes).map_or(bytes.len(), |at| at);
         for end in 0..=end {
@@ -329,8 +330,8 @@ mod tests {
         }
     }
 
-    /// Lines by the specification, words by `ngx_http_memcached_process_header`; where the flags
-    /// are looked at another outcome stands behind the first.
+    /// Lines from the specification, log messages from `ngx_http_memcached_process_header`. A
+    /// second outcome is that with flags.
     #[test]
     fn answers() {
         for (case, line, outcomes) in [
@@ -438,7 +439,8 @@ mod tests {
         );
     }
 
-    /// The value, how much was consumed, and whether the answer was complete, of input in pieces.
+    /// Decodes input in pieces. Returns the value, the number of bytes consumed, and whether the
+    /// response is complete.
     fn decode<'a>(
         length: u64,
         pieces: impl Iterator<Item = &'a [u8]>,
@@ -450,7 +452,7 @@ mod tests {
                 let decoded = match body.decode(rest) {
                     Ok(decoded) => decoded,
                     Err(fault) => {
-                        // Whatever comes next.
+                        // The fault is returned for any further input.
                         assert_eq!(body.decode(TRAILER), Err(fault));
                         return (value, Err(fault));
                     }

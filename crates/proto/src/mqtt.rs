@@ -294,7 +294,7 @@ mod tests {
         let three = b"\x10\x10\0\x06MQIsdp\x03\x02\0\x3c\0\x02id";
         let read = Connect::parse(three).unwrap();
         assert_eq!(read.client_id(three), b"id");
-        // A bridge of mosquitto's.
+        // A bridge of mosquitto.
         let bridge = b"\x10\x0e\0\x04MQTT\x84\x02\0\x3c\0\x02id";
         assert!(Connect::parse(bridge).is_some());
     }
@@ -355,7 +355,7 @@ mod tests {
         assert_eq!(read.username(&with), Some(&b"someone else"[..]));
         assert_eq!(read.flags, 0xc6);
         assert_eq!(read.will.of(&with), b"\x05\x18\0\0\0\x02\0\x01w\0\0");
-        // The length takes another byte.
+        // The length needs another byte.
         let long = vec![b'x'; 300];
         let values = ConnectValues {
             client_id: Some(&long),

@@ -245,8 +245,8 @@ mod tests {
             parse(b"bytes=0-1,3-4", 1000, Some(2)),
             many(&[(0, 2), (3, 5)])
         );
-        // 20 ranges of one byte: 20 + 20 * 256 is more than 1000 + 4096, unless a bound was
-        // written.
+        // 20 ranges of one byte: 20 + 20 * 256 is more than 1000 + 4096, which matters unless
+        // `max_ranges` is configured.
         let value = format!("bytes={}", vec!["1-1"; 20].join(","));
         assert_eq!(parse(value.as_bytes(), 1000, None), RangeDecision::Whole);
         assert!(

@@ -99,7 +99,7 @@ impl Variables for RequestWriter<'_> {
 mod tests {
     use super::*;
 
-    /// Bytes by the specification; the first case is what nginx sends.
+    /// Bytes from the specification; the first case was captured from nginx.
     #[test]
     fn packets() {
         for (case, modifiers, variables, expected) in [

@@ -1,4 +1,4 @@
-//! Messages written by hand, byte by byte, after RFC 1035.
+//! Messages assembled byte by byte according to RFC 1035.
 
 use super::*;
 
@@ -32,7 +32,7 @@ fn record(name: &str, kind: u16, ttl: u32, data: &[u8]) -> Vec<u8> {
     out
 }
 
-/// An answer to `name` with these flags, records of the answer, and records of the authority.
+/// A response for `name` with these flags, answer records, and authority records.
 fn message(flags: u16, name: &str, kind: u16, records: &[Vec<u8>], zone: &[Vec<u8>]) -> Vec<u8> {
     let counts = [1, records.len() as u16, zone.len() as u16, 0];
     let mut out = [ID.to_be_bytes(), flags.to_be_bytes()].concat();
@@ -81,7 +81,7 @@ fn names_that_are_none() {
     assert_eq!(name.to_string(), "under_score.a b.\\xff");
 }
 
-/// nginx asks for them, and takes what a server answers, though RFC 1035 ends names at 253
+/// nginx queries such names and accepts the response, although RFC 1035 limits names to 253
 /// characters.
 #[test]
 fn names_of_255_bytes_and_more() {
@@ -97,7 +97,7 @@ fn names_of_255_bytes_and_more() {
     }
 }
 
-/// As in nginx, aliases are counted by messages: within one there may be any number.
+/// As in nginx, the limit of aliases counts responses: one response may contain any number.
 #[test]
 fn a_long_chain_within_a_message() {
     let name = |number: u32| match number {
@@ -131,7 +131,7 @@ fn addresses_of_a_name() {
         record("other.example", A, 1, &[6, 6, 6, 6]),
     ];
     let bytes = message(OK, "A.EXAMPLE", A, &records, &[]);
-    // One that is there twice is there twice, as in nginx.
+    // A repeated address is kept, as in nginx.
     let found = ["10.0.0.1", "10.0.0.2", "10.0.0.2"];
     assert_eq!(read(&bytes), Ok(addresses(&found, 30)));
 
@@ -226,7 +226,7 @@ fn an_answer_cut_anywhere_is_refused() {
     for length in 0..bytes.len() {
         assert_eq!(read(&bytes[..length]), Err(Rejected::Malformed), "{length}");
     }
-    // A name that points to itself, and a record without data.
+    // A name with a compression pointer to itself, and a record without data.
     let mut looping = message(OK, "a.example", A, &[], &[]);
     looping[7] = 1;
     let at = looping.len() as u8;

@@ -1,16 +1,16 @@
-//! Bytes by the specification (sections 3.3, 3.4, 5.1 to 5.5 and 8) and as nginx sends them; words
-//! by `ngx_http_fastcgi_module.c`.
+//! Expected bytes from the specification (sections 3.3, 3.4, 5.1 to 5.5 and 8) and from nginx;
+//! expected log messages from `ngx_http_fastcgi_module.c`.
 
 use super::*;
 use crate::cgi::{self, Form, Variables};
 use crate::h1::response::ResponseHead;
 
-/// What a connection's first record is, with and without `FCGI_KEEP_CONN`.
+/// The first record of a request, without and with `FCGI_KEEP_CONN`.
 const BEGIN: &[u8] = b"\x01\x01\0\x01\0\x08\0\0\0\x01\0\0\0\0\0\0";
 const BEGIN_KEEP: &[u8] = b"\x01\x01\0\x01\0\x08\0\0\0\x01\x01\0\0\0\0\0";
 const PARAMS_END: &[u8] = b"\x01\x04\0\x01\0\0\0\0";
 
-/// A head of these variables, finished with nginx's limit.
+/// A head with these variables and nginx's limit of parameters.
 fn head(variables: &[(&str, &str)]) -> Result<Vec<u8>, ParamsTooLong> {
     let mut out = Vec::new();
     let mut writer = RequestWriter::new(&mut out, false);
@@ -96,7 +96,7 @@ fn fields_become_parameters() {
 
 #[test]
 fn parameters_that_are_too_long() {
-    // Name, lengths and value: 1 + 4 + 1 + n.
+    // Length of the name, length of the value, name, value: 1 + 4 + 1 + n bytes.
     let value = "v".repeat(PARAMS_LENGTH_MAX - 6);
     let head_of_all = head(&[("N", &value)]).expect("just short enough");
     assert_eq!(head_of_all.len(), 16 + 8 + 0xffff + 1 + 8);
@@ -125,7 +125,7 @@ fn more_parameters_than_a_record_holds() {
     writer.push(b"N", value.as_bytes());
     writer.finish(usize::MAX).expect("below 2 GiB");
     let params = [&b"\x01\x80\x02\0\0N"[..], value.as_bytes()].concat();
-    // 0x20006 bytes: twice 0xfff8, and 0x16 with two bytes of padding.
+    // 0x20006 bytes: two records of 0xfff8, and one of 0x16 with two bytes of padding.
     let expected = [
         BEGIN,
         b"\x01\x04\0\x01\xff\xf8\0\0",
@@ -175,8 +175,8 @@ const STDERR: u8 = 7;
 const END: u8 = 3;
 const ENDED: &[u8] = b"\0\0\0\0\0\0\0\0";
 
-/// What a decoder tells of input that comes in the given pieces, as text: stretches by what they
-/// hold, neighbours as one. The head ends where [`cgi::parse`] finds it.
+/// The events that a decoder reports for input in the given pieces, as text, with adjacent parts of
+/// stdout or stderr joined. The head ends where [`cgi::parse`] finds its end.
 fn read<'a>(
     pieces: impl Iterator<Item = &'a [u8]>,
     head_request: bool,
@@ -195,7 +195,7 @@ fn read<'a>(
             let decoded = match decoder.decode(rest) {
                 Ok(decoded) => decoded,
                 Err(fault) => {
-                    // Whatever comes next.
+                    // The fault is returned for any further input.
                     assert_eq!(decoder.decode(&record(STDERR, b"x", 0)), Err(fault));
                     tell("fault ", fault.to_string());
                     break 'pieces;
@@ -253,7 +253,7 @@ fn read<'a>(
         .join("|")
 }
 
-/// Reads a stream whole, in two pieces by every split, and in pieces of one length each.
+/// Decodes a stream as a whole, split in two at every offset, and in pieces of each length.
 fn check(case: &str, stream: &[u8], head_request: bool, keep_connection: bool, expected: &str) {
     for split in 0..=stream.len() {
         let (one, other) = stream.split_at(split);
@@ -612,7 +612,7 @@ fn no_more_is_given_back_than_was_given() {
     assert_eq!(again.event, Some(Event::Stdout(0..3)));
     let stop = decoder.decode(&stream[11..]).expect("valid");
     assert_eq!(stop.event, Some(Event::StdoutEnd));
-    // There was no stretch since.
+    // No part of stdout was reported since.
     decoder.begin_body(BodyLength::Open, 2);
     assert_eq!(
         decoder.decode(b"\x01").map(|decoded| decoded.event),

@@ -325,7 +325,8 @@ impl ChunkLine {
 mod tests {
     use super::*;
 
-    /// Decodes input that comes in pieces of the given length: the body and how much was consumed.
+    /// Decodes input in pieces of the given length. Returns the body, and the number of bytes
+    /// consumed if it is complete.
     fn decode(
         mut decoder: Decoder,
         input: &[u8],
@@ -398,7 +399,8 @@ mod tests {
         }
     }
 
-    /// The body by [`Decoder::gather`], how much was consumed, and how many pieces it came in.
+    /// Decodes input with [`Decoder::gather`]. Returns the body, the number of bytes consumed, and
+    /// the number of parts of the body.
     fn gathered(input: &[u8], piece: usize) -> Result<(Vec<u8>, Option<usize>, usize), ChunkError> {
         let (mut decoder, mut body) = (Decoder::new(), Vec::new());
         let (mut consumed, mut pieces) = (0, 0);
@@ -446,7 +448,7 @@ mod tests {
         let decoded = decoder.gather(&mut input).expect("a piece first");
         assert_eq!(&input[decoded.data], b"ab");
         assert!(!decoded.done && decoded.consumed < input.len());
-        // Whatever stands there.
+        // Every further call fails.
         let mut rest = b"1\r\na\r\n".to_vec();
         assert!(decoder.gather(&mut rest).is_err());
         assert!(decoder.decode(&rest).is_err());

@@ -152,7 +152,7 @@ mod tests {
         ];
         assert_eq!(seen, expected);
         assert_eq!(&bytes[at..at + 2], b"\r\n");
-        // Where its end is not there it is none.
+        // An incomplete line is not plain.
         let end = PlainLines::new(bytes).at(0).unwrap().next;
         assert!(PlainLines::new(&bytes[..end]).at(0).is_some());
         assert!(PlainLines::new(&bytes[..end - 1]).at(0).is_none());

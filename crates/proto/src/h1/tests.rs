@@ -1,5 +1,5 @@
-//! Byte tables. Expected values come from nginx 1.31, to which the same bytes were sent, or from
-//! the RFC that is named. Every input is also read in pieces: split at every offset, and byte by
+//! Tables of requests. Expected values come from nginx 1.31, to which the same bytes were sent, or
+//! from the RFC cited. Every input is also parsed in pieces: split at every offset, and byte by
 //! byte.
 
 use super::*;
@@ -15,7 +15,7 @@ const SMALL: Limits = Limits {
     merge_slashes: true,
 };
 
-/// What a head came to, as text.
+/// The result of parsing a head, as text.
 fn describe(result: Result<Option<usize>, HeadError>, head: &Head, bytes: &[u8]) -> String {
     match result {
         Ok(None) => "more".to_owned(),
@@ -47,7 +47,7 @@ fn describe(result: Result<Option<usize>, HeadError>, head: &Head, bytes: &[u8])
     }
 }
 
-/// Reads a head at once, and in pieces in every way, and insists that all agree.
+/// Parses a head at once and in pieces in every way, and asserts that the results are equal.
 fn read(bytes: &[u8], limits: &Limits) -> String {
     let whole = |bytes: &[u8]| {
         let mut head = Head::default();
@@ -86,12 +86,12 @@ fn check(table: &[(&str, &str)], limits: &Limits, wrap: impl Fn(&str) -> String)
     }
 }
 
-/// A request line in a head that is otherwise fine.
+/// A request line in an otherwise valid head.
 fn with_host(line: &str) -> String {
     format!("{line}\r\nHost: h\r\n\r\n")
 }
 
-/// Header lines behind a request line and a `Host`.
+/// A valid head with additional header lines.
 fn with_line(lines: &str) -> String {
     format!("GET / HTTP/1.1\r\nHost: h\r\n{lines}\r\n")
 }
@@ -287,7 +287,7 @@ fn header_lines() {
                 "Cookie: a\r\nCookie: b\r\n",
                 "GET|/|-|-|HTTP/1.1|Host:h|Cookie:a|Cookie:b",
             ),
-            // doubtful names are left out
+            // doubtful names are ignored
             (
                 "A_B: c\r\n_: d\r\nA.B: e\r\nA(: f\r\n\u{e9}: g\r\nH: i\r\n",
                 "GET|/|-|-|HTTP/1.1|Host:h|H:i",
@@ -436,10 +436,10 @@ fn headers_that_come_once() {
 fn limits_on_lines_and_buffers() {
     let v = |count: usize| "v".repeat(count);
     let long = |line: &str| format!("494 client sent too long header line: \\\"{line}...\\\"");
-    // The first buffer holds 64 bytes, the two others 96. A request line of 16 bytes and a `Host`
-    // of 9 leave 39 in the first.
+    // The first buffer holds 64 bytes, the two others 96 each. A request line of 16 bytes and a
+    // `Host` line of 9 leave 39 in the first.
     let table = [
-        // the request line: 14 bytes more than its path
+        // the request line has 14 bytes more than its path
         (
             format!("GET /{} HTTP/1.1\r\nHost: h\r\n\r\n", v(80)),
             format!("GET|/{}|-|-|HTTP/1.1|Host:h", v(80)),
@@ -454,7 +454,7 @@ fn limits_on_lines_and_buffers() {
         ),
         (format!("GET /{}", v(90)), "more".to_owned()),
         ("G".repeat(96), "414 client sent too long URI".to_owned()),
-        // a header line in the first buffer, in the second, in none
+        // a header line that fits into the first buffer, the second one, or none
         (
             with_line(&format!("A: {}\r\n", v(34))),
             format!("GET|/|-|-|HTTP/1.1|Host:h|A:{}", v(34)),
@@ -480,7 +480,7 @@ fn limits_on_lines_and_buffers() {
             with_line(&format!("A: {}\r\nB: {}\r\n", v(91), v(91))),
             long(&format!("B: {}\\r\\n", v(91))),
         ),
-        // only kept lines count
+        // only lines that are stored count
         (
             with_line("A:\r\nB:\r\nC:\r\nD_:\r\n"),
             "GET|/|-|-|HTTP/1.1|Host:h|A:|B:|C:".to_owned(),
@@ -489,7 +489,7 @@ fn limits_on_lines_and_buffers() {
             with_line("A:\r\nB:\r\nC:\r\nD:\r\n"),
             "494 client sent too many header lines".to_owned(),
         ),
-        // line breaks before the line take place, but any number of them is fine
+        // line breaks before the request line occupy the buffer, but any number is accepted
         (
             format!("{}{}", "\r\n".repeat(300), with_line("A: b\r\n")),
             "GET|/|-|-|HTTP/1.1|Host:h|A:b".to_owned(),
@@ -864,8 +864,8 @@ fn a_refused_host_is_kept_for_the_log() {
     assert!(head.server_name().is_none());
 }
 
-/// Lines that are read by blocks and lines that are read byte by byte, side by side: drawn from
-/// words that lie at the edges of both.
+/// Mixes lines of the fast path with lines that are parsed byte by byte: names and values are drawn
+/// from edge cases of both.
 #[test]
 fn random_heads_are_read_alike_in_pieces_and_at_once() {
     const NAMES: [&str; 14] = [
@@ -909,7 +909,7 @@ fn random_heads_are_read_alike_in_pieces_and_at_once() {
     let mut complete = 0;
     for _ in 0..3000 {
         let mut text = "GET / HTTP/1.1\r\n".to_owned();
-        // Most lines are good ones, or few heads would come to their end.
+        // Most lines are valid; otherwise few heads would be complete.
         for _ in 0..draw(7) {
             let doubtful = draw(8) == 0;
             let name = NAMES[draw(if doubtful { NAMES.len() } else { 8 })];

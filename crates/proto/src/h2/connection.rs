@@ -311,7 +311,8 @@ impl<S> Connection<S> {
         }
     }
 
-    /// Whether a frame or a header block has been received in part.
+    /// Whether a frame or a header block has been received in part. The data of a DATA frame do not
+    /// count: they are passed on as they arrive.
     #[must_use]
     pub fn is_within_frame(&self) -> bool {
         !self.partial.is_empty() || !matches!(self.awaits, Awaits::Frame | Awaits::Body(_))

@@ -243,7 +243,7 @@ mod tests {
             assert!(head.has(flags::END_HEADERS) && !head.has(flags::PADDED));
             assert_eq!(head.bytes(), bytes);
         }
-        // The reserved bit has no meaning.
+        // The reserved bit is ignored.
         let head = FrameHead::read(&[0, 0, 0, 6, 1, 0x80, 0, 0, 0]);
         assert_eq!((head.kind, head.stream), (Kind::Ping, 0));
     }

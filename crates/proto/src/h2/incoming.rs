@@ -205,7 +205,7 @@ mod tests {
     use super::*;
     use crate::h2::frame;
 
-    /// What comes of the input in pieces of so many bytes, with bodies joined.
+    /// The frames in the input, received in pieces of this length, with DATA joined.
     fn read(input: &[u8], piece: usize) -> Result<Vec<(FrameHead, Vec<u8>)>, Violation> {
         let mut frames = Frames::new();
         let mut came: Vec<(FrameHead, Vec<u8>)> = Vec::new();

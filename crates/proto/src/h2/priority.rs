@@ -196,7 +196,7 @@ mod tests {
         for _ in 0..7 {
             let stream = schedule.take().unwrap();
             order.push(stream);
-            // What is not done waits again.
+            // A stream with more to send is added again.
             if stream == 3 && order.len() < 6 {
                 schedule.add(3, of(5, true));
             }
@@ -230,7 +230,7 @@ mod tests {
             *turns.entry(stream).or_insert(0) += 1;
             schedule.add(stream, of(3, false));
         }
-        // Most are still those of the first.
+        // Most turns still go to the most urgent stream.
         assert_eq!(turns[&1], 40 * 15 + 10);
         assert!(
             [3, 5, 7].iter().all(|stream| turns[stream] == 10),
@@ -260,7 +260,8 @@ mod tests {
             let (_, priority) = all.into_iter().find(|(known, _)| *known == stream).unwrap();
             schedule.add(stream, priority);
         }
-        // A sixteenth of the turns is shared out among the lanes, and in each among its streams.
+        // One sixteenth of the turns is divided among the urgencies, and within each among its
+        // streams.
         assert!(turns[&1] >= 120 * (FAIR_SHARE - 1), "{turns:?}");
         for stream in [3, 5, 7, 9, 11, 13] {
             assert!(

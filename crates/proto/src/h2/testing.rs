@@ -1,13 +1,12 @@
-//! Both ends of a connection, with a pipe between them that splits and delays: for tests, and for
-//! the fuzz target `h2_pipe`.
+//! Both ends of a connection, with a pipe between them that splits and delays the bytes: for tests,
+//! and for the fuzz target `h2_pipe`.
 //!
-//! [`talk`] makes all choices by the bytes that it is given: which requests are sent, how bodies
-//! are cut, padded and ended, who gives credit and when, who resets what, how far the pipe has
-//! carried the bytes of either direction. Neither machine may find a fault in the other; what one
-//! has sent the other has got; and when the pipe is empty both have the same windows in their
-//! books.
+//! [`talk`] makes all choices from its input bytes: which requests are sent, how bodies are split,
+//! padded and ended, who gives credit and when, who resets which stream, and how many bytes the
+//! pipe has delivered in each direction. Neither end may report an error of the other; all data
+//! sent must be received; and when the pipe is empty, both ends must agree on the windows.
 //!
-//! Not here: what a peer does that breaks the protocol (`h2_connection`).
+//! Not here: peers that violate the protocol (`h2_connection`).
 
 use std::collections::BTreeMap;
 
@@ -21,13 +20,13 @@ use super::{Connection, ErrorCode, Event, Limits, StreamFault};
 use crate::head::Head;
 use crate::header::KnownField;
 
-/// Requests of one connection: the server takes so many that it refuses before it loses patience.
+/// Requests per connection: low enough that the server tolerates the refused ones.
 const REQUESTS_MAX: usize = 60;
 
-/// Rounds in which both ends do all that they can: more than any body needs.
+/// Rounds in which both ends do all they can: more than any body needs.
 const ROUNDS_MAX: usize = 10_000;
 
-/// Frames of a kind that has a limit by the second.
+/// Limit of frames of a kind with a rate limit.
 const FEW: usize = 40;
 
 const RULES: Rules = Rules {
@@ -40,7 +39,7 @@ const RULES: Rules = Rules {
     extended_connect: false,
 };
 
-/// Takes choices from bytes; where these have ended it is always the first one.
+/// Draws choices from bytes; when they are exhausted, always draws the first choice.
 struct Choices<'a>(&'a [u8]);
 
 impl Choices<'_> {
@@ -52,7 +51,7 @@ impl Choices<'_> {
         usize::from(*first)
     }
 
-    /// A number below `limit`, which is 1 at least.
+    /// A number below `limit`, which must be at least 1.
     fn below(&mut self, limit: usize) -> usize {
         let number = match limit {
             ..=256 => self.byte(),
@@ -71,30 +70,31 @@ impl Choices<'_> {
     }
 }
 
-/// A request and its response, as both ends know them.
+/// A request and its response, with the state at both ends.
 #[derive(Debug, Default)]
 struct Exchange {
     request_length: usize,
     response_length: usize,
-    /// Of the request's body.
+    /// Bytes of the request's body.
     client_sent: usize,
     server_got: usize,
     client_ended: bool,
     server_got_end: bool,
-    /// Of the response.
+    /// The response.
     server_sent_head: bool,
     server_sent: usize,
     client_got: usize,
     client_got_head: bool,
     server_ended: bool,
     client_got_end: bool,
-    /// Bytes for which no credit was given.
+    /// Received bytes for which no credit was given.
     server_unread: usize,
     client_unread: usize,
-    /// Each end has ended the stream before its end.
+    /// Whether each end has reset the stream before its end.
     client_gave_up: bool,
     server_gave_up: bool,
-    /// The response was complete before the request: the server did not want the rest of that.
+    /// The response was complete before the request: the server did not need the rest of the
+    /// request.
     is_cut_short: bool,
     not_served: bool,
 }
@@ -109,18 +109,18 @@ struct Talk<'a> {
     choices: Choices<'a>,
     client: Client<usize>,
     server: Connection<usize>,
-    /// What the pipe holds.
+    /// Bytes in the pipe.
     to_server: Vec<u8>,
     to_client: Vec<u8>,
     has_preface: bool,
     exchanges: Vec<Exchange>,
-    /// The streams of those that both ends have opened, or the client alone.
+    /// Streams that both ends, or only the client, have opened.
     streams: BTreeMap<u32, usize>,
     head: Head,
     head_bytes: Vec<u8>,
     second: u32,
     few_left: usize,
-    /// The longest bodies: with small windows these take many frames.
+    /// Maximum lengths of bodies: with small windows, long ones take many frames.
     request_max: usize,
     response_max: usize,
     pings: usize,
@@ -129,10 +129,10 @@ struct Talk<'a> {
     client_goes: bool,
 }
 
-/// Both ends talk as the choices say, and come to an end.
+/// Runs both ends according to the choices, and completes all streams.
 ///
 /// # Panics
-/// Where they do not agree.
+/// The two ends do not agree.
 pub fn talk(choices: &[u8]) {
     let mut talk = Talk::new(Choices(choices));
     while !talk.choices.0.is_empty() {
@@ -141,7 +141,7 @@ pub fn talk(choices: &[u8]) {
     talk.finish();
 }
 
-/// The byte of a body at a place.
+/// The byte at a position of a body.
 fn byte_at(index: usize, at: usize) -> u8 {
     (index * 7 + at) as u8
 }
@@ -190,7 +190,7 @@ impl<'a> Talk<'a> {
     }
 
     fn act(&mut self) {
-        // Limits by the second are for those who have nothing else in mind.
+        // The rate limits are not the subject here: every step is a new second.
         self.second += 1;
         match self.choices.below(16) {
             0..=2 => self.request(),
@@ -215,7 +215,7 @@ impl<'a> Talk<'a> {
         self.collect();
     }
 
-    /// Puts what both ends want to send into the pipe.
+    /// Moves the output of both ends into the pipe.
     fn collect(&mut self) {
         let mut output = self.client.take_output();
         if !self.has_preface {
@@ -240,7 +240,7 @@ impl<'a> Talk<'a> {
         self.to_client.extend_from_slice(&control);
     }
 
-    /// Puts a header block of the server's into the pipe, perhaps in another form.
+    /// Puts a header block of the server into the pipe, possibly in another form.
     fn put_head(&mut self, stream: u32, block: &[u8], ends: bool) {
         let mut out = Vec::new();
         self.server.put_head(stream, block, ends, &mut out);
@@ -263,7 +263,7 @@ impl<'a> Talk<'a> {
         }
     }
 
-    // What the client does.
+    // The client's actions.
 
     fn request(&mut self) {
         if self.exchanges.len() >= REQUESTS_MAX || !self.client.may_open() {
@@ -311,7 +311,7 @@ impl<'a> Talk<'a> {
         }
     }
 
-    /// Sends a part of a body by someone's turn.
+    /// Sends a part of the body of the stream whose turn it is.
     fn client_sends(&mut self) {
         let Some((stream, most)) = self.client.turn() else {
             return;
@@ -329,7 +329,7 @@ impl<'a> Talk<'a> {
         let bytes = part_of(index, exchange.client_sent, part);
         exchange.client_sent += part;
         exchange.client_ended = ends || trailers;
-        // What was to leave before it.
+        // Frames that were queued before it.
         self.collect();
         put_data(head, &bytes, padding, &mut self.to_server);
         if trailers {
@@ -353,7 +353,7 @@ impl<'a> Talk<'a> {
         self.client.release(stream);
     }
 
-    // What the server does.
+    // The server's actions.
 
     fn block(&mut self, index: usize) -> Vec<u8> {
         let mut block = Vec::new();
@@ -439,7 +439,7 @@ impl<'a> Talk<'a> {
             return;
         };
         let exchange = &mut self.exchanges[index];
-        // What has ended is only released.
+        // A closed stream is only released.
         exchange.server_gave_up = !known.is_closed() && !exchange.server_ended;
         if !exchange.server_ended && self.choices.chance(128) {
             self.server.reset(stream, ErrorCode::InternalError);
@@ -447,7 +447,7 @@ impl<'a> Talk<'a> {
         self.server.release(stream);
     }
 
-    // What both do.
+    // Actions of both.
 
     fn credit(&mut self) {
         let unread = |exchange: &Exchange| exchange.client_unread > 0 || exchange.server_unread > 0;
@@ -469,7 +469,7 @@ impl<'a> Talk<'a> {
         }
     }
 
-    /// Frames that are no part of any request.
+    /// Sends frames that belong to no request.
     fn say_something(&mut self) {
         if self.few_left == 0 {
             return;
@@ -516,7 +516,7 @@ impl<'a> Talk<'a> {
     }
 
     fn end_something(&mut self) {
-        // Seldom, for not much follows.
+        // Rarely, because not much can follow.
         match self.choices.below(64) {
             1 if !self.has_announced_end => {
                 self.has_announced_end = true;
@@ -622,7 +622,7 @@ impl<'a> Talk<'a> {
         }
     }
 
-    /// A response that is there as a whole.
+    /// Sends a complete response at once.
     fn answer_at_once(&mut self, stream: u32, index: usize) -> bool {
         let block = self.block(index);
         let length = self.exchanges[index].response_length;
@@ -728,18 +728,18 @@ impl<'a> Talk<'a> {
         }
     }
 
-    /// Lets go of a stream whose response has come.
+    /// Releases a stream whose response was received.
     fn client_lets_go(&mut self, stream: u32) {
         let exchange = &mut self.exchanges[self.streams[&stream]];
-        // It takes the rest of its request back.
+        // The rest of the request is cancelled.
         exchange.client_gave_up |= !exchange.client_ended;
         exchange.client_unread = 0;
         self.client.release(stream);
     }
 
-    // How it comes to its end.
+    // Completion.
 
-    /// Carries everything there is, and compares the books.
+    /// Delivers everything in the pipe, and compares the windows.
     fn settle(&mut self) {
         self.collect();
         while !self.to_server.is_empty() || !self.to_client.is_empty() {
@@ -752,7 +752,7 @@ impl<'a> Talk<'a> {
             let (Some(client), Some(server)) = windows(stream) else {
                 continue;
             };
-            // A half that has ended has no window.
+            // A closed half has no window.
             if let (Some(sends), Some(receives)) = (client.sends, server.receives) {
                 assert_eq!(sends, receives, "from the client, {stream:?}");
             }
@@ -762,7 +762,7 @@ impl<'a> Talk<'a> {
         }
     }
 
-    /// Everything that was not given up comes to its end.
+    /// Completes all streams that were not reset.
     fn finish(&mut self) {
         for _ in 0..ROUNDS_MAX {
             self.second += 1;
@@ -796,7 +796,7 @@ impl<'a> Talk<'a> {
         panic!("it does not come to an end");
     }
 
-    /// Both ends know the same.
+    /// Compares the state at both ends.
     fn compare(&mut self) {
         for (stream, index) in &self.streams {
             let exchange = &self.exchanges[*index];
@@ -828,7 +828,7 @@ impl<'a> Talk<'a> {
     }
 }
 
-/// The frames of what a machine wants to send.
+/// The frames in an end's output.
 fn frames(mut bytes: &[u8]) -> Vec<(FrameHead, &[u8])> {
     let mut frames = Vec::new();
     while let Some((head, behind)) = bytes.split_first_chunk::<HEAD_LENGTH>() {
@@ -841,7 +841,7 @@ fn frames(mut bytes: &[u8]) -> Vec<(FrameHead, &[u8])> {
     frames
 }
 
-/// Nobody resets a stream for a fault of the other end.
+/// Asserts that no end resets a stream because of an error of the other.
 fn assert_reset(head: FrameHead, payload: &[u8], codes: &[ErrorCode]) {
     if head.kind == Kind::Reset {
         let code = payload.first_chunk().map(|code| u32::from_be_bytes(*code));
@@ -850,8 +850,8 @@ fn assert_reset(head: FrameHead, payload: &[u8], codes: &[ErrorCode]) {
     }
 }
 
-/// Puts a frame into the pipe: HEADERS perhaps with padding, with a priority, or cut into
-/// CONTINUATION.
+/// Puts a frame into the pipe. HEADERS may get padding or priority fields, or be split into
+/// CONTINUATION frames.
 fn put_changed(choices: &mut Choices<'_>, head: FrameHead, payload: &[u8], out: &mut Vec<u8>) {
     let FrameHead { kind, stream, .. } = head;
     if kind != Kind::Headers || !head.has(flags::END_HEADERS) || !choices.chance(100) {
@@ -894,7 +894,7 @@ fn put_changed(choices: &mut Choices<'_>, head: FrameHead, payload: &[u8], out: 
     }
 }
 
-/// How much of a body goes into a frame of at most so many bytes, and how much padding.
+/// How much of a body goes into a frame of at most `most` bytes, and how much padding.
 fn cut(choices: &mut Choices<'_>, left: usize, most: usize) -> (usize, Option<usize>) {
     let padding = if choices.chance(60) {
         Some(choices.below(256)).filter(|padding| *padding < most)
@@ -921,11 +921,11 @@ fn put_data(head: [u8; HEAD_LENGTH], bytes: &[u8], padding: Option<usize>, out: 
     out.resize(out.len() + padding.unwrap_or_default(), 0);
 }
 
-/// What may still be sent each way, by the books of one end: `None` for a half that has ended.
+/// The windows of one end; `None` for a closed half.
 #[derive(Clone, Copy, Debug)]
 pub struct Windows {
-    /// By this end.
+    /// What this end may send.
     pub sends: Option<i64>,
-    /// By the other one.
+    /// What the other end may send.
     pub receives: Option<i64>,
 }

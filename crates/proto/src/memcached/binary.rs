@@ -415,7 +415,7 @@ mod tests {
         Head::parse(&bytes).unwrap()
     }
 
-    /// The example of a Get in the specification, section 5.2, and of its response.
+    /// The example of Get in the specification, section 5.2, and its response.
     #[test]
     fn the_example_of_the_specification_is_read_and_written() {
         let mut bytes = [0; HEAD_LENGTH];

@@ -340,7 +340,7 @@ mod tests {
         );
     }
 
-    /// memcached has no flag `G`, so without parentheses it is refused as there.
+    /// memcached has no flag `G`; without parentheses it is an invalid flag, as there.
     #[test]
     fn tags_stand_in_parentheses() {
         assert_eq!(meta("ms key 5 T0 G(a,b) c").tags(), Some(&b"a,b"[..]));

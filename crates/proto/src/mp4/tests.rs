@@ -1,4 +1,4 @@
-//! A movie of ten frames, made by hand: each second one frame of 100 bytes, two frames a chunk.
+//! A hand-made movie of ten frames: one frame of 100 bytes per second, two frames per chunk.
 
 use super::*;
 
@@ -18,7 +18,7 @@ fn header(size: usize, at: usize, values: &[u32]) -> Vec<u8> {
     data
 }
 
-/// The data of `moov`. Chunks begin at 1000, 1200, …
+/// The data of `moov`. The chunks are at offsets 1000, 1200, …
 fn movie() -> Vec<u8> {
     let tables = [
         atom(b"stsd", &[&[0; 16]]),
@@ -61,7 +61,7 @@ fn stretch(start: u64, length: u64) -> Stretch {
     }
 }
 
-/// The data of the first atom at this path of names.
+/// The data of the first atom at this path.
 fn find<'a>(mut bytes: &'a [u8], path: &[&[u8; 4]]) -> Option<&'a [u8]> {
     for wanted in path {
         let mut found = None;

@@ -1,15 +1,15 @@
-//! Examples of the specification (sections 2.1 and 2.2), and what nginx 1.31 makes of other bytes.
+//! Examples of the specification (sections 2.1 and 2.2), and nginx 1.31's results for other bytes.
 
 use super::*;
 
-/// Enough for every header here.
+/// A limit larger than every header here.
 const ROOM: usize = 1024;
 
 fn text(source: &str, source_port: u16, destination: &str, destination_port: u16) -> String {
     format!("{source} {source_port} {destination} {destination_port}")
 }
 
-/// The addresses of a header as [`text`] writes them, and what follows it.
+/// The addresses of a header in the form of [`text`], and the bytes after it.
 pub(super) fn read(bytes: &[u8]) -> (Option<String>, &[u8]) {
     let header = parse(bytes, ROOM).unwrap().unwrap();
     let shown = |address: Address<'_>| match address {
@@ -117,8 +117,8 @@ fn version_2() {
     assert_eq!(read(&rest(v2(0x21, 0x21, &v6))), (told, &b"GET"[..]));
 }
 
-/// `LOCAL` of a health check, and what nginx does not look into: other commands, datagrams, Unix
-/// sockets, no family.
+/// `LOCAL` from a health check, and headers whose addresses nginx ignores: other commands,
+/// datagrams, Unix sockets, unspecified families.
 #[test]
 fn version_2_without_addresses() {
     for (command, family, length) in [
@@ -174,7 +174,7 @@ fn headers_have_a_limit() {
     assert_eq!(parse(v1, v1.len() - 1), broken);
     let v2 = v2(0x21, 0x11, V4);
     assert_eq!(parse(&v2, v2.len()).unwrap().unwrap().length, v2.len());
-    // It is refused as soon as its length is known.
+    // The header is rejected as soon as its length is known.
     assert_eq!(parse(&v2[..16], v2.len() - 1), Err(Error::TooLarge));
     assert_eq!(parse(&v2, 15), Err(Error::TooLarge));
 }

@@ -130,8 +130,8 @@ mod tests {
         [&[kind][..], &length, value].concat()
     }
 
-    /// A list such as section 2.2 describes it: ALPN, authority, checksum, unique id, TLS, name
-    /// space, an unknown one.
+    /// A list as in section 2.2: ALPN, authority, checksum, unique ID, TLS, network namespace, and
+    /// an unknown type.
     fn list() -> Vec<u8> {
         let ssl = [
             &[0x01, 0, 0, 0, 255][..],
@@ -197,7 +197,7 @@ mod tests {
         for invalid in ["0x", "0x+1", "0xg", "0x8000000000000000", "ssl_0x"] {
             assert_eq!(named(invalid), Err(TlvError::InvalidNumber), "{invalid}");
         }
-        // Without an entry about TLS the name is not looked at.
+        // Without a TLV `SSL`, the name is not checked.
         assert_eq!(Tlvs(b"").named(b"ssl_nonsense"), Ok(None));
     }
 
@@ -206,7 +206,7 @@ mod tests {
         let named = |list: &[u8], name: &[u8]| Tlvs(list).named(name).map(|_| ());
         assert_eq!(named(b"\x01\0", b"alpn"), Err(TlvError::Broken));
         assert_eq!(named(b"\x01\0\x03h2", b"alpn"), Err(TlvError::Broken));
-        // What was wanted stands before the fault.
+        // The TLV precedes the malformed part.
         assert_eq!(named(b"\x01\0\x02h2\x02", b"alpn"), Ok(()));
         let short = tlv(SSL as u8, b"\x01\0\0\0");
         assert_eq!(named(&short, b"ssl_verify"), Err(TlvError::Broken));

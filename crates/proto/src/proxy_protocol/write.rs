@@ -275,12 +275,12 @@ mod tests {
         assert_eq!(crc32c(b"123456789"), 0xe306_9283);
         let mut header = Vec::new();
         append_with_checksum(Version::V2, None, Carried::Datagrams, &[], &mut header);
-        // The sum was worked out apart, bit by bit.
+        // The checksum was computed independently, bit by bit.
         let sum = [0xa9, 0xb8, 0x7e, 0x8f];
         assert_eq!(header[12..], [&[0x20, 0, 0, 7, 3, 0, 4][..], &sum].concat());
     }
 
-    /// Numbers by section 2.2.5, and the reader of this crate.
+    /// Type numbers from section 2.2.5; the result is parsed with this crate.
     #[test]
     fn what_a_client_s_tls_has_come_to() {
         let tls = ClientTls {
@@ -326,7 +326,7 @@ mod tests {
         out
     }
 
-    /// Texts by section 2.1 of the specification.
+    /// Expected text from section 2.1 of the specification.
     #[test]
     fn lines_of_version_1() {
         let line = |ends| String::from_utf8(written(Version::V1, ends)).unwrap();
@@ -345,7 +345,7 @@ mod tests {
         assert_eq!(line(None), "PROXY UNKNOWN\r\n");
     }
 
-    /// Bytes by section 2.2.
+    /// Expected bytes from section 2.2.
     #[test]
     fn bytes_of_version_2() {
         let ends = Some(("192.168.0.1:56324", "10.0.0.2:443"));

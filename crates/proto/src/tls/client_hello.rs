@@ -481,11 +481,11 @@ impl Reader<'_> {
 mod tests {
     use super::*;
 
-    /// A message as RFC 8446 lays it out, put together by hand.
+    /// A message in the format of RFC 8446, assembled by hand.
     fn hello() -> Vec<u8> {
         let mut body = vec![3, 3];
         body.extend([7; 32]);
-        body.extend([0]); // no session
+        body.extend([0]); // // no session ID
         body.extend([0, 6, 0x1a, 0x1a, 0x13, 0x01, 0xc0, 0x2f]);
         body.extend([1, 0]);
         let mut extensions = Vec::new();
@@ -542,7 +542,7 @@ mod tests {
     fn chacha20_first() {
         let prefers = |first: [u8; 2], second: [u8; 2]| {
             let mut message = hello();
-            // Behind what is strewn in.
+            // After a GREASE value.
             message[43..45].copy_from_slice(&first);
             message[45..47].copy_from_slice(&second);
             match found(&records(&message, 255)) {
@@ -593,8 +593,7 @@ mod tests {
 
     #[test]
     fn what_has_been_looked_at_is_not_looked_at_again() {
-        // Every byte comes alone, in records of 40: most looks find that a record's end has not
-        // come.
+        // Every byte arrives alone, in records of 40 bytes: most calls find an incomplete record.
         let mut message = hello();
         message.extend([0; 3000]);
         let length = (message.len() - MESSAGE_HEADER) as u32;
@@ -617,7 +616,7 @@ mod tests {
         };
         let half = [22, 3, 1, 0, 5, 1, 0, 0, 90, 3];
         let after_half = |bytes: &[u8]| refused(&[&half[..], bytes].concat());
-        // Alerts as OpenSSL 3.0 sends them for the same bytes.
+        // Alerts that OpenSSL 3.0 sends for the same bytes.
         for (got, refusal, alert) in [
             (refused(&[22, 3, 1, 0x40, 0, 1, 0xff, 0xff, 0xff]), None, 0),
             (

@@ -1,4 +1,4 @@
-//! Byte tables; the expected values are nginx's.
+//! Tables of targets; the expected values are nginx's.
 
 use super::*;
 

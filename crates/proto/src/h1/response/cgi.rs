@@ -131,8 +131,8 @@ mod tests {
     use super::*;
     use crate::h1::Version;
 
-    /// What comes of a head, in short: status, status line's text, body and fields; or the words of
-    /// its fault.
+    /// The result of parsing a head in short form: status, status line, framing and fields; or the
+    /// log message of the error.
     fn describe(
         result: Result<Option<usize>, ResponseError>,
         head: &ResponseHead,
@@ -157,8 +157,7 @@ mod tests {
         }
     }
 
-    /// Reads a head at once, and byte by byte into one that is kept: both must say the same of what
-    /// there is.
+    /// Parses a head at once, and incrementally byte by byte: the results must be equal.
     fn read(bytes: &[u8], form: Form) -> String {
         let mut growing = ResponseHead::default();
         for end in 0..=bytes.len() {
@@ -182,7 +181,7 @@ mod tests {
         describe(result, &head, bytes)
     }
 
-    /// Expectations by RFC 3875, section 6, and by `ngx_http_fastcgi_process_header`.
+    /// Expected values from RFC 3875, section 6, and `ngx_http_fastcgi_process_header`.
     #[test]
     fn heads_without_a_status_line() {
         for (case, bytes, expected) in [
@@ -277,7 +276,7 @@ mod tests {
         }
     }
 
-    /// Words of nginx; `ngx_atoi` takes exactly three digits.
+    /// nginx's log messages; `ngx_atoi` is given exactly three digits.
     #[test]
     fn faults() {
         for (case, bytes, expected) in [
@@ -369,8 +368,8 @@ mod tests {
         }
     }
 
-    /// By `ngx_http_uwsgi_process_status_line` and `ngx_http_uwsgi_process_header`, whose twins
-    /// SCGI has.
+    /// Expected values from `ngx_http_uwsgi_process_status_line` and
+    /// `ngx_http_uwsgi_process_header`; SCGI's functions are equivalent.
     #[test]
     fn heads_with_or_without_a_status_line() {
         for (case, bytes, expected) in [

@@ -1,4 +1,4 @@
-//! The client's machine against a server that is written out frame by frame.
+//! The client connection against a server whose frames are written out.
 
 mod bodies;
 mod floods;
@@ -27,7 +27,7 @@ fn fields<'a>(fields: &'a [(&'a str, &'a str)]) -> impl Iterator<Item = Field<'a
     fields.iter().map(bytes)
 }
 
-/// A header block as servers write them that keep no table.
+/// A header block as encoded by a server without a dynamic table.
 fn block(status: u16, fields: &[(&str, &str)]) -> Vec<u8> {
     let mut block = Vec::new();
     if status > 0 {
@@ -65,7 +65,7 @@ fn frame_of(put: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
     out
 }
 
-/// A client whose server has these settings, with nothing to be sent.
+/// A client that has received these settings, with an empty output.
 fn begun(pairs: &[(u16, u32)]) -> Client<u32> {
     let mut client = Client::new(LIMITS);
     assert_eq!(feed(&mut client, &settings(pairs)), Ok(vec![]));
@@ -81,7 +81,7 @@ fn open(client: &mut Client<u32>, ends: bool) -> Option<u32> {
     client.open(fields(&GET), opening, 7)
 }
 
-/// All events of these bytes.
+/// All events for these bytes.
 fn feed(client: &mut Client<u32>, bytes: &[u8]) -> Result<Vec<Event>, Violation> {
     let (mut events, mut at) = (Vec::new(), 0);
     while let Some(event) = client.handle(bytes, &mut at, 0)? {
@@ -91,7 +91,7 @@ fn feed(client: &mut Client<u32>, bytes: &[u8]) -> Result<Vec<Event>, Violation>
     Ok(events)
 }
 
-/// The frames that are to be sent: kinds, flags, streams and payloads.
+/// The frames in the output: heads and payloads.
 fn sent(client: &mut Client<u32>) -> Vec<(FrameHead, Vec<u8>)> {
     let out = client.take_output();
     let (mut frames, mut rest) = (Vec::new(), &out[..]);
@@ -108,7 +108,7 @@ fn sent(client: &mut Client<u32>) -> Vec<(FrameHead, Vec<u8>)> {
     frames
 }
 
-/// What responses came to: stream, status, body, and how it ended.
+/// The result of each response: stream, status, body, and how the response ended.
 fn responses(input: &[u8], piece: usize, requests: u32) -> Vec<String> {
     let mut client = Client::new(LIMITS);
     for _ in 0..requests {
@@ -219,7 +219,7 @@ fn responses_come_in_pieces_of_every_size() {
     ];
     let whole = responses(&input, input.len(), 7);
     assert_eq!(whole, expected);
-    // In pieces, the end of a body may come apart from its last byte.
+    // In pieces, the end of a body may be reported separately from its last byte.
     for piece in 1..input.len() {
         assert_eq!(responses(&input, piece, 7), expected, "by {piece}");
     }
@@ -301,7 +301,8 @@ fn the_preface_and_requests_are_those_of_the_rfc() {
     let expected = GET.map(|(name, value)| (name.to_owned(), value.to_owned()));
     assert_eq!(read(block), expected);
 
-    // The first block has filled the table, so that it is not to be repeated; the second one is.
+    // The first block has changed the dynamic table, so that it cannot be repeated; the second one
+    // can.
     assert_eq!(client.open_again(7), None);
     assert_eq!(open(&mut client, true), Some(3));
     assert_eq!(client.open_again(8), Some(5));
@@ -310,7 +311,7 @@ fn the_preface_and_requests_are_those_of_the_rfc() {
     assert_eq!(frames[0].1, frames[1].1);
     assert!(frames[1].1.len() < block.len());
     assert_eq!(read(&frames[0].1), expected);
-    // Another table of the server's is told in the next block.
+    // A new table size in the server's SETTINGS is announced in the next block.
     assert_eq!(feed(&mut client, &settings(&[(1, 0)])), Ok(vec![]));
     assert_eq!(client.open_again(9), None);
     assert_eq!(open(&mut client, true), Some(7));
@@ -370,7 +371,7 @@ fn a_head_that_repeats_is_the_same_and_another_is_read() {
         assert_eq!(status(&mut client, &one), (200, b"a".to_vec()));
         assert_eq!(status(&mut client, &other), (404, b"b".to_vec()));
     }
-    // A server that keeps a table: its first index means something else after each new field.
+    // A server with a dynamic table: its first index refers to another field after each new one.
     let mut server = Encoder::new(4096);
     let mut encoded = |name: &str| {
         let mut block = Vec::new();
@@ -384,9 +385,9 @@ fn a_head_that_repeats_is_the_same_and_another_is_read() {
     assert_eq!(status(&mut client, &second).1, b"a");
     let third = encoded("c");
     assert_eq!(status(&mut client, &third).1, b"c");
-    // The bytes of `second`, whose index is now that of "c".
+    // The bytes of `second`, whose index now refers to "c".
     assert_eq!(status(&mut client, &second).1, b"c");
-    // An empty block is no repetition.
+    // An empty block is not a repetition.
     let stream = open(&mut client, true).unwrap();
     let empty = frame_of(|out| frame::put_header_block(out, stream, b"", true, 100));
     let events = feed(&mut client, &empty).unwrap();
@@ -400,7 +401,7 @@ fn streams_above_the_last_are_given_back() {
         assert_eq!(open(&mut client, true), Some(expected));
     }
     let goaway = |last| frame_of(|out| frame::put_goaway(out, last, ErrorCode::NoError));
-    // A warning first, as servers send it that end in order.
+    // The first GOAWAY of a graceful shutdown.
     assert_eq!(
         feed(&mut client, &goaway(STREAM_MAX)),
         Ok(vec![Event::GoAway(ErrorCode::NoError)])
@@ -422,7 +423,7 @@ fn streams_above_the_last_are_given_back() {
         assert_eq!(client.release(stream), Some(7));
     }
     assert_eq!(client.output(), b"");
-    // Those up to it are served to their end, and it never moves up.
+    // Streams up to the last one are processed to their end, and the last stream is never raised.
     assert_eq!(
         feed(&mut client, &goaway(9)),
         Ok(vec![Event::GoAway(ErrorCode::NoError)])
@@ -456,7 +457,7 @@ fn what_follows_our_own_reset_is_no_fault() {
     .concat();
     assert_eq!(feed(&mut client, &late), Ok(vec![]));
     assert_eq!(client.output(), b"");
-    // The server's own reset ends it on both sides.
+    // A reset by the server closes both halves.
     let reset = frame_of(|out| frame::put_reset(out, 5, ErrorCode::InternalError));
     let expected = Event::Reset {
         stream: 5,
@@ -597,7 +598,7 @@ fn faults_of_a_stream_end_that_stream() {
     ] {
         assert_eq!(fault_of(&frames, false), expected);
     }
-    // Responses without a body, whatever they say of its length.
+    // Responses without a body, whatever their Content-Length.
     let not_modified = head(1, 304, &[("content-length", "3")], true);
     assert_eq!(fault_of(&[not_modified], false), None);
     let of_head = head(1, 200, &[("content-length", "3")], true);
@@ -606,7 +607,7 @@ fn faults_of_a_stream_end_that_stream() {
         fault_of(&[length("3"), data(1, b"abc", true)], true),
         Some(StreamFault::BodyLength(1))
     );
-    // Nothing more of its response can come.
+    // Frames after the end of the response.
     let mut client = begun(&[]);
     open(&mut client, false).unwrap();
     let twice = [
@@ -751,7 +752,7 @@ fn violations_end_the_connection() {
     let mut client: Client<u32> = Client::new(LIMITS);
     let no_settings = raw(Kind::Ping, 0, 0, &[0; 8]);
     assert_eq!(feed(&mut client, &no_settings), Err(Violation::NoSettings));
-    // What is no HTTP/2.
+    // Not HTTP/2.
     let mut client: Client<u32> = Client::new(LIMITS);
     let answer = b"HTTP/1.1 400 Bad Request\r\n\r\n";
     assert!(feed(&mut client, answer).is_err());

@@ -372,7 +372,7 @@ mod tests {
     use super::super::tests::Random;
     use super::*;
 
-    /// The first and the last code of each length in appendix B, the end included.
+    /// The first and the last code of each length in appendix B, including EOS.
     #[rustfmt::skip]
     const OF_APPENDIX_B: &[(usize, u32, u8)] = &[
         (48, 0x0, 5), (116, 0x9, 5), (32, 0x14, 6), (117, 0x2d, 6), (58, 0x5c, 7), (122, 0x7b, 7),
@@ -403,7 +403,7 @@ mod tests {
         out
     }
 
-    /// Bit by bit, from nothing but codes and their lengths.
+    /// A reference decoder, bit by bit, from a map of codes.
     fn naive(codes: &HashMap<(u32, u8), u8>, source: &[u8]) -> Result<Vec<u8>, Error> {
         let (mut code, mut length, mut text) = (0u32, 0, Vec::new());
         for bit in source
@@ -434,7 +434,7 @@ mod tests {
         for &(byte, code, length) in OF_APPENDIX_B {
             assert_eq!((codes()[byte], LENGTHS[byte]), (code, length), "{byte}");
         }
-        // No code is missing: with that of the end they use up all there could be.
+        // No code is missing: together with EOS they use up the code space.
         let shares = LENGTHS.iter().map(|length| 1u64 << (30 - length));
         assert_eq!(shares.sum::<u64>() + 1, 1 << 30);
     }
@@ -480,12 +480,12 @@ mod tests {
 
     #[test]
     fn what_is_no_code() {
-        // The end alone, and behind a text that a round decodes.
+        // EOS alone, and after a text that is decoded in rounds.
         assert_eq!(decoded(&[0xff, 0xff, 0xff, 0xff]), Err(Error::HuffmanEnd));
         let mut long = encoded(&[b'0'; 64]);
         long.extend_from_slice(&[0xff; 4]);
         assert_eq!(decoded(&long), Err(Error::HuffmanEnd));
-        // Padding of 0 to 7 bits behind '0' (five bits) and '&' (eight), and more.
+        // Padding of 0 to 7 bits after '0' (five bits) and '&' (eight), and longer padding.
         assert_eq!(decoded(&[0b0000_0111]), Ok(b"0".to_vec()));
         assert_eq!(decoded(&[0xf8]), Ok(b"&".to_vec()));
         assert_eq!(decoded(&[0xf8, 0xff]), Ok(b"&".to_vec()));
@@ -501,7 +501,7 @@ mod tests {
             decoded(&[0xff, 0xff, 0xff]),
             Err(Error::HuffmanPaddingTooLong)
         );
-        // Three bits that are not all ones, and a code that is cut.
+        // Three bits that are not all ones, and an incomplete code.
         assert_eq!(decoded(&[0b0000_0110]), Err(Error::HuffmanPadding));
         assert_eq!(decoded(&[0b0000_0011]), Err(Error::HuffmanPadding));
         assert_eq!(decoded(&[0xff, 0xff, 0xfe]), Err(Error::HuffmanPadding));

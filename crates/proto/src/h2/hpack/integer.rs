@@ -138,7 +138,7 @@ mod tests {
     #[test]
     fn numbers_that_are_too_long() {
         let read = |bytes: &[u8]| Reader(bytes).integer(7);
-        // 127 and 2^32 - 128 are the largest number of 32 bits.
+        // 127 + (2^32 - 128) is the largest number of 32 bits.
         assert_eq!(
             read(&[0x7f, 0x80, 0xff, 0xff, 0xff, 0x0f]),
             Ok(u32::MAX as usize)
@@ -151,7 +151,7 @@ mod tests {
             read(&[0x7f, 0xff, 0xff, 0xff, 0xff, 0x7f]),
             Err(Error::IntegerTooLong)
         );
-        // Zeros that add nothing.
+        // Leading zeros, which are allowed.
         assert_eq!(read(&[0x7f, 0x80, 0x80, 0x80, 0x80, 0]), Ok(127));
         assert_eq!(
             read(&[0x7f, 0x80, 0x80, 0x80, 0x80, 0x80, 0]),

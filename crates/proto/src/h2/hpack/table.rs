@@ -207,7 +207,7 @@ mod tests {
     use super::super::tests::Random;
     use super::*;
 
-    /// A table as the RFC tells of it, and nothing else.
+    /// A naive implementation of the RFC's table.
     struct Model {
         fields: VecDeque<(Vec<u8>, Vec<u8>)>,
         size_max: usize,
@@ -262,7 +262,7 @@ mod tests {
         {
             let mut random = Random::new(seed as u64);
             let mut table = Table::new(size_max);
-            // Near to where the count of all bytes wraps around.
+            // Close to the wrap-around of the offset.
             table.base = u32::MAX - 5000;
             let mut model = Model {
                 fields: VecDeque::new(),

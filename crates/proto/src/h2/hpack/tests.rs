@@ -1,10 +1,10 @@
-//! Whole header blocks: the examples of the RFC, every error, and random lists of fields there and
-//! back.
+//! Complete header blocks: the examples of the RFC, every error, and random lists of fields,
+//! encoded and decoded.
 
 use super::*;
 use crate::header::KnownField;
 
-/// Numbers that are the same in each run.
+/// A random number generator with a seed.
 pub(super) struct Random(u64);
 
 impl Random {
@@ -28,7 +28,7 @@ impl Random {
     }
 }
 
-/// The bytes of hexadecimal digits, as the RFC prints them.
+/// The bytes of hexadecimal digits, in the RFC's notation.
 pub(super) fn hex(text: &str) -> Vec<u8> {
     let digits: Vec<u32> = text
         .chars()
@@ -83,16 +83,16 @@ fn first_error(block: &[u8]) -> Error {
     decode_all(&mut Decoder::new(), block).unwrap_err()
 }
 
-/// A block, the size of the table behind it, and its fields.
+/// A block, the table size after it, and its fields.
 type Example<'a> = (&'a str, usize, &'a [(&'a str, &'a str)]);
 
-/// Decodes the blocks of one connection, and looks at the size of its table after each.
+/// Decodes the blocks of one connection, and checks the table size after each.
 fn assert_blocks(mut decoder: Decoder, blocks: &[Example<'_>]) {
     for (block, size, fields) in blocks {
         let block = hex(block);
         assert_eq!(decode_all(&mut decoder, &block), Ok(pairs(fields)));
         assert_eq!(decoder.table_size(), *size);
-        // Never a panic, whatever is missing.
+        // An incomplete block must not panic.
         for end in 0..block.len() {
             let _ = decode_all(&mut Decoder::new(), &block[..end]);
         }
@@ -220,7 +220,7 @@ fn appendix_c_5_and_6_responses() {
     for blocks in [plain, encoded] {
         let sizes = [222, 222, 215];
         let blocks = [0, 1, 2].map(|at| (blocks[at], sizes[at], fields[at]));
-        // The examples have a table of 256 bytes, set by what carries HPACK.
+        // The examples assume a table of 256 bytes, which the transport has set.
         let mut decoder = Decoder::new();
         assert_eq!(decode_all(&mut decoder, &hex("3fe1 01")), Ok(Vec::new()));
         assert_blocks(decoder, &blocks);
@@ -346,7 +346,7 @@ fn a_smaller_table_must_be_confirmed() {
     assert_eq!(smaller(&[100], "3f45 82"), Ok(())); // 100
     assert_eq!(smaller(&[100], "20 82"), Ok(()));
     assert_eq!(smaller(&[100], "3f46 82"), Err(Error::SizeUpdateTooLarge)); // 101
-    // Smaller for a while: the smallest must be confirmed.
+    // A smaller size, then a larger one: the smallest size must be confirmed.
     assert_eq!(smaller(&[100, 4096], "82"), Err(Error::SizeUpdateMissing));
     assert_eq!(
         smaller(&[100, 4096], "3fe1 1f 82"),
@@ -359,7 +359,7 @@ fn a_smaller_table_must_be_confirmed() {
         Err(Error::SizeUpdateMissing)
     );
     assert_eq!(smaller(&[0], ""), Err(Error::SizeUpdateMissing));
-    // The table is that small already.
+    // The table already has that size.
     let mut decoder = Decoder::new();
     assert!(decode_all(&mut decoder, &hex("3f45")).is_ok());
     decoder.set_size_max(100);
@@ -375,7 +375,7 @@ fn a_name_of_a_field_that_its_own_field_evicts() {
     let expected = [("a-long-one", "other"), ("a-long-one", "other")];
     assert_eq!(fields, Ok(pairs(&expected)));
     assert_eq!(decoder.table_size(), 47);
-    // Too large: the table is empty, and the field is delivered.
+    // Larger than the table: empties the table, and is decoded nevertheless.
     let fields = decode_all(&mut decoder, b"\x7e\x1aabcdefghijklmnopqrstuvwxyz");
     assert_eq!(
         fields,
@@ -430,7 +430,7 @@ fn a_small_block_cannot_take_much_memory() {
     assert!(out.capacity() < 2 * 32_768 && decoder.memory() <= 2 * 4096);
 }
 
-/// Fields as clients send them, and others.
+/// Fields like those of clients, and unusual ones.
 fn random_fields(random: &mut Random) -> Vec<(Vec<u8>, Vec<u8>)> {
     const NAMES: [&str; 12] = [
         ":path",

@@ -1,10 +1,10 @@
-//! What costs us more than a client has a limit in each second, and what a connection holds has one
-//! always.
+//! Rate limits of frames that cost us more than the client, and limits of the memory of a
+//! connection.
 
 use super::*;
 
-/// Repeats frames until the connection ends for it; how many of them were taken. What answers is
-/// taken away now and then, as a user does.
+/// Repeats frames until they end the connection, and returns how many were accepted. Takes the
+/// queued replies from time to time, like a caller.
 fn flood(client: &mut Client, mut next: impl FnMut(&mut Client, u32) -> Vec<u8>) -> u32 {
     for count in 0..100_000 {
         let bytes = next(client, count);
@@ -27,8 +27,8 @@ fn flood(client: &mut Client, mut next: impl FnMut(&mut Client, u32) -> Vec<u8>)
     panic!("there is no limit");
 }
 
-/// Checks that a flood ends the connection after `max` frames in a second, and that the next
-/// seconds allow as many again.
+/// Checks that a flood ends the connection after `max` frames in a second, and that the following
+/// seconds allow the same number again.
 fn flood_by_the_second(
     max: u32,
     next: impl Fn(&mut Client, u32) -> Vec<u8>,
@@ -52,7 +52,7 @@ fn with_upload() -> Client {
     client
 }
 
-/// Begins a request, and lets go of it once it has been reset.
+/// Begins a request, and releases the previous one, which was reset.
 fn begin_next(client: &mut Client, count: u32) -> u32 {
     let stream = 2 * count + 1;
     if let Some(before) = stream.checked_sub(2) {
@@ -85,7 +85,7 @@ fn a_client_may_give_up_all_that_it_may_have_at_once() {
 
 #[test]
 fn resets_that_we_are_made_to_send() {
-    // CVE-2025-8671: each way to have us end a stream.
+    // CVE-2025-8671: every way to make us reset a stream.
     type Wrong = fn(&mut Client, u32) -> Vec<u8>;
     let ways: [Wrong; 8] = [
         |_, stream| window_update(stream, 0),
@@ -121,7 +121,7 @@ fn resets_that_we_are_made_to_send() {
         };
         flood_by_the_second(400, next, Client::usual);
     }
-    // The window of a stream, and all of these taken together.
+    // The window of a stream, and all of these together.
     let begin: fn() -> Client = || {
         Client::begun(Limits {
             stream_window: 2,
@@ -172,7 +172,7 @@ fn pings_and_their_answers() {
 
 #[test]
 fn pings_behind_data_that_was_sent() {
-    // As grpc-go has it: one whenever DATA has come behind the answer to the last.
+    // As in grpc-go: a PING whenever DATA has arrived after the acknowledgement of the last PING.
     let ping = frame(PING, 0, 0, &[0; 8]);
     let mut client = Client::usual();
     client.get(1);
@@ -182,7 +182,7 @@ fn pings_behind_data_that_was_sent() {
         client.control();
     }
     assert_eq!(flood(&mut client, |_, _| ping.clone()), 200);
-    // What was sent at once permits as well, but not for ever.
+    // Responses sent at once permit PING frames as well, up to a limit.
     let mut client = Client::usual();
     for number in 0..5000 {
         let stream = 2 * number + 1;
@@ -212,7 +212,7 @@ fn frames_that_say_nothing() {
     flood_by_the_second(200, |_, _| frame(DATA, 0, 1, b""), with_upload);
     flood_by_the_second(200, |_, _| frame(0xfa, 0, 0, b"abc"), Client::usual);
     flood_by_the_second(200, |_, _| goaway(0, 0), Client::usual);
-    // Also for a stream that wants none of it.
+    // Also on a stream that was reset.
     let begin: fn() -> Client = || {
         let mut client = with_upload();
         client.machine.reset(1, ErrorCode::Cancel);
@@ -229,7 +229,7 @@ fn tiny_parts_of_a_body() {
         frame(DATA, 0, 1, b"a")
     };
     flood_by_the_second(20_000, next, with_upload);
-    // Messages of gRPC have five bytes before what they say.
+    // A gRPC message has a prefix of five bytes.
     let mut client = with_upload();
     for _ in 0..30_000 {
         client.machine.consumed(1, 5);
@@ -237,7 +237,7 @@ fn tiny_parts_of_a_body() {
     }
     let next = |_: &mut Client, _| frame(DATA, PADDED, 1, &padded(b"", 0));
     flood_by_the_second(20_000, next, with_upload);
-    // Many small bodies are many requests.
+    // Many small bodies, each of another request.
     let mut client = Client::usual();
     for number in 0..30_000 {
         let stream = 2 * number + 1;
@@ -257,7 +257,7 @@ fn tiny_credit() {
     client.get(1);
     let taken = flood(&mut client, |_, _| window_update(1, 1));
     assert_eq!(taken, 20_000);
-    // A kilobyte is none.
+    // An increment of a kilobyte does not count as small.
     let mut client = Client::usual();
     for _ in 0..30_000 {
         client.expect_quiet(&window_update(0, 1024), &[]);
@@ -266,7 +266,8 @@ fn tiny_credit() {
 
 #[test]
 fn refused_streams() {
-    // Over the life of a connection, as in nginx: 128, or as many as there may be at once.
+    // Over the life of a connection, as in nginx: 128, or the limit of concurrent streams if that
+    // is higher.
     for (streams_max, most) in [(1, 128), (100, 128), (200, 200)] {
         let mut client = Client::begun(Limits {
             streams_max,
@@ -304,7 +305,7 @@ fn what_is_forgiven_has_a_bound() {
         client.control();
         let [_, _, forgiven, _, _] = client.machine.memory();
         assert!(forgiven <= 2 * 4 * most as usize);
-        // The last ones are remembered, the one before is not.
+        // The most recent resets are remembered, earlier ones are not.
         client.expect_quiet(&frame(DATA, 0, 5999, b"a"), &[]);
         client.expect_quiet(&frame(DATA, 0, 2 * (3000 - most) + 1, b"a"), &[]);
         let before = 2 * (3000 - most) - 1;
@@ -317,7 +318,7 @@ fn what_is_forgiven_has_a_bound() {
 
 #[test]
 fn a_large_head_is_the_end_and_takes_no_more_memory_than_its_limit() {
-    // A kilobyte of the table for each byte of the block (RFC 7541, section 7.3).
+    // A kilobyte from the table for each byte of the block (RFC 7541, section 7.3).
     let mut client = Client::usual();
     let value = "x".repeat(3000);
     let bytes = client.headers(1, END_STREAM, &[GET, &[("x-own", &value)]].concat());
@@ -329,7 +330,7 @@ fn a_large_head_is_the_end_and_takes_no_more_memory_than_its_limit() {
     assert_eq!(violation, Violation::BlockTooLong);
     assert!(client.bytes.capacity() <= 160 * 1024);
 
-    // A large field in the trailers, which are not kept but cost as much to decode.
+    // A large field in trailers, which are not stored but cost as much to decode.
     let mut client = Client::usual();
     let bytes = client.headers(1, 0, &[POST, &[("x-own", &value)]].concat());
     assert!(client.feed(&bytes).is_ok());
@@ -338,7 +339,7 @@ fn a_large_head_is_the_end_and_takes_no_more_memory_than_its_limit() {
     assert_eq!(violation, Violation::BlockTooLong);
     assert!(client.bytes.capacity() <= 160 * 1024);
 
-    // Limits of any size can be added up.
+    // Very large limits do not overflow.
     let mut client = Client::usual();
     client.rules.fields_max = usize::MAX;
     client.rules.head_size_max = usize::MAX;
@@ -347,7 +348,7 @@ fn a_large_head_is_the_end_and_takes_no_more_memory_than_its_limit() {
 
 #[test]
 fn many_streams_may_change_places_often() {
-    // As many streams as there can be, and settings that move all their windows.
+    // As many streams as possible, and SETTINGS that change all their windows.
     let mut client = Client::begun(Limits {
         streams_max: 20_000,
         ..LIMITS

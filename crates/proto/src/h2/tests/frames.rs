@@ -1,10 +1,10 @@
-//! Frames: the preface, their lengths, padding, header blocks in parts, and the same whatever
-//! pieces they come in.
+//! Frames: the preface, lengths, padding, header blocks in several frames, and independence of how
+//! the input is split.
 
 use super::*;
 use crate::h2::connection::FRAME_SIZE_MAX;
 
-/// A conversation that uses every frame that a client may send, in every form.
+/// A conversation with every frame that a client may send, in every form.
 fn conversation() -> Vec<Vec<u8>> {
     let mut client = Client::new(LIMITS);
     let mut frames = vec![
@@ -15,7 +15,7 @@ fn conversation() -> Vec<Vec<u8>> {
         frame(PRIORITY_UPDATE, 0, 0, b"\0\0\0\x01u=1, i"),
         client.headers(1, END_STREAM, GET),
     ];
-    // A block in three parts, the last of which is empty, behind padding and a priority.
+    // A block in three frames, the last of which is empty, after padding and priority fields.
     let fields = [POST, &[("content-length", "11"), ("x-own", "of mine")]].concat();
     let block = client.block(&fields);
     let (first, second) = block.split_at(10);
@@ -41,7 +41,7 @@ fn conversation() -> Vec<Vec<u8>> {
         reset(7, 8),
         window_update(1, 1),
         frame(GOAWAY, 0, 0, b"\0\0\0\0\0\0\0\0bye"),
-        // Two bytes more than its length.
+        // Two bytes more than the Content-Length.
         client.headers(9, 0, &[POST, &[("content-length", "1")]].concat()),
         frame(DATA, 0, 9, b"abc"),
         frame(DATA, PADDED, 9, &padded(b"behind it", 9)),
@@ -51,7 +51,7 @@ fn conversation() -> Vec<Vec<u8>> {
     frames
 }
 
-/// Parts of one body joined, for they depend on the pieces that they came in.
+/// Joins the parts of a body, whose boundaries depend on how the input is split.
 fn joined(seen: Vec<Seen>) -> Vec<Seen> {
     let mut joined: Vec<Seen> = Vec::new();
     for next in seen {
@@ -101,7 +101,7 @@ fn the_same_in_whatever_pieces_it_comes() {
             Seen::Head(11, line("GET"), true, None),
         ]
     );
-    // Our settings and the window of the connection first; then what answers.
+    // Our SETTINGS and the connection's window first; then the replies.
     let ours = [
         setting_payload(3, 100),
         setting_payload(4, WINDOW),
@@ -137,7 +137,7 @@ fn a_frame_that_has_not_come_whole_is_noticed() {
         for (count, byte) in piece.iter().enumerate() {
             client.feed(&[*byte]).unwrap();
             let is_within = count + 1 < piece.len() || is_block;
-            // A body may take its time: its user waits for it, or does not.
+            // The data of a body do not count: they are passed on as they arrive.
             if piece[3] != DATA || count < 8 || !is_within {
                 assert_eq!(client.machine.is_within_frame(), is_within);
             }
@@ -152,7 +152,7 @@ fn a_preface_is_that_of_the_rfc() {
         bytes[at] ^= 0x20;
         let whole = Client::new(LIMITS).expect_connection_error(&bytes, code::PROTOCOL_ERROR);
         assert_eq!(whole, Violation::Preface);
-        // It is known at the first byte that is wrong, and not before.
+        // The error is reported at the first wrong byte, and not earlier.
         let mut client = Client::new(LIMITS);
         assert_eq!(client.feed(&bytes[..at]), Ok(vec![]));
         client.expect_connection_error(&bytes[at..=at], code::PROTOCOL_ERROR);
@@ -163,7 +163,7 @@ fn a_preface_is_that_of_the_rfc() {
 
 #[test]
 fn settings_need_not_come_first() {
-    // Section 3.4 says that they do; nginx serves a client without any, and so do we.
+    // Section 3.4 requires SETTINGS first; nginx serves a client without them, and so do we.
     let mut client = Client::new(LIMITS);
     assert_eq!(client.feed(PREFACE), Ok(vec![]));
     client.control();
@@ -178,8 +178,8 @@ fn settings_need_not_come_first() {
 
 #[test]
 fn a_frame_has_no_more_than_was_said() {
-    // What is kept may have 2^14 bytes, what is not kept as many as our settings say; no byte of a
-    // longer one is waited for.
+    // Frames that are buffered may have 2^14 bytes, other frames as many as our SETTINGS allow. A
+    // longer frame is rejected before its payload is received.
     let mut client = Client::usual();
     client.post(1);
     let longest = FRAME_SIZE_MAX as usize;
@@ -210,7 +210,7 @@ fn a_block_that_is_too_large_is_not_waited_for() {
         block_size_max: 1000,
         ..LIMITS
     };
-    // Beside the block stand padding and a priority.
+    // The payload outside the block is padding and priority fields.
     let block = [0x82; 1000];
     let payload = padded(&[&[0; 5][..], &block].concat(), 255);
     let longest = frame(HEADERS, PADDED | WITH_PRIORITY, 1, &payload);
@@ -249,7 +249,7 @@ fn frames_of_a_fixed_length_have_no_other() {
             assert!(matches!(violation, Violation::Length(..)), "{violation}");
         }
     }
-    // An answer to settings has no payload (section 6.5).
+    // An acknowledgement of SETTINGS must be empty (section 6.5).
     let bytes = frame(SETTINGS, ACK, 0, &setting_payload(4, 1));
     Client::usual().expect_connection_error(&bytes, code::FRAME_SIZE_ERROR);
 }
@@ -307,7 +307,7 @@ fn flags_that_mean_nothing_are_passed_over() {
 
 #[test]
 fn padding_is_shorter_than_its_frame() {
-    // DATA: the padding may leave no byte of data, but not be longer (section 6.1).
+    // DATA: the padding may leave no data, but must not be longer than the payload (section 6.1).
     let mut client = Client::usual();
     client.post(1);
     client.expect_quiet(&frame(DATA, PADDED, 1, &padded(b"", 0)), &[]);
@@ -320,7 +320,7 @@ fn padding_is_shorter_than_its_frame() {
         let bytes = frame(DATA, PADDED, 1, payload);
         let violation = client.expect_connection_error(&bytes, code::PROTOCOL_ERROR);
         assert!(matches!(violation, Violation::Padding("DATA", ..)));
-        // It is known from the first byte of the payload.
+        // The error is reported at the first byte of the payload.
         let mut client = Client::usual();
         client.post(1);
         client.expect_connection_error(&bytes[..10], code::PROTOCOL_ERROR);
@@ -329,7 +329,8 @@ fn padding_is_shorter_than_its_frame() {
     client.post(1);
     client.expect_connection_error(&frame(DATA, PADDED, 1, &[]), code::FRAME_SIZE_ERROR);
 
-    // HEADERS: the same (section 6.2). An empty block is one, of a request that says nothing.
+    // HEADERS: as for DATA (section 6.2). An empty block is valid HPACK, but lacks the required
+    // fields.
     let seen = Client::usual().feed(&frame(HEADERS, PADDED | END_HEADERS, 1, &padded(b"", 4)));
     let words = "client sent no :method header".to_owned();
     assert_eq!(seen, Ok(vec![Seen::Malformed(1, words)]));
@@ -392,7 +393,7 @@ fn nothing_comes_within_a_header_block() {
 
 #[test]
 fn a_header_block_has_a_bound_and_so_have_its_frames() {
-    // 64 frames behind the first are taken, also where they are empty; one more is not.
+    // 64 frames after the first are accepted, even empty ones; one more is not.
     let block = literal(GET);
     let mut client = Client::usual();
     let begin = frame(HEADERS, END_STREAM, 1, &block);
@@ -412,7 +413,7 @@ fn a_header_block_has_a_bound_and_so_have_its_frames() {
     let violation = client.expect_connection_error(&more, code::ENHANCE_YOUR_CALM);
     assert_eq!(violation, Violation::TooManyContinuations);
 
-    // 32 KiB as they come are a block; a byte more is too large, whatever it would say.
+    // An encoded block may have 32 KiB; one more byte is too many, whatever it contains.
     let mut client = Client::usual();
     assert_eq!(
         client.feed(&frame(HEADERS, 0, 1, &[0x82; 16_384])),
@@ -428,8 +429,8 @@ fn a_header_block_has_a_bound_and_so_have_its_frames() {
 
 #[test]
 fn a_block_that_cannot_be_decoded_ends_the_connection() {
-    // Index 70 of an empty table (RFC 7541, section 2.3.3), for a new stream, for trailers and for
-    // a refused stream.
+    // Index 70 of an empty table (RFC 7541, section 2.3.3): in a new stream, in trailers, and in a
+    // refused stream.
     let bad = [0xc6];
     let bytes = frame(HEADERS, END_HEADERS | END_STREAM, 1, &bad);
     Client::usual().expect_connection_error(&bytes, code::COMPRESSION_ERROR);
@@ -441,7 +442,7 @@ fn a_block_that_cannot_be_decoded_ends_the_connection() {
         ..LIMITS
     });
     client.expect_connection_error(&bytes, code::COMPRESSION_ERROR);
-    // A number that is cut off has another code in nginx.
+    // An incomplete integer has another error code in nginx.
     let bytes = frame(HEADERS, END_HEADERS | END_STREAM, 1, &[0xff]);
     Client::usual().expect_connection_error(&bytes, code::FRAME_SIZE_ERROR);
     let bytes = frame(HEADERS, END_HEADERS | END_STREAM, 1, &[0x40, 5, b'a']);
@@ -450,7 +451,7 @@ fn a_block_that_cannot_be_decoded_ends_the_connection() {
 
 #[test]
 fn a_stream_does_not_depend_on_itself() {
-    // Gone from RFC 9113, a stream error in RFC 7540, section 5.3.1; nginx ends the connection.
+    // Removed from RFC 9113, a stream error in RFC 7540, section 5.3.1; nginx ends the connection.
     let payload = [b"\0\0\0\x01\0", &literal(GET)[..]].concat();
     let bytes = frame(
         HEADERS,
@@ -462,7 +463,7 @@ fn a_stream_does_not_depend_on_itself() {
     let bytes = frame(PRIORITY, 0, 5, b"\x80\0\0\x05\0");
     Client::usual().expect_connection_error(&bytes, code::PROTOCOL_ERROR);
     Client::usual().expect_quiet(&frame(PRIORITY, 0, 5, b"\0\0\0\x07\0"), &[]);
-    // Also for a stream that has not begun, or is no client's.
+    // Also for a stream that has not begun, or that a client cannot use.
     Client::usual().expect_quiet(&frame(PRIORITY, 0, 6, b"\0\0\0\0\0"), &[]);
 }
 
@@ -494,7 +495,7 @@ fn settings_have_the_values_of_the_rfc() {
     let bytes = frame(SETTINGS, 0, 0, &good.concat());
     client.expect_quiet(&bytes, &frame(SETTINGS, ACK, 0, &[]));
     let peer = client.machine.peer();
-    // Of one that comes twice the last counts (section 6.5.3).
+    // If a setting occurs twice, the last value applies (section 6.5.3).
     assert_eq!((peer.header_table_size, peer.initial_window), (0, 17));
     assert_eq!((peer.frame_size_max, peer.streams_max), (16_777_215, 0));
 }

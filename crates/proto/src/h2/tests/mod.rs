@@ -1,8 +1,8 @@
-//! The machine at the level of bytes: what a client sends, and what RFC 9113 says that we make of
-//! it.
+//! The server connection at the level of bytes: a client's frames, and the reactions that RFC 9113
+//! requires.
 //!
-//! Expected bytes and codes are written here by hand from RFC 9113, 9218, 7541 and 8441, or from
-//! nginx where the code says so.
+//! Expected bytes and codes are written by hand from RFC 9113, 9218, 7541 and 8441, or from nginx
+//! where noted.
 
 mod floods;
 mod frames;
@@ -40,11 +40,11 @@ const WITH_PRIORITY: u8 = 0x20;
 
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-/// The window of a stream in these tests: not that of the RFC, so that they cannot be taken for
-/// each other.
+/// The window of a stream in these tests: different from the RFC's default, so that the two cannot
+/// be confused.
 const WINDOW: u32 = 100_000;
 
-/// The largest window of the RFC.
+/// The RFC's maximum window.
 const WINDOW_MAX: u32 = 0x7fff_ffff;
 
 const LIMITS: Limits = Limits {
@@ -78,7 +78,7 @@ const POST: &[(&str, &str)] = &[
     (":authority", "example.org"),
 ];
 
-/// A frame, byte by byte (RFC 9113, section 4.1).
+/// Encodes a frame byte by byte (RFC 9113, section 4.1).
 fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     let [_, l0, l1, l2] = (payload.len() as u32).to_be_bytes();
     let [s0, s1, s2, s3] = stream.to_be_bytes();
@@ -108,7 +108,7 @@ fn goaway(last: u32, code: u32) -> Vec<u8> {
     frame(GOAWAY, 0, 0, &payload)
 }
 
-/// `bytes` behind a byte with the length of the padding, and before that.
+/// The length of the padding, `bytes`, and the padding.
 fn padded(bytes: &[u8], padding: u8) -> Vec<u8> {
     let mut payload = vec![padding];
     payload.extend_from_slice(bytes);
@@ -116,7 +116,7 @@ fn padded(bytes: &[u8], padding: u8) -> Vec<u8> {
     payload
 }
 
-/// A block of literals without a table, which is the same wherever it stands.
+/// A block of literals without the dynamic table, which has the same meaning everywhere.
 fn literal(fields: &[(&str, &str)]) -> Vec<u8> {
     let mut block = Vec::new();
     for (name, value) in fields {
@@ -140,24 +140,24 @@ fn literal(fields: &[(&str, &str)]) -> Vec<u8> {
     block
 }
 
-/// An event, with the bytes that it is about.
+/// An event, with the data to which it refers.
 #[derive(Clone, Debug, PartialEq)]
 enum Seen {
-    /// A head that could be read: its line, whether the body is empty, and its length.
+    /// A valid head: the request line, whether there is no body, and the Content-Length.
     Head(u32, String, bool, Option<u64>),
-    /// A head that is malformed.
+    /// A malformed head: the log message.
     Malformed(u32, String),
     Data(u32, Vec<u8>, bool),
     Reset(u32, ErrorCode, Option<StreamFault>),
-    /// A body that is not what its head has announced.
+    /// A body that contradicts its Content-Length.
     Wrong(StreamFault),
     Refused(StreamFault),
     GoAway(ErrorCode),
     Pong,
 }
 
-/// A client and the machine that it speaks with; the machine's user opens every stream, with its
-/// number.
+/// A client and the connection under test. The caller opens every stream, with the stream's number
+/// as its data.
 struct Client {
     machine: Connection<u32>,
     encoder: Encoder,
@@ -180,7 +180,7 @@ impl Client {
         }
     }
 
-    /// A client whose preface, SETTINGS and acknowledgement of our SETTINGS have been taken.
+    /// A client whose preface, SETTINGS and acknowledgement of our SETTINGS were received.
     fn begun(limits: Limits) -> Client {
         let mut client = Client::new(limits);
         let input = [PREFACE, &frame(SETTINGS, 0, 0, &[])].concat();
@@ -190,12 +190,12 @@ impl Client {
         client
     }
 
-    /// Such a client of a server with the usual limits.
+    /// The same with the usual limits.
     fn usual() -> Client {
         Client::begun(LIMITS)
     }
 
-    /// Has the machine take these bytes as one piece.
+    /// Passes these bytes to the connection in one piece.
     fn feed(&mut self, input: &[u8]) -> Result<Vec<Seen>, Violation> {
         let (mut seen, mut at) = (Vec::new(), 0);
         loop {
@@ -256,7 +256,7 @@ impl Client {
         }
     }
 
-    /// A HEADERS frame with these fields, as this client's table has them.
+    /// A HEADERS frame with these fields, encoded with this client's dynamic table.
     fn headers(&mut self, stream: u32, flags: u8, fields: &[(&str, &str)]) -> Vec<u8> {
         let block = self.block(fields);
         frame(HEADERS, flags | END_HEADERS, stream, &block)
@@ -299,18 +299,18 @@ impl Client {
         assert!(self.feed(&input).is_ok_and(|seen| seen.len() == 1));
     }
 
-    /// What the machine answers to frames.
+    /// The queued control frames.
     fn control(&mut self) -> Vec<u8> {
         self.machine.take_control()
     }
 
-    /// The bytes are taken, nothing is told, and this is answered.
+    /// Asserts that the bytes cause no event, and this reply.
     fn expect_quiet(&mut self, input: &[u8], answer: &[u8]) {
         assert_eq!(self.feed(input), Ok(vec![]));
         assert_eq!(self.control(), answer);
     }
 
-    /// The bytes end one stream with this code, and nothing else.
+    /// Asserts that the bytes reset one stream with this code, and have no other effect.
     fn expect_stream_error(&mut self, input: &[u8], stream: u32, code: u32) -> StreamFault {
         let seen = self.feed(input).unwrap();
         let [Seen::Reset(told, told_code, Some(fault))] = seen[..] else {
@@ -318,13 +318,13 @@ impl Client {
         };
         assert_eq!((told, told_code.number()), (stream, code));
         assert_eq!(self.control(), reset(stream, code));
-        // The connection lives.
+        // The connection continues.
         let ping = frame(PING, 0, 0, b"12345678");
         self.expect_quiet(&ping, &frame(PING, ACK, 0, b"12345678"));
         fault
     }
 
-    /// The bytes end the connection with this code.
+    /// Asserts that the bytes end the connection with this code.
     fn expect_connection_error(&mut self, input: &[u8], code: u32) -> Violation {
         let last = self.machine.last_stream();
         let violation = self.feed(input).expect_err("it is a violation");
@@ -340,7 +340,7 @@ impl Client {
     }
 }
 
-/// Codes of RFC 9113, section 7.
+/// Error codes (RFC 9113, section 7).
 mod code {
     pub(super) const NO_ERROR: u32 = 0;
     pub(super) const PROTOCOL_ERROR: u32 = 1;

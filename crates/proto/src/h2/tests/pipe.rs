@@ -1,4 +1,4 @@
-//! Both ends of a connection talk through a pipe that splits and delays, by seed.
+//! Both ends of a connection, with a pipe that splits and delays the bytes, by seed.
 
 use super::seeds::Seeded;
 use crate::h2::testing::talk;

@@ -1,12 +1,12 @@
-//! Heads of requests: which fields they need, which they must not have, and what is made of them
-//! (RFC 9113, section 8; what nginx answers where the RFC leaves a choice).
+//! Heads of requests: required fields, forbidden fields, and the resulting head (RFC 9113, section
+//! 8; nginx's behaviour where the RFC leaves a choice).
 
 use super::super::request::{HeadFault, NamedRules, RequestMetadata};
 use super::*;
 use crate::header::KnownField;
 use crate::method::Method;
 
-/// A head as it was read: what it says, and its fields.
+/// A parsed head: metadata and fields.
 struct Read {
     asked: Result<RequestMetadata, HeadFault>,
     head: Head,
@@ -83,12 +83,12 @@ fn read(fields: &[(&str, &str)]) -> Read {
     read_with(&RULES, fields)
 }
 
-/// A request with these fields more.
+/// A request with these additional fields.
 fn read_more(fields: &[(&str, &str)]) -> Read {
     read(&[GET, fields].concat())
 }
 
-/// A request in which one field has another value.
+/// A request with another value of one field.
 fn read_changed(name: &str, value: &str) -> Read {
     let mut fields = GET.to_vec();
     let changed = fields.iter_mut().find(|(of, _)| *of == name).unwrap();
@@ -119,7 +119,7 @@ fn a_request_becomes_a_head() {
         .collect();
     assert_eq!(fields, expected);
     assert!(read.head.has(KnownField::Host));
-    // As its client may have encoded it (RFC 7541, appendix C.4.1).
+    // Another valid encoding (RFC 7541, appendix C.4.1).
     let block = b"\x82\x86\x84\x41\x8c\xf1\xe3\xc2\xe5\xf2\x3a\x6b\xa0\xab\x90\xf4\xff";
     let read = read_block(&RULES, block).unwrap();
     let name = read.head.server_name().unwrap().name;
@@ -166,7 +166,7 @@ fn pseudo_fields_come_once_and_first() {
         fields.retain(|(other, _)| other != name);
         fields.extend([("accept", "*/*"), (*name, *value)]);
         assert_eq!(read(&fields).fault(), HeadFault::OutOfOrder);
-        // Behind a field that is left out, too.
+        // Also after a field that is ignored.
         let mut fields = GET.to_vec();
         fields.retain(|(other, _)| other != name);
         fields.extend([("x_y", "z"), (*name, *value)]);
@@ -231,7 +231,7 @@ fn methods_schemes_and_paths_are_those_of_nginx() {
             format!("client sent invalid :path header: \"{path}\"")
         );
     }
-    // A path that nobody can send on as the line of HTTP/1.
+    // Paths that cannot be forwarded in an HTTP/1 request line.
     for path in ["/\r\n", "/\0", " /", "/ "] {
         let fault = read_changed(":path", path).fault();
         assert!(matches!(fault, HeadFault::Value(..)), "{path:?}");
@@ -340,7 +340,7 @@ fn names_that_nginx_leaves_out() {
     assert_eq!(names(true, true), said("x_y x-y host", "x.y"));
     assert_eq!(names(false, false), said("x_y x.y x-y host", ""));
     assert_eq!(names(false, true), said("x_y x.y x-y host", ""));
-    // What is malformed is so with a name that is left out.
+    // A malformed field is an error even if its name would be ignored.
     let fault = read_more(&[("x_y", "a\n")]).fault();
     assert!(matches!(fault, HeadFault::Value(..)));
 }
@@ -406,7 +406,7 @@ fn the_length_of_a_body_is_a_number() {
     let twice = read_more(&[("content-length", "5"), ("content-length", "5")]);
     assert_eq!(twice.fault(), HeadFault::ContentLength);
     assert_eq!(read_more(&[]).asked.unwrap().content_length, None);
-    // It is taken off a stream's window without an overflow.
+    // The remaining length does not overflow.
     let mut client = Client::usual();
     client.post_of(1, (1 << 63) - 1);
     assert!(client.feed(&frame(DATA, 0, 1, b"a")).is_ok());
@@ -427,7 +427,7 @@ fn some_fields_come_once() {
 
 #[test]
 fn crumbs_of_cookies_are_joined() {
-    // Section 8.2.3: by a semicolon and a space; behind the other fields, as in nginx.
+    // Section 8.2.3: joined with a semicolon and a space, after the other fields, as in nginx.
     let read = read_more(&[
         ("cookie", "a=b"),
         ("accept", "*/*"),
@@ -483,12 +483,13 @@ fn rules_are_those_of_the_server_that_is_named() {
     let authority = (":authority", "Other.example:443");
     let (before, behind, host) = (("a_a", "1"), ("b_b", "2"), ("host", "Other.example"));
     let said = |names: &str, path: &str| (None, names.to_owned(), path.to_owned());
-    // From the authority on, which goes before all fields; slashes where it goes before the path.
+    // The rules apply from the authority on, which precedes all fields; `merge_slashes` applies if
+    // the authority precedes the path.
     let fields = [method, scheme, authority, path, before, behind];
     assert_eq!(read(&fields), said("a_a b_b host", "//x"));
     let fields = [method, scheme, path, authority, before, behind];
     assert_eq!(read(&fields), said("a_a b_b host", "/x"));
-    // From Host on, where there is no authority.
+    // The rules apply from Host on, if there is no authority.
     let fields = [method, scheme, path, before, host, behind];
     assert_eq!(read(&fields), said("host b_b", "/x"));
     let unknown = (":authority", "unknown.example");
@@ -537,7 +538,7 @@ fn fields_are_counted_without_cookies() {
         (494, false)
     );
     assert_eq!(read.words(), "client sent too many header lines");
-    // What is left out is not counted.
+    // Ignored fields do not count.
     let read = read_with(&rules, &[GET, &[("x_y", "1")], &most].concat());
     assert!(read.asked.is_ok());
 }
@@ -553,7 +554,7 @@ fn sizes_at_their_bounds() {
         let read = read_block(&rules, &literal(&[GET, fields].concat()));
         read.map(|read| assert!(read.asked.is_ok())).err()
     };
-    // A name and a value by themselves, as a buffer of nginx has to hold them.
+    // Limits of each name and value, which one buffer must hold, as in nginx.
     let (most, more) = ("v".repeat(50), "v".repeat(51));
     assert_eq!(too_large(&[("x-own", &most)]), None);
     assert_eq!(too_large(&[(&most, "x")]), None);
@@ -562,14 +563,14 @@ fn sizes_at_their_bounds() {
     }
     let code = Violation::BlockTooLong.code();
     assert_eq!(code.number(), code::ENHANCE_YOUR_CALM);
-    // All of them, with the 49 bytes of the request itself.
+    // The limit of the total, with the 49 bytes of the request itself.
     let mut fields = vec![("n", &most[..49]); 3];
     fields.push(("y", ""));
     assert_eq!(49 + 3 * 50 + 1, 200);
     assert_eq!(too_large(&fields), None);
     fields.push(("z", ""));
     assert_eq!(too_large(&fields), Some(Violation::BlockTooLong));
-    // Also where the request is malformed, or a field is left out.
+    // The limits apply to malformed requests and ignored fields, too.
     let large = [("connection", "a"), ("x_own", &more[..])];
     assert_eq!(too_large(&large), Some(Violation::BlockTooLong));
 }
@@ -582,7 +583,7 @@ fn connect_and_trace_are_not_for_us() {
         assert_eq!(read.words(), format!("client sent {method} method"));
         assert_eq!((fault.status(), fault.is_malformed()), (405, false));
     }
-    // As CONNECT has to be (section 8.5): nginx misses its path.
+    // A valid CONNECT (section 8.5): nginx reports the missing path.
     let read = read(&[(":method", "CONNECT"), (":authority", "a.org:443")]);
     assert_eq!(read.fault(), HeadFault::Missing(":scheme"));
 }
@@ -603,7 +604,7 @@ fn connect_may_name_a_protocol_where_that_was_offered() {
     let read = read_with(&rules, &fields("CONNECT"));
     let protocol = read.asked.unwrap().protocol.unwrap();
     assert_eq!(protocol.of(&read.bytes), b"websocket");
-    // What HTTP/1 would have asked for the same with.
+    // The equivalent HTTP/1 request.
     assert_eq!(read.head.line().of(&read.bytes), b"GET / HTTP/2.0");
     assert_eq!(read.head.method(), crate::method::Method::Get);
     let value = |known| {
@@ -617,7 +618,7 @@ fn connect_may_name_a_protocol_where_that_was_offered() {
     keyed.push(("sec-websocket-key", "dGhlIHNhbXBsZSBub25jZQ=="));
     let keyed = read_with(&rules, &keyed);
     assert_eq!(keyed.head.all(KnownField::SecWebsocketKey).count(), 0);
-    // It says no more of itself than any request may.
+    // Connection-specific fields are not allowed in extended CONNECT, either.
     let mut of_connection = fields("CONNECT");
     of_connection.push(("upgrade", "websocket"));
     let fault = read_with(&rules, &of_connection).fault();
@@ -637,7 +638,7 @@ fn connect_may_name_a_protocol_where_that_was_offered() {
         read_with(&rules, &twice).fault(),
         HeadFault::Duplicate(":protocol")
     );
-    // It is offered in our settings.
+    // The protocol is announced in our SETTINGS.
     let mut client = Client::new(Limits {
         extended_connect: true,
         ..LIMITS
@@ -657,7 +658,7 @@ fn a_malformed_request_is_shown_as_far_as_it_is_known() {
     assert_eq!(line(&read), " /a HTTP/2.0");
     let read = self::read(&[]);
     assert_eq!(line(&read), "  HTTP/2.0");
-    // The first fault is the one that counts.
+    // The first fault is reported.
     let read = read_more(&[("upgrade", "h3"), ("te", "gzip"), ("A", "b")]);
     assert_eq!(read.fault(), HeadFault::OfConnection("Upgrade"));
 }

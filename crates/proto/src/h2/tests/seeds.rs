@@ -1,17 +1,17 @@
-//! Tests by seed: `SEED=n` runs one alone, `SEEDS=n` so many, and `FOR=seconds` new ones for so
-//! long, of those that are ignored.
+//! Tests by seed: `SEED=n` runs one seed, `SEEDS=n` sets the number of seeds, and `FOR=seconds`
+//! sets how long the ignored tests run new seeds.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 
-/// What a test makes of random bytes, as many as `length_max` at most.
+/// A test of random bytes, at most `length_max` of them.
 pub(super) struct Seeded {
     pub(super) length_max: u64,
     pub(super) run: fn(&[u8]),
 }
 
 impl Seeded {
-    /// Runs as many seeds as are to be run with all tests.
+    /// Runs the given number of seeds.
     pub(super) fn each(&self, seeds: u64) {
         match variable("SEED") {
             Some(seed) => self.one(seed),
@@ -19,7 +19,7 @@ impl Seeded {
         }
     }
 
-    /// Runs new seeds until the time is over.
+    /// Runs new seeds until the time has elapsed.
     pub(super) fn for_long(&self) {
         let end = Instant::now() + Duration::from_secs(variable("FOR").unwrap_or(60));
         let mut seed = variable("SEED").unwrap_or(1 << 32);
@@ -37,7 +37,7 @@ impl Seeded {
     }
 }
 
-/// Random bytes by a seed (SplitMix64).
+/// Random bytes from a seed (SplitMix64).
 fn random_bytes(seed: u64, length_max: u64) -> Vec<u8> {
     let mut state = seed;
     let mut next = || {

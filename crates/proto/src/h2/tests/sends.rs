@@ -1,9 +1,9 @@
-//! What leaves: responses at once, by their turns, and within the windows.
+//! Sending: responses at once, by turns, and within the windows.
 
 use super::*;
 
-/// Everything that streams have to send, by their turns, until nobody may any more: the streams,
-/// and the bytes of each turn.
+/// Sends everything by turns until no stream may send. Returns the streams, and the bytes of each
+/// turn.
 fn turns(client: &mut Client, left: &mut [(u32, usize)]) -> Vec<(u32, usize)> {
     let mut turns = Vec::new();
     while let Some((stream, most)) = client.machine.turn() {
@@ -23,7 +23,7 @@ fn streams_of(turns: &[(u32, usize)]) -> Vec<u32> {
     turns.iter().map(|(stream, _)| *stream).collect()
 }
 
-/// A client with large windows whose requests have these priorities.
+/// A client with large windows, and requests with these priorities.
 fn prioritised(priorities: &[&[u8]]) -> (Client, Vec<(u32, usize)>) {
     let mut client = Client::usual();
     client.feed(&setting(4, 1 << 24)).unwrap();
@@ -52,7 +52,7 @@ fn an_answer_at_once_is_its_frames() {
             .machine
             .answer(1, b"\x88", b"hello", 16_384, &mut out)
     );
-    // What answers frames goes first.
+    // Replies to frames go first.
     let expected = [
         b"before".to_vec(),
         frame(PING, ACK, 0, b"12345678"),
@@ -66,8 +66,8 @@ fn an_answer_at_once_is_its_frames() {
     assert!(client.machine.answer(3, b"\x89", b"", 16_384, &mut out));
     assert_eq!(out, frame(HEADERS, END_HEADERS | END_STREAM, 3, b"\x89"));
 
-    // Frames have the client's largest size, or the chunk's; a head of more goes on in another
-    // frame.
+    // Frames are limited by the client's maximum frame size and by the chunk size; a larger header
+    // block continues in another frame.
     let body = [7; 20_000];
     let mut out = Vec::new();
     let block = [0x88; 16_385];
@@ -98,7 +98,7 @@ fn an_answer_at_once_is_its_frames() {
 fn an_answer_at_once_is_within_the_windows() {
     let mut client = Client::usual();
     let mut out = Vec::new();
-    // That of the stream.
+    // The window of the stream.
     client.feed(&setting(4, 10)).unwrap();
     client.control();
     assert!(
@@ -115,7 +115,7 @@ fn an_answer_at_once_is_within_the_windows() {
     client.feed(&setting(4, 0)).unwrap();
     assert!(!client.machine.answer(3, b"\x88", b"a", 16_384, &mut out));
     assert!(client.machine.answer(3, b"\x88", b"", 16_384, &mut out));
-    // That of the connection, of which 65,525 bytes are left.
+    // The window of the connection, of which 65,525 bytes are left.
     client.feed(&setting(4, WINDOW_MAX)).unwrap();
     out.clear();
     assert!(
@@ -142,7 +142,7 @@ fn an_answer_does_not_pass_those_who_wait() {
     client.machine.wants_to_send(1);
     let mut out = Vec::new();
     assert!(!client.machine.answer(3, b"\x88", b"a", 16_384, &mut out));
-    // What has no body keeps nobody waiting, and needs no window.
+    // A response without a body delays no other stream, and needs no window.
     assert!(client.machine.answer(3, b"\x88", b"", 16_384, &mut out));
     assert_eq!(out, frame(HEADERS, END_HEADERS | END_STREAM, 3, b"\x88"));
     assert!(client.machine.turn().is_some());
@@ -152,14 +152,14 @@ fn an_answer_does_not_pass_those_who_wait() {
 
 #[test]
 fn a_smaller_table_is_answered_in_the_next_block() {
-    // RFC 7541, section 4.2: a size update begins the first block behind the change; 0 is at most
-    // any size.
+    // RFC 7541, section 4.2: a size update begins the first block after the change. We use the size
+    // 0, which any limit allows.
     let mut client = Client::usual();
     client.get(1);
     let mut out = Vec::new();
     client.machine.put_head(1, b"\x88", false, &mut out);
     assert_eq!(out, frame(HEADERS, END_HEADERS, 1, b"\x88"));
-    // The smallest size counts, also where another follows it at once.
+    // The smallest size counts, even if a larger one follows in the same frame.
     let settings = [setting_payload(1, 100), setting_payload(1, 4096)];
     client
         .feed(&frame(SETTINGS, 0, 0, &settings.concat()))
@@ -171,7 +171,7 @@ fn a_smaller_table_is_answered_in_the_next_block() {
         .put_head(1, b"\x40\x01a\x01b", true, &mut out);
     let expected = frame(HEADERS, END_HEADERS | END_STREAM, 1, b"\x20\x40\x01a\x01b");
     assert_eq!(out, expected);
-    // Once is enough for a table that is empty.
+    // Once is enough, because the table is empty.
     client.feed(&setting(1, 0)).unwrap();
     client.control();
     out.clear();
@@ -199,7 +199,7 @@ fn heads_leave_on_streams_that_are_open() {
     let mut client = Client::usual();
     client.get(1);
     let mut out = Vec::new();
-    // An informational head, that of the response, and trailers.
+    // An informational head, the head of the response, and trailers.
     client.machine.put_head(1, b"\x08\x03103", false, &mut out);
     client.machine.put_head(1, b"\x88", false, &mut out);
     client
@@ -254,7 +254,7 @@ fn frames_have_at_most_the_size_that_the_client_takes() {
         client.feed(&window_update(0, 1 << 20)).unwrap();
         client.get(1);
         client.machine.wants_to_send(1);
-        // No stream has more of one turn than a quantum, whatever a frame may hold.
+        // A turn is limited to the quantum, whatever the maximum frame size.
         assert_eq!(client.machine.turn(), Some((1, most)));
     }
 }
@@ -274,7 +274,7 @@ fn whole_responses_go_one_after_the_other_and_incremental_ones_take_turns() {
     let (mut client, mut left) = prioritised(&[b"i", b"i", b"i"]);
     let order = streams_of(&turns(&mut client, &mut left));
     assert_eq!(order, [1, 3, 5, 1, 3, 5, 1, 3, 5]);
-    // Of one urgency both kinds have half of the turns.
+    // Within one urgency, incremental and non-incremental responses have half of the turns each.
     let (mut client, mut left) = prioritised(&[b"", b"i", b"", b"i"]);
     let order = streams_of(&turns(&mut client, &mut left));
     assert_eq!(order[..6], [1, 3, 1, 7, 1, 3]);
@@ -298,7 +298,7 @@ fn no_urgency_is_starved() {
         count[stream as usize / 2] += 1;
         let _ = client.machine.sent(stream, 1, false, true);
     }
-    // Fifteen of sixteen turns are the most urgent's; the others have the same share of the rest.
+    // Fifteen of sixteen turns go to the most urgent stream; the others share the rest equally.
     assert_eq!(count, [450, 10, 10, 10]);
 }
 
@@ -321,7 +321,7 @@ fn a_client_changes_priorities() {
     client.get(1);
     assert_eq!(of(&client, 1), Priority::default());
     client.get(3);
-    // The last one counts, and what it does not say is as it is by default.
+    // The last PRIORITY_UPDATE applies, with defaults for missing parameters.
     assert_eq!(of(&client, 3), priority(2, false));
     client.get(5);
     assert_eq!(of(&client, 5), priority(3, true));
@@ -333,14 +333,14 @@ fn a_client_changes_priorities() {
     client.expect_quiet(&update(5, b"u=1"), &[]);
     let mut left = [(1, 10), (3, 10), (5, 10)];
     assert_eq!(streams_of(&turns(&mut client, &mut left)), [5, 3, 1]);
-    // What is gone has none; no stream has one that is not a client's.
+    // A released stream has no priority; a stream number that clients cannot use is an error.
     client.machine.release(1);
     client.expect_quiet(&update(1, b"u=7"), &[]);
     for stream in [0, 2, 8] {
         let mut client = Client::usual();
         client.expect_connection_error(&update(stream, b"u=1"), code::PROTOCOL_ERROR);
     }
-    // A value that cannot be read says nothing (section 7 leaves that to us).
+    // An invalid value is ignored (section 7 leaves this to us).
     let mut client = Client::usual();
     client.expect_quiet(&update(1, b"\xff=,;"), &[]);
     client.get(1);
@@ -358,7 +358,7 @@ fn early_priorities_have_a_bound_and_leave_with_their_streams() {
         client.expect_quiet(&update(2 * number + 1, b"u=1"), &[]);
     }
     assert_eq!(client.machine.early_priorities.len(), 32);
-    // Streams that are answered without being opened take theirs with them.
+    // Early priorities of streams that are answered without being opened are dropped.
     let mut client = Client::usual();
     for number in 0..1000 {
         let stream = 2 * number + 1;
@@ -387,11 +387,11 @@ fn a_turn_is_never_that_of_a_stream_that_cannot_send() {
         client
     };
     let next = |client: &mut Client| client.machine.turn().map(|(stream, _)| stream);
-    // Trailers have ended it.
+    // A stream that trailers have ended.
     let mut client = begun();
     client.machine.put_head(1, b"\x88", true, &mut Vec::new());
     assert_eq!([next(&mut client), next(&mut client)], [Some(3), None]);
-    // Its client has reset it, or we have, or it is gone.
+    // A stream that was reset by the client, reset by us, or released.
     let mut client = begun();
     client.feed(&reset(1, 8)).unwrap();
     assert_eq!([next(&mut client), next(&mut client)], [Some(3), None]);
@@ -401,18 +401,18 @@ fn a_turn_is_never_that_of_a_stream_that_cannot_send() {
     let mut client = begun();
     client.machine.release(1);
     assert_eq!([next(&mut client), next(&mut client)], [Some(3), None]);
-    // Also where its record is gone and its number is not.
+    // A stream whose record is missing, although it is in the schedule.
     let mut client = begun();
     client.machine.streams.remove(&1);
     assert_eq!([next(&mut client), next(&mut client)], [Some(3), None]);
-    // Its window has been closed by settings; it waits again when that opens.
+    // A stream whose window SETTINGS have closed; it is scheduled again when the window opens.
     let mut client = begun();
     client.feed(&window_update(3, 1)).unwrap();
     client.feed(&setting(4, 0)).unwrap();
     assert_eq!([next(&mut client), next(&mut client)], [Some(3), None]);
     client.feed(&window_update(1, 1)).unwrap();
     assert_eq!([next(&mut client), next(&mut client)], [Some(1), None]);
-    // All of them are gone.
+    // All streams were released.
     let mut client = begun();
     client.machine.release(1);
     client.machine.release(3);

@@ -1,5 +1,5 @@
-//! Streams: their numbers, their states, what ends one and what ends them all, their places, and
-//! the two steps of GOAWAY.
+//! Streams: identifiers, states, stream errors and connection errors, the limit of concurrent
+//! streams, and the two steps of GOAWAY.
 
 use super::*;
 
@@ -14,11 +14,11 @@ fn numbers_are_odd_and_rise() {
         let mut client = Client::usual();
         client.get(last);
         let bytes = frame(HEADERS, END_HEADERS | END_STREAM, stream, &literal(GET));
-        // A number that was passed over is used up (section 5.1.1).
+        // A skipped identifier cannot be used any more (section 5.1.1).
         let violation = client.expect_connection_error(&bytes, code::PROTOCOL_ERROR);
         assert_eq!(violation, Violation::HeadersIdentifier(stream, last));
     }
-    // Also where its reset, or a later request, is remembered.
+    // Also if a reset of this stream, or a later request, is remembered.
     let mut client = Client::usual();
     client.get(5);
     client.expect_stream_error_unknown(&frame(DATA, 0, 3, b"a"), 3);
@@ -44,7 +44,7 @@ fn a_stream_that_has_ended_does_not_begin_again() {
 
 #[test]
 fn an_idle_stream_has_headers_and_priority_alone() {
-    // Section 5.1; 2 could only be begun by us, and never is.
+    // Section 5.1; stream 2 could only be begun by us, and never is.
     for stream in [2, 3, 4] {
         for bytes in [
             frame(DATA, 0, stream, b""),
@@ -63,7 +63,7 @@ fn an_idle_stream_has_headers_and_priority_alone() {
 
 #[test]
 fn behind_its_end_a_stream_has_neither_data_nor_headers() {
-    // Half closed (remote), section 5.1: a stream error.
+    // Half-closed (remote), section 5.1: a stream error.
     for bytes in [
         frame(DATA, 0, 1, b"a"),
         frame(DATA, END_STREAM, 1, b""),
@@ -78,7 +78,7 @@ fn behind_its_end_a_stream_has_neither_data_nor_headers() {
         client.get(1);
         let fault = client.expect_stream_error(&bytes, 1, code::STREAM_CLOSED);
         assert!(matches!(fault, StreamFault::HalfClosed(_, 1)));
-        // What had been on its way with it is no fault again, up to an end of that.
+        // Further frames that were already sent are ignored, until one ends the stream.
         let ends = bytes[4] & END_STREAM != 0;
         client.expect_quiet(&bytes, &[]);
         assert_eq!(client.machine.live(), 1);
@@ -87,11 +87,11 @@ fn behind_its_end_a_stream_has_neither_data_nor_headers() {
             continue;
         }
         client.expect_quiet(&bytes, &[]);
-        // Credit, priority and resets may come at any time.
+        // WINDOW_UPDATE, PRIORITY and RST_STREAM are allowed at any time.
         client.expect_quiet(&window_update(1, 9), &[]);
         client.expect_quiet(&frame(PRIORITY, 0, 1, b"\0\0\0\0\0"), &[]);
         client.expect_quiet(&reset(1, 8), &[]);
-        // Once its client has ended it, too, nothing more can be on its way.
+        // After the client has ended the stream as well, no further frames can follow.
         let data = frame(DATA, 0, 1, b"a");
         client.expect_quiet(&data, &reset(1, code::STREAM_CLOSED));
     }
@@ -114,7 +114,7 @@ fn what_is_forgiven_has_an_end() {
     client.expect_quiet(&trailers, &[]);
     let violation = client.expect_connection_error(&trailers, code::STREAM_CLOSED);
     assert_eq!(violation, Violation::HeadersAfterEnd(1));
-    // Trailers are no longer than a head may be, whatever they are for.
+    // Trailers have the same limit as a head, even if they are ignored.
     for is_forgiven in [false, true] {
         let mut client = Client::usual();
         client.post(1);
@@ -122,7 +122,7 @@ fn what_is_forgiven_has_an_end() {
             client.machine.reset(1, ErrorCode::NoError);
             client.control();
         }
-        // A field of 4,000 bytes that is kept in the table, and then a byte for each more.
+        // A field of 4,000 bytes that is added to the table, and one byte for each repetition.
         let mut block = vec![0x40, 1, b'a', 0x7f, 0xa1, 0x1e];
         block.resize(block.len() + 4000, b'x');
         block.resize(block.len() + 200, 0xbe);
@@ -147,7 +147,7 @@ fn behind_its_own_reset_a_stream_has_neither_data_nor_headers() {
         client.post(1);
         let told = Seen::Reset(1, ErrorCode::Cancel, None);
         assert_eq!(client.feed(&reset(1, 8)), Ok(vec![told]));
-        // It is told once.
+        // The reset is reported once.
         client.expect_quiet(&reset(1, 8), &[]);
         client.expect_quiet(&bytes, &reset(1, code::STREAM_CLOSED));
         client.expect_quiet(&bytes, &[]);
@@ -168,7 +168,7 @@ fn the_codes_of_resets_are_told() {
         assert_eq!(client.feed(&reset(1, number)), Ok(vec![told]));
         let stream = client.machine.stream(1).unwrap();
         assert!(stream.is_closed() && !stream.sends() && !stream.receives());
-        // Nothing leaves on it any more.
+        // Nothing is sent on the stream any more.
         let mut out = Vec::new();
         client.machine.put_head(1, b"\x88", false, &mut out);
         client.machine.wants_to_send(1);
@@ -181,7 +181,8 @@ fn the_codes_of_resets_are_told() {
 
 #[test]
 fn a_body_is_as_long_as_it_says() {
-    // Section 8.1.1: a stream error of type PROTOCOL_ERROR, before which there may be a response.
+    // Section 8.1.1: a stream error of type PROTOCOL_ERROR; a response may be sent before the
+    // reset.
     let whole = [frame(DATA, 0, 1, b"abcd"), frame(DATA, END_STREAM, 1, b"e")];
     let seen = |parts: &[Vec<u8>]| {
         let mut client = Client::usual();
@@ -191,7 +192,7 @@ fn a_body_is_as_long_as_it_says() {
     let first = Seen::Data(1, b"abcd".to_vec(), false);
     let last = Seen::Data(1, b"e".to_vec(), true);
     assert_eq!(seen(&whole), Ok(vec![first.clone(), last]));
-    // The end may come alone, as DATA or as trailers.
+    // The end may arrive separately, as DATA or as trailers.
     let trailers = frame(
         HEADERS,
         END_HEADERS | END_STREAM,
@@ -217,7 +218,7 @@ fn a_body_is_as_long_as_it_says() {
         let told = Seen::Wrong(StreamFault::BodyLength(1));
         assert_eq!(client.feed(&wrong), Ok(vec![told]));
         assert_eq!(StreamFault::BodyLength(1).code(), ErrorCode::ProtocolError);
-        // Nothing more of it is told; an answer may go before the reset.
+        // The rest of the body is not reported; a response may be sent before the reset.
         client.expect_quiet(&frame(DATA, END_STREAM, 1, b"ab"), &[]);
         let mut out = Vec::new();
         client.machine.put_head(1, b"\x8c", true, &mut out);
@@ -225,7 +226,7 @@ fn a_body_is_as_long_as_it_says() {
         client.machine.reset_answered(1, ErrorCode::ProtocolError);
         assert_eq!(client.control(), reset(1, code::PROTOCOL_ERROR));
     }
-    // Padding is not counted.
+    // Padding does not count.
     let mut client = Client::usual();
     client.post_of(1, 1);
     let bytes = frame(DATA, END_STREAM | PADDED, 1, &padded(b"a", 200));
@@ -233,7 +234,7 @@ fn a_body_is_as_long_as_it_says() {
         client.feed(&bytes),
         Ok(vec![Seen::Data(1, b"a".to_vec(), true)])
     );
-    // A body of no bytes.
+    // A body of length 0.
     let mut client = Client::usual();
     client.post_of(1, 0);
     let told = Seen::Wrong(StreamFault::BodyLength(1));
@@ -247,7 +248,7 @@ fn trailers_end_their_stream() {
     let bytes = frame(HEADERS, END_HEADERS, 1, &literal(&[("a", "b")]));
     let fault = client.expect_stream_error(&bytes, 1, code::PROTOCOL_ERROR);
     assert_eq!(fault, StreamFault::Trailers(1));
-    // Pseudo-fields are not in trailers (section 8.1).
+    // Pseudo-header fields are not allowed in trailers (section 8.1).
     let mut client = Client::usual();
     client.post(1);
     let bytes = frame(
@@ -258,7 +259,7 @@ fn trailers_end_their_stream() {
     );
     let fault = client.expect_stream_error(&bytes, 1, code::PROTOCOL_ERROR);
     assert_eq!(fault, StreamFault::Trailers(1));
-    // Nor is anything that would make a head malformed (sections 8.2.1 and 8.2.2).
+    // Neither is anything that would make a head malformed (sections 8.2.1 and 8.2.2).
     for (name, value) in [
         ("A", "b"),
         ("", "b"),
@@ -277,7 +278,7 @@ fn trailers_end_their_stream() {
         let fault = client.expect_stream_error(&bytes, 1, code::PROTOCOL_ERROR);
         assert_eq!(fault, StreamFault::Trailers(1), "{name:?}: {value:?}");
     }
-    // In two frames, END_STREAM of the first counts.
+    // If HEADERS is split, END_STREAM of the first frame counts.
     let mut client = Client::usual();
     client.post(1);
     let bytes = [
@@ -311,7 +312,7 @@ fn the_rest_of_a_frame_reaches_nobody_whose_stream_has_ended() {
         client.expect_quiet(&bytes[13..], &[]);
         client.get(3);
     }
-    // A released stream has no user, also where both of its halves had ended.
+    // Data for a released stream are discarded, even if both halves were closed.
     let mut client = Client::usual();
     client.post(1);
     let bytes = frame(DATA, END_STREAM, 1, b"abcdef");
@@ -324,7 +325,7 @@ fn the_rest_of_a_frame_reaches_nobody_whose_stream_has_ended() {
 #[test]
 fn what_crosses_a_reset_is_no_fault() {
     let mut client = Client::usual();
-    // More than are remembered of a connection with few streams.
+    // More resets than are remembered on a connection with few streams.
     for number in 0..100 {
         let stream = 2 * number + 1;
         client.post(stream);
@@ -335,7 +336,7 @@ fn what_crosses_a_reset_is_no_fault() {
     for number in 0..100 {
         let stream = 2 * number + 1;
         client.expect_quiet(&frame(DATA, 0, stream, b"abc"), &[]);
-        // Its fields are in the table from then on.
+        // The fields of ignored trailers are added to the table.
         let trailers = client.headers(stream, END_STREAM, &[("x-sum", "of-this-body")]);
         client.expect_quiet(&trailers, &[]);
         client.expect_quiet(&window_update(stream, 1), &[]);
@@ -343,7 +344,7 @@ fn what_crosses_a_reset_is_no_fault() {
     client.get(201);
     let fields = [GET, &[("x-sum", "of-this-body")]].concat();
     let bytes = client.headers(203, END_STREAM, &fields);
-    // The field is one byte: the table has been fed.
+    // The field takes one byte: it was added to the table.
     assert_eq!(bytes.len(), 9 + 5);
     assert!(matches!(
         client.feed(&bytes).as_deref(),
@@ -361,20 +362,20 @@ fn a_place_is_free_when_its_stream_is_released() {
     });
     client.get(1);
     client.get(3);
-    // The client has reset it, but the work for it goes on (CVE-2023-44487).
+    // The client has reset the stream, but the work for it continues (CVE-2023-44487).
     client.feed(&reset(1, 8)).unwrap();
     let refused = |client: &mut Client, stream: u32| {
-        // Its new field goes into the table all the same.
+        // The fields of a refused request are added to the table.
         let value = format!("value-of-{stream}");
         let bytes = client.headers(stream, END_STREAM, &[GET, &[("x-own", &value)]].concat());
         let fault = StreamFault::TooManyStreams(stream);
         assert_eq!(client.feed(&bytes), Ok(vec![Seen::Refused(fault)]));
         assert_eq!(client.control(), reset(stream, code::REFUSED_STREAM));
-        // What came with it is no fault.
+        // Further frames on the stream are ignored.
         client.expect_quiet(&frame(DATA, END_STREAM, stream, b"abc"), &[]);
     };
     refused(&mut client, 5);
-    // A complete response does not make a place free, either.
+    // A complete response does not make room for another stream, either.
     client.machine.put_head(3, b"\x88", true, &mut Vec::new());
     refused(&mut client, 7);
     assert_eq!(client.machine.live(), 2);
@@ -396,7 +397,7 @@ fn a_place_is_free_when_its_stream_is_released() {
 
 #[test]
 fn a_body_that_comes_before_a_small_window_is_known_is_refused() {
-    // As in nginx: the client may send 65,535 bytes until it has heard of less.
+    // As in nginx: the client may send 65,535 bytes until it receives our smaller window.
     for (window, is_refused) in [(65_534, true), (65_535, false)] {
         let mut client = Client::new(Limits {
             stream_window: window,
@@ -428,7 +429,7 @@ fn a_head_that_does_not_come_in_time_is_given_up() {
         client.feed(bytes).unwrap();
         client
     };
-    // Within its first frame, or between its frames: what still comes only feeds the table.
+    // Within the first frame, or between frames: the rest of the block only updates the table.
     let whole = frame(HEADERS, END_HEADERS | END_STREAM, 3, &block);
     let parts = [
         frame(HEADERS, END_STREAM, 3, &block[..9]),
@@ -446,7 +447,7 @@ fn a_head_that_does_not_come_in_time_is_given_up() {
             client.get(5);
         }
     }
-    // No other frame is, nor one of which too little is known.
+    // No other frame is given up, nor one whose head is incomplete.
     for bytes in [
         &frame(HEADERS, END_HEADERS, 3, &block)[..8],
         &frame(HEADERS, END_HEADERS | END_STREAM, 1, &block)[..10],
@@ -488,18 +489,19 @@ fn a_connection_ends_in_two_steps() {
     ];
     assert_eq!(client.control(), announced.concat());
     assert!(!client.machine.goes_away());
-    // What crosses the announcement is served.
+    // Requests that the client sent before it received the announcement are processed.
     client.post(3);
     let pong = client.feed(&frame(PING, ACK, 0, b"tidegate"));
     assert_eq!(pong, Ok(vec![Seen::Pong]));
     client.machine.go_away();
     assert_eq!(client.control(), goaway(3, code::NO_ERROR));
     assert!(client.machine.goes_away());
-    // Once is enough, and the first step cannot follow the second.
+    // The final GOAWAY is sent once, and the first step cannot follow it.
     client.machine.go_away();
     client.machine.announce_end();
     assert_eq!(client.control(), b"");
-    // What crosses that is passed over, but its fields feed the table and its data the window.
+    // Later requests are ignored, but their fields update the table, and their data count against
+    // the window.
     for stream in [5, 7] {
         let bytes = client.headers(stream, 0, &[POST, &[("x-own", "value")]].concat());
         client.expect_quiet(&bytes, &[]);
@@ -509,10 +511,10 @@ fn a_connection_ends_in_two_steps() {
     }
     let length = client.headers(9, 0, &[("x-own", "value")]).len();
     assert_eq!(length, 9 + 1);
-    // What was begun before goes on.
+    // Earlier requests are processed.
     let seen = client.feed(&frame(DATA, END_STREAM, 3, b"abc"));
     assert_eq!(seen, Ok(vec![Seen::Data(3, b"abc".to_vec(), true)]));
-    // The last word names no later stream (section 6.8).
+    // The last GOAWAY does not raise the last stream (section 6.8).
     let violation = client.feed(&frame(PING, 0, 3, b"12345678")).unwrap_err();
     client.machine.fail(violation.code());
     assert_eq!(client.control(), goaway(3, code::PROTOCOL_ERROR));
@@ -526,13 +528,13 @@ fn a_client_may_go_away() {
     let told = Seen::GoAway(ErrorCode::InternalError);
     assert_eq!(code::INTERNAL_ERROR, 2);
     assert_eq!(client.feed(&bytes), Ok(vec![told]));
-    // It may not begin anything, but that is its own affair.
+    // The client's GOAWAY does not prevent it from opening streams.
     client.get(3);
 }
 
 #[test]
 fn a_response_that_is_complete_first_ends_the_request() {
-    // Section 8.1: RST_STREAM with NO_ERROR behind the response.
+    // Section 8.1: RST_STREAM with NO_ERROR after the response.
     let mut client = Client::usual();
     client.post(1);
     let mut out = Vec::new();
@@ -557,15 +559,15 @@ fn a_response_that_is_complete_first_ends_the_request() {
         frame(DATA, END_STREAM, 3, b"ok"),
     ];
     assert_eq!(out, expected.concat());
-    // Until it is let go of, what comes is read, and may end it.
+    // Until the stream is released, its data are reported, and it may end.
     let part = Seen::Data(3, b"abc".to_vec(), false);
     assert_eq!(client.feed(&frame(DATA, 0, 3, b"abc")), Ok(vec![part]));
     client.machine.release(3);
     assert_eq!(client.control(), reset(3, code::NO_ERROR));
     client.expect_quiet(&frame(DATA, 0, 3, b"abc"), &[]);
 
-    // A request that has ended needs none, be it behind the response; a response that has not ended
-    // is cancelled.
+    // A complete request needs no reset, even after the response; an incomplete response is
+    // cancelled.
     client.get(5);
     client.post(7);
     client.post(9);
@@ -593,7 +595,7 @@ fn what_is_released_unfinished_is_cancelled() {
     let expected = [reset(1, code::CANCEL), reset(3, code::CANCEL)];
     assert_eq!(client.control(), expected.concat());
     assert_eq!(client.machine.live(), 0);
-    // One that was answered is reset at its user's wish, whatever has become of it.
+    // `reset_answered` resets a stream in any state.
     client.get(5);
     client.machine.put_head(5, b"\x8c", true, &mut Vec::new());
     client.machine.reset_answered(5, ErrorCode::ProtocolError);
@@ -601,7 +603,7 @@ fn what_is_released_unfinished_is_cancelled() {
 }
 
 impl Client {
-    /// The bytes reset a stream of which no user knows.
+    /// Asserts that the bytes reset a stream that the caller does not know.
     fn expect_stream_error_unknown(&mut self, bytes: &[u8], stream: u32) {
         self.expect_quiet(bytes, &reset(stream, code::STREAM_CLOSED));
     }

@@ -1,9 +1,9 @@
-//! Windows: what a client may send and gets back as credit, and what we may send (RFC 9113,
-//! sections 5.2, 6.5.2, 6.9).
+//! Windows: how much a client may send, when it receives credit, and how much we may send (RFC
+//! 9113, sections 5.2, 6.5.2, 6.9).
 
 use super::*;
 
-/// Sends DATA of so many bytes in all on a stream, in frames of the largest size.
+/// Sends `bytes` bytes of data on a stream, in frames of the maximum size.
 fn send(client: &mut Client, stream: u32, bytes: u32) {
     let mut left = bytes as usize;
     while left > 0 {
@@ -23,13 +23,13 @@ fn a_stream_sends_no_more_than_its_window() {
     client.post(1);
     client.post(3);
     send(&mut client, 1, WINDOW);
-    // What is not read gets no credit, and a byte more is a fault of this stream alone.
+    // Unread data get no credit, and one more byte is an error of this stream only.
     assert_eq!(client.control(), b"");
     client.expect_quiet(&frame(DATA, 0, 1, b""), &[]);
     let fault = client.expect_stream_error(&frame(DATA, 0, 1, b"a"), 1, code::FLOW_CONTROL_ERROR);
     assert_eq!(fault, StreamFault::Flow(1, 1, 0));
     send(&mut client, 3, WINDOW);
-    // Padding is counted (section 6.1).
+    // Padding counts (section 6.1).
     client.post(5);
     send(&mut client, 5, WINDOW - 5);
     let bytes = frame(DATA, PADDED, 5, &padded(b"ab", 3));
@@ -53,14 +53,14 @@ fn what_is_read_is_given_back() {
     client.machine.consumed(1, 1);
     assert_eq!(client.control(), window_update(1, 50_000));
     send(&mut client, 1, 50_000);
-    // Never more than has come.
+    // Credit never exceeds the received bytes.
     client.machine.consumed(1, usize::MAX);
     assert_eq!(client.control(), window_update(1, WINDOW));
     client.machine.consumed(1, usize::MAX);
     client.machine.consumed(3, 1);
     assert_eq!(client.control(), b"");
     send(&mut client, 1, WINDOW);
-    // A stream that has ended gets none.
+    // A closed stream gets no credit.
     client.machine.consumed(1, 10);
     client.machine.reset(1, ErrorCode::Cancel);
     client.control();
@@ -72,14 +72,14 @@ fn what_is_read_is_given_back() {
 fn padding_is_given_back_by_itself() {
     let mut client = Client::usual();
     client.post(1);
-    // 256 bytes of each frame are its padding and the length of that.
+    // 256 bytes of each frame are padding, including its length.
     let mut said = Vec::new();
     for _ in 0..400 {
         let seen = client.feed(&frame(DATA, PADDED, 1, &padded(b"", 255)));
         assert_eq!(seen, Ok(vec![]));
         said.extend(client.control());
     }
-    // 196 frames are the first half of the window and more.
+    // 196 frames exceed half of the window.
     assert_eq!(
         said,
         [window_update(1, 50_176), window_update(1, 50_176)].concat()
@@ -114,7 +114,7 @@ fn one_stalled_upload_holds_up_no_other() {
     client.post(1);
     send(&mut client, 1, WINDOW);
     client.post(3);
-    // More than the window of the connection passes it by.
+    // More data than the connection's initial window.
     let mut credits = 0u64;
     let mut sent = 0u64;
     while sent < 5 << 29 {
@@ -143,7 +143,7 @@ fn what_reaches_nobody_gives_back_the_credit_of_the_connection() {
     client.control();
     let mut sent = 0;
     let mut credit = 0;
-    // On a stream that was reset, and on streams after the last that is served.
+    // On a stream that was reset, and on streams after the last one in our GOAWAY.
     let full = frame(DATA, 0, 1, &[0; 16_384]);
     while credit == 0 {
         assert_eq!(client.feed(&full), Ok(vec![]));
@@ -191,7 +191,7 @@ fn a_window_holds_2_31_less_one() {
 
 #[test]
 fn settings_move_windows_below_zero_and_back() {
-    // The example of section 6.9.2: 60 KiB are sent, then the window becomes 16 KiB.
+    // The example of section 6.9.2: 60 KiB are sent, then the initial window becomes 16 KiB.
     let mut client = Client::usual();
     let ack = frame(SETTINGS, ACK, 0, &[]);
     client.get(1);
@@ -206,7 +206,7 @@ fn settings_move_windows_below_zero_and_back() {
         sent += part;
     }
     client.expect_quiet(&setting(4, 16 * 1024), &ack);
-    // It waits for its turn, which is none any more: -44 KiB.
+    // The stream is scheduled, but its window is -44 KiB.
     assert_eq!(client.machine.turn(), None);
     client.expect_quiet(&window_update(1, 44 * 1024), &[]);
     assert_eq!(client.machine.turn(), None);
@@ -218,7 +218,7 @@ fn settings_move_windows_below_zero_and_back() {
     let _ = client.machine.sent(1, 0, false, true);
     client.expect_quiet(&setting(4, 0), &ack);
     assert_eq!(client.machine.turn(), None);
-    // A stream that begins now has no window; the settings open it.
+    // A new stream has no window, until SETTINGS open it.
     client.get(3);
     client.machine.wants_to_send(3);
     assert_eq!(client.machine.turn(), None);
@@ -236,7 +236,7 @@ fn settings_that_open_a_window_too_far_end_the_connection() {
     let violation =
         client.expect_connection_error(&setting(4, WINDOW_MAX), code::FLOW_CONTROL_ERROR);
     assert_eq!(violation, Violation::SettingOverflows(WINDOW_MAX));
-    // A stream on which nothing is sent any more has no window for its client.
+    // A stream on which we send no more has no send window.
     let mut client = Client::usual();
     client.get(1);
     client.expect_quiet(&window_update(1, 1), &[]);
@@ -247,8 +247,8 @@ fn settings_that_open_a_window_too_far_end_the_connection() {
 
 #[test]
 fn more_than_the_window_of_the_connection_is_a_violation() {
-    // It has to be emptied faster than it is filled again, which needs no user; so it takes what a
-    // client cannot do.
+    // The connection's window is refilled before it is exhausted, so that a client cannot exceed
+    // it: the test reduces the window.
     let mut client = Client::usual();
     client.post(1);
     client.machine.set_receive_window(16_383);

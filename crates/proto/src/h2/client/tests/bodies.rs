@@ -1,4 +1,4 @@
-//! Bodies both ways, and the windows and credit by which they go.
+//! Bodies in both directions, their windows and credit.
 
 use super::*;
 
@@ -20,7 +20,8 @@ fn bodies_of_requests_keep_within_the_windows() {
     assert_eq!(client.turn(), Some((one, 5)));
     client.put_data(one, b"12345", false, true);
     assert_eq!(client.turn(), None);
-    // Smaller windows, below zero; then credit for one, and larger windows for both.
+    // A smaller initial window makes the windows negative; then credit for one stream, and a larger
+    // initial window for both.
     let update = |stream, bytes| frame_of(|out| frame::put_window_update(out, stream, bytes));
     feed(&mut client, &settings(&[(4, 3)])).unwrap();
     feed(&mut client, &update(two, 7)).unwrap();
@@ -35,7 +36,7 @@ fn bodies_of_requests_keep_within_the_windows() {
     let second = client.turn().unwrap().0;
     assert_ne!(first, second);
     client.put_data(second, &[0; 16_384], false, true);
-    // Alone, it uses up the connection's window before its own.
+    // A single stream may use all of the connection's window, before its own is exhausted.
     client.release(first);
     let mut left = 65_535 - 21 - 2 * 16_384;
     while let Some((stream, allowed)) = client.turn() {
@@ -49,7 +50,7 @@ fn bodies_of_requests_keep_within_the_windows() {
     let data = client.sent(second, 0, true, false);
     assert!(FrameHead::read(&data).has(flags::END_STREAM));
     assert_eq!(client.turn(), None);
-    // A server that does not want the rest.
+    // A server that does not need the rest of a request.
     let third = open(&mut client, false).unwrap();
     client.wants_to_send(third);
     client.clear_output();
@@ -104,7 +105,7 @@ fn windows_that_become_too_large_are_the_servers_fault() {
     );
     for (bytes, fault, ends) in [
         (0, StreamFault::NoIncrement(1), false),
-        // Also where there is nothing to send.
+        // Also on a stream on which nothing is to be sent.
         (0, StreamFault::NoIncrement(1), true),
         (
             WINDOW_MAX,
@@ -141,7 +142,7 @@ fn credit_is_given_in_large_steps() {
     client.consumed(stream, 16_000);
     assert_eq!(client.output(), b"");
     feed(&mut client, &part).unwrap();
-    // Half of what has come is still unread, so that only the rest is credited.
+    // Half of the received bytes are still unread, so that only the rest is credited.
     client.consumed(stream, 8000);
     let frames = sent(&mut client);
     assert_eq!(frames.len(), 1);
@@ -150,7 +151,7 @@ fn credit_is_given_in_large_steps() {
         (Kind::WindowUpdate, 1)
     );
     assert_eq!(frames[0].1, 24_000_u32.to_be_bytes());
-    // 8,000 are unread and 32,000 may come.
+    // 8,000 bytes are unread, and 32,000 more may be received.
     feed(&mut client, &part).unwrap();
     feed(&mut client, &part).unwrap();
     let events = feed(&mut client, &data(stream, b"x", false)).unwrap();
@@ -163,7 +164,7 @@ fn credit_is_given_in_large_steps() {
             fault: Some(fault)
         }]
     );
-    // The connection's window is held up by no stream.
+    // A stream that is not read does not exhaust the connection's window.
     let mut credit = 0;
     for _ in 0..70_000 {
         feed(&mut client, &data(stream, &[0; 16_384], false)).unwrap();
@@ -176,7 +177,8 @@ fn credit_is_given_in_large_steps() {
     assert!(credit > WINDOW_MAX / 2);
 }
 
-/// Has a server send as much on a stream as it may; how much that is. `is_read`: at once.
+/// Sends as much on a stream as the window allows, and returns how much. `is_read`: the client
+/// consumes it at once.
 fn receive(client: &mut Client<u32>, stream: u32, is_read: bool) -> usize {
     let mut received = 0;
     loop {
@@ -228,20 +230,20 @@ fn windows_become_wider_for_streams_that_are_read() {
     for stream in &streams {
         feed(&mut client, &head(*stream, 200, &[], false)).unwrap();
     }
-    // One that is not read, and one that is, until it is not.
+    // A stream that is never read, and one that is read for a while.
     assert_eq!(receive(&mut client, streams[0], false), 65_536);
     assert!(receive(&mut client, streams[1], true) > 1_000_000);
     let left = |client: &mut Client<u32>, stream| receive(client, stream, false) as u32;
     let most = left(&mut client, streams[1]);
     assert!((131_072..=262_144).contains(&most), "{most}");
-    // All together lie within a bound, and what one had another may have.
+    // The total is limited, and the share of a released stream becomes available to others.
     let mut unread = 65_536 + most;
     for stream in &streams[2..] {
         receive(&mut client, *stream, true);
         unread += left(&mut client, *stream);
     }
     assert!(unread <= WINDOWS_MAX, "{unread}");
-    // Beside so many that none becomes wider, each holds what it may at first.
+    // With so many streams that no window grows, each stream has only its initial window.
     let more: Vec<u32> = (0..20).map(|_| open(&mut client, true).unwrap()).collect();
     for stream in &more {
         feed(&mut client, &head(*stream, 200, &[], false)).unwrap();
@@ -291,7 +293,7 @@ fn pings_behind_data_that_was_sent_do_not_count() {
     let mut client = begun(&[]);
     let stream = open(&mut client, false).unwrap();
     let ping = frame_of(|out| frame::put_ping(out, false, *b"12345678"));
-    // As servers of gRPC measure how much may be on its way.
+    // gRPC servers estimate the bandwidth-delay product in this way.
     for _ in 0..5000 {
         client.put_data(stream, b"a", false, true);
         assert_eq!(feed(&mut client, &ping), Ok(vec![]));

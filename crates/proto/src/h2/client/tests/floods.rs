@@ -1,4 +1,5 @@
-//! Frames of a server that cost us more than it, and how many of them end the connection.
+//! Floods by a server: frames that cost us more than the server, and the limits beyond which they
+//! end the connection.
 
 use super::*;
 use crate::h2::meter;
@@ -7,8 +8,8 @@ fn update(stream: u32, bytes: u32) -> Vec<u8> {
     frame_of(|out| frame::put_window_update(out, stream, bytes))
 }
 
-/// A client with a request under way on stream 1 that has been answered but for its body, and one
-/// on stream 3 that it has reset.
+/// A client with two requests: on stream 1 the head of the response was received, stream 3 was
+/// reset by the client.
 fn asked() -> Client<u32> {
     let mut client = begun(&[]);
     for _ in 0..2 {
@@ -29,7 +30,7 @@ fn what_comes_too_often_ends_the_connection() {
         })
     };
     let too_many = Violation::TooMany;
-    // What comes, how often it may in a second, and what follows then.
+    // The frame, its limit per second, and the violation beyond the limit.
     for (frame, most, violation) in [
         (
             update(0, 1),
@@ -82,7 +83,7 @@ fn what_comes_too_often_ends_the_connection() {
             meter::EMPTY_MAX,
             Violation::Flood,
         ),
-        // Two requests have been sent.
+        // Two requests have been sent, each of which permits a reset.
         (
             any(Kind::Reset, 0, 3, &[0, 0, 0, 8]),
             meter::RESETS_MAX + 2,
@@ -90,7 +91,7 @@ fn what_comes_too_often_ends_the_connection() {
         ),
         (
             head(3, 200, &[], false),
-            // And the head and trailers of the one that was reset.
+            // And the head and trailers of the request that was reset.
             meter::RESETS_MAX + 2,
             too_many("HEADERS frames for closed streams"),
         ),

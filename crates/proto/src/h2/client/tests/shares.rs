@@ -2,14 +2,14 @@
 
 use super::*;
 
-/// What a server's connection has at first.
+/// The initial window of a connection.
 const WINDOW: usize = WINDOW_AT_FIRST as usize;
 
 fn update(stream: u32, bytes: usize) -> Vec<u8> {
     frame_of(|out| frame::put_window_update(out, stream, bytes as u32))
 }
 
-/// A client whose streams have windows larger than the connection's, and so many streams.
+/// A client with this many streams, whose windows are larger than the connection's.
 fn with_streams(count: usize) -> (Client<u32>, Vec<u32>) {
     let mut client = begun(&[(crate::h2::settings::INITIAL_WINDOW_SIZE, 1 << 30)]);
     let streams = (0..count).map(|_| open(&mut client, false).unwrap());
@@ -18,7 +18,7 @@ fn with_streams(count: usize) -> (Client<u32>, Vec<u32>) {
     (client, streams)
 }
 
-/// Has streams send without end as much as they may; how much each has sent.
+/// Sends as much on the streams as the windows allow, and returns how much each has sent.
 fn send_all(client: &mut Client<u32>, streams: &[u32]) -> Vec<usize> {
     streams
         .iter()
@@ -46,22 +46,23 @@ fn a_stream_that_is_alone_may_use_all() {
 #[test]
 fn a_stream_that_is_not_read_leaves_some_for_others() {
     let (mut client, streams) = with_streams(3);
-    // More than a half, behind which servers give credit at the latest.
+    // More than half of the window, because servers give credit when half of it is used at the
+    // latest.
     let [first] = send_all(&mut client, &streams[..1])[..] else {
         panic!()
     };
     assert!((WINDOW / 2 + 4096..WINDOW * 2 / 3).contains(&first));
     assert!(!client.has_window());
     let left = WINDOW - first;
-    // A second one that is not read either leaves most of that, and so on.
+    // A second stream that the server does not read leaves most of the rest, and so on.
     let second = send_all(&mut client, &streams[..2]);
     assert_eq!(second[0], 0);
     assert!((left / 8..=left / 4 + 1).contains(&second[1]));
     let third = send_all(&mut client, &streams)[2];
     assert!((left / 8..left / 4).contains(&third));
     assert!(client.send_window as usize > left / 2);
-    // Nothing is held back for ever: with credit for the stream alone, and for the connection, they
-    // go on.
+    // No stream is held back forever: with credit for the stream alone, or for the connection, it
+    // continues.
     feed(&mut client, &update(streams[1], second[1])).unwrap();
     assert!(send_all(&mut client, &streams)[1] > 0);
     feed(&mut client, &update(0, WINDOW)).unwrap();
@@ -83,12 +84,12 @@ fn a_stream_that_is_read_goes_on_beside_one_that_is_not() {
     assert!(sent > 6 * WINDOW);
 }
 
-/// Windows of streams that are larger than any body get no credit of their own.
+/// A server may give no credit for streams whose windows are larger than any body.
 #[test]
 fn streams_whose_server_gives_credit_to_the_connection_alone_go_on() {
     let (mut client, streams) = with_streams(2);
     for _ in 0..100 {
-        // As late as any server.
+        // As late as any server gives credit.
         let sent: usize = send_all(&mut client, &streams).iter().sum();
         assert!(sent > WINDOW / 2);
         feed(&mut client, &update(0, sent)).unwrap();
