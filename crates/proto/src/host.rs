@@ -1,7 +1,7 @@
 //! Validates the value of `Host`, or the host of an absolute request target, and extracts the
 //! server's name. The grammar is nginx's, which is wider than RFC 3986's `host [":" port]`: any
-//! registered name of unreserved characters, sub-delimiters and `%`, or any of these and colons in
-//! brackets.
+//! registered name of unreserved characters, sub-delimiters and `%`, or unreserved characters,
+//! sub-delimiters and colons in brackets.
 //!
 //! Not here: resolution, matching against `server_name`, and conversion to lower case (see
 //! [`Host::has_capitals`]).

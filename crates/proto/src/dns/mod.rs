@@ -19,7 +19,7 @@ pub use message::HostName;
 use message::{Reader, Record};
 
 /// Maximum length of a response over UDP, in bytes (nginx's `NGX_RESOLVER_UDP_SIZE`). Without EDNS,
-/// servers send at most 512.
+/// only 512 are guaranteed.
 pub const UDP_SIZE_MAX: usize = 4096;
 
 /// Maximum number of addresses used from one response.

@@ -45,7 +45,8 @@ impl Default for Limits {
     }
 }
 
-/// The request of the last `Connection` header with a known option.
+/// What the client requests for the connection, by the last `Connection` header with a known
+/// option.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Connection {
     /// No known option: the version decides.

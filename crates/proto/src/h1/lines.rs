@@ -5,7 +5,7 @@
 
 use base::vector::{BLOCK, controls_at_most, not_letters_digits_dash};
 
-/// A plain line contains no byte up to this one except tab.
+/// A plain line contains no byte up to this one, not even a tab.
 const CARRIAGE_RETURN: u8 = b'\r';
 
 /// The positions of a plain line's parts.
@@ -23,7 +23,7 @@ pub(super) struct PlainLines<'a> {
     bytes: &'a [u8],
     /// Offset of the block that was last examined.
     base: usize,
-    /// Bit set of the bytes in the block that may end a line, from `base` on.
+    /// Bit set of the bytes in the block that are at most CR, from `base` on.
     low: u64,
 }
 
@@ -66,7 +66,7 @@ impl<'a> PlainLines<'a> {
         })
     }
 
-    /// Offset of the first byte from `from` on that is a control byte up to CR, except tab.
+    /// Offset of the first byte from `from` on that is at most CR.
     #[inline]
     fn low_byte(&mut self, from: usize) -> Option<usize> {
         let mut offset = from.wrapping_sub(self.base);

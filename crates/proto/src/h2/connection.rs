@@ -102,7 +102,7 @@ pub enum Event {
         /// The error.
         fault: StreamFault,
     },
-    /// A request was refused. Nothing is stored for its stream.
+    /// A request was refused, without an [`Event::Head`].
     Refused(StreamFault),
     /// The client has sent GOAWAY: it will accept no further pushed streams.
     GoAway(ErrorCode),

@@ -63,7 +63,7 @@ impl ErrorCode {
         }
     }
 
-    /// The code of a number.
+    /// The error code with this number.
     pub fn from_number(number: u32) -> ErrorCode {
         match number {
             0x0 => ErrorCode::NoError,

@@ -96,7 +96,7 @@ pub enum HeadFault {
 }
 
 impl HeadFault {
-    /// The status of the answer.
+    /// The status of the response.
     pub fn status(self) -> u16 {
         match self {
             HeadFault::TooMany => 494,

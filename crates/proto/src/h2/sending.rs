@@ -363,8 +363,9 @@ impl<S> Connection<S> {
         }
     }
 
-    /// Announces a graceful shutdown: a GOAWAY with the highest possible stream identifier. The
-    /// final one follows with [`go_away`](Self::go_away).
+    /// Announces a graceful shutdown: a GOAWAY with the highest possible stream identifier, and a
+    /// PING, whose acknowledgement shows that the client has received the announcement. The final
+    /// GOAWAY follows with [`go_away`](Self::go_away).
     pub fn announce_end(&mut self) {
         if self.goes_away() {
             return; // a later GOAWAY may not raise the last stream

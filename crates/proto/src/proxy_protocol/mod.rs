@@ -7,7 +7,7 @@
 //!
 //! As in nginx, addresses of version 1 are not parsed: a sequence of hexadecimal digits, dots and
 //! colons is kept as text. Deliberately not here: the verification of the checksum (type 0x03),
-//! which nginx omits as well, and headers for datagrams.
+//! which nginx omits as well, and headers received with datagrams.
 
 mod tlv;
 mod write;

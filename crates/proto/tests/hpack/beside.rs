@@ -1,22 +1,22 @@
-//! Our header compression beside another implementation, `loona-hpack`: what one encodes the other
-//! decodes, with tables that change their sizes, and of blocks that no encoder has written both
-//! make the same, or both refuse them.
+//! Compares our HPACK with another implementation, `loona-hpack`. Each decodes what the other
+//! encodes, with tables of changing sizes. Both must decode arbitrary blocks to the same fields, or
+//! both must reject them.
 //!
-//! The fuzz target `hpack_beside` is made of this file too. The other one's encoder uses no Huffman
-//! codes; its decoder reads ours, and codes of any bits as we do.
+//! The fuzz target `hpack_beside` includes this file. `loona-hpack`'s encoder does not use Huffman
+//! codes; its decoder decodes ours, and arbitrary bits as codes.
 
 use loona_hpack::decoder::{DecoderError, IntegerDecodingError, StringDecodingError};
 use loona_hpack::huffman::HuffmanDecoderError;
 use tidegate_proto::h2::hpack::literal::{self, FieldName};
 use tidegate_proto::h2::hpack::{Decoder, Encoder, Error, Field};
 
-/// The largest table that either end offers, in bytes.
+/// The maximum table sizes that either end may announce, in bytes.
 const TABLE_SIZES: [u32; 6] = [4096, 0, 40, 100, 300, 20_000];
 
-/// A field.
+/// A field: name and value.
 type Line = (Vec<u8>, Vec<u8>);
 
-/// Takes choices from bytes; where these have ended it is always the first one.
+/// Draws choices from bytes; when they are exhausted, always draws the first choice.
 struct Choices<'a>(&'a [u8]);
 
 impl Choices<'_> {
@@ -41,10 +41,10 @@ impl Choices<'_> {
     }
 }
 
-/// Compares both by these choices.
+/// Compares both implementations according to the choices.
 ///
 /// # Panics
-/// Where they differ.
+/// The two differ.
 pub(crate) fn compare(choices: &[u8]) {
     let mut choices = Choices(choices);
     match choices.below(3) {
@@ -54,7 +54,7 @@ pub(crate) fn compare(choices: &[u8]) {
     }
 }
 
-/// Fields as they are sent again and again, and others.
+/// Fields, of which many occur repeatedly, and unusual ones.
 fn lines(choices: &mut Choices<'_>) -> Vec<Line> {
     let names = [
         &b":method"[..],
@@ -98,7 +98,7 @@ fn lines(choices: &mut Choices<'_>) -> Vec<Line> {
     (0..count).map(line).collect()
 }
 
-/// What our decoder makes of a block.
+/// Decodes a block with our decoder.
 fn decode(decoder: &mut Decoder, block: &[u8]) -> Result<Vec<Line>, Error> {
     let (mut lines, mut out) = (Vec::new(), Vec::new());
     decoder.decode(block, usize::MAX, &mut out, |field, bytes| {
@@ -110,7 +110,8 @@ fn decode(decoder: &mut Decoder, block: &[u8]) -> Result<Vec<Line>, Error> {
     Ok(lines)
 }
 
-/// What our encoder writes, with a table of a size that changes, and what needs no table.
+/// Both decode what our encoder writes, with a table of changing size, and what `literal` writes
+/// without a table.
 fn ours_is_read(choices: &mut Choices<'_>) {
     let mut encoder = Encoder::new(choices.of(&TABLE_SIZES));
     let mut theirs = loona_hpack::Decoder::new();
@@ -131,7 +132,7 @@ fn ours_is_read(choices: &mut Choices<'_>) {
             never_indexed: choices.below(8) == 1,
         });
         encoder.encode(fields, &mut block);
-        // Both refuse nothing; theirs wants a field behind a change of the size.
+        // Both accept an empty block; theirs requires a field after a size update.
         if lines.is_empty() {
             literal::status(200, &mut block);
             assert_eq!(decode(&mut ours, &block).map(|lines| lines.len()), Ok(1));
@@ -150,7 +151,7 @@ fn ours_is_read(choices: &mut Choices<'_>) {
     }
 }
 
-/// What their encoder writes.
+/// Both decode what their encoder writes.
 fn theirs_is_read(choices: &mut Choices<'_>) {
     let mut theirs = loona_hpack::Encoder::new();
     let (mut decoder, mut again) = (Decoder::new(), loona_hpack::Decoder::new());
@@ -171,7 +172,7 @@ fn theirs_is_read(choices: &mut Choices<'_>) {
     }
 }
 
-/// Blocks of parts that make sense or none.
+/// Both decode blocks of valid and invalid parts.
 fn any_block_is_read_alike(choices: &mut Choices<'_>) {
     let (mut ours, mut theirs) = (Decoder::new(), loona_hpack::Decoder::new());
     theirs.set_max_allowed_table_size(4096);
@@ -183,16 +184,16 @@ fn any_block_is_read_alike(choices: &mut Choices<'_>) {
         match (decode(&mut ours, &block), theirs.decode(&block)) {
             (Ok(ours), Ok(theirs)) => assert_eq!(ours, theirs, "{block:?}"),
             (Err(_), Err(_)) => return,
-            // They take changes of the size anywhere and as many as there are, and want a field
-            // behind each.
+            // Theirs accepts size updates anywhere and in any number, but requires a field after
+            // each.
             (Err(Error::SizeUpdateLate | Error::SizeUpdateRepeated), Ok(_))
             | (Ok(_), Err(DecoderError::SizeUpdateAtEnd)) => return,
-            // They take numbers of 28 bits.
+            // Theirs accepts integers of up to 28 bits.
             (
                 Ok(_),
                 Err(DecoderError::IntegerDecodingError(IntegerDecodingError::TooManyOctets)),
             ) => return,
-            // We take a whole byte of padding, as nginx does.
+            // Ours accepts a whole byte of padding, as nginx does.
             (
                 Ok(_),
                 Err(DecoderError::StringDecodingError(StringDecodingError::HuffmanDecoderError(
@@ -204,7 +205,7 @@ fn any_block_is_read_alike(choices: &mut Choices<'_>) {
     }
 }
 
-/// A part of a block: mostly a field, as any encoder may write it.
+/// Appends a part of a block: usually a valid encoding of a field.
 fn put_part(choices: &mut Choices<'_>, out: &mut Vec<u8>) {
     let index = match choices.below(3) {
         0 => 0,
@@ -230,13 +231,12 @@ fn put_part(choices: &mut Choices<'_>, out: &mut Vec<u8>) {
     }
 }
 
-/// A text, as it is or as codes of any bits.
+/// Appends a string, as literal bytes or as Huffman codes of arbitrary bits.
 fn put_text(choices: &mut Choices<'_>, out: &mut Vec<u8>) {
     let length = choices.of(&[1, 0, 2, 3, 10, 130]);
     let flags = choices.of(&[0, 0x80]);
     let mut bytes = choices.bytes(length);
-    // Bits that may be the padding: as often as not they are some of the beginning of the end's
-    // code.
+    // Bits that may serve as padding: about half of them are a prefix of EOS.
     if let Some(last) = bytes.last_mut()
         && flags != 0
     {
@@ -246,7 +246,7 @@ fn put_text(choices: &mut Choices<'_>, out: &mut Vec<u8>) {
     out.extend(bytes);
 }
 
-/// A number (RFC 7541, section 5.1).
+/// Appends an integer (RFC 7541, section 5.1).
 fn put_number(number: usize, prefix: u8, flags: u8, out: &mut Vec<u8>) {
     let mut bytes = loona_hpack::encoder::encode_integer(number, prefix);
     bytes[0] |= flags;

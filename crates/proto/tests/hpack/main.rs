@@ -1,7 +1,7 @@
-//! Header compression beside another implementation, by seed.
+//! HPACK compared with another implementation, by seed.
 
 mod beside;
-// As the machines' own tests have them.
+// The same file as in the crate's own tests.
 #[path = "../../src/h2/tests/seeds.rs"]
 mod seeds;
 

@@ -371,7 +371,7 @@ impl<S> Client<S> {
         &self.head
     }
 
-    /// Whether the server's SETTINGS have been received, so that it speaks HTTP/2.
+    /// Whether the server's SETTINGS have been received, which proves that it speaks HTTP/2.
     #[must_use]
     pub fn has_begun(&self) -> bool {
         self.awaits != Awaits::Settings

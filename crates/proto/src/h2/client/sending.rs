@@ -108,7 +108,7 @@ impl<S> Client<S> {
         // Some servers give credit for much of a stream's data on the connection only. No stream
         // can hold more than what is missing from the connection's window.
         let held = held.min(self.send_window_max - left);
-        // Of the reserve, each stream may take a quarter of what is left.
+        // Of the reserve, each stream may hold up to a quarter of what is left.
         let of_reserve = (left + 3) / 4 - held;
         of_reserve.max(left - self.reserve())
     }
