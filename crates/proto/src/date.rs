@@ -90,7 +90,7 @@ fn parse_with_comma(mut rest: Reader<'_>) -> Option<i64> {
     compose(year, month, day, seconds)
 }
 
-/// Parses `Nov 6 08:49:37 1994`.
+/// Parses `Nov  6 08:49:37 1994`.
 fn parse_asctime(mut rest: Reader<'_>) -> Option<i64> {
     let month = rest.month()?;
     rest.next()?;

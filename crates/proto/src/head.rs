@@ -42,7 +42,7 @@ pub enum HeadRefusal {
     Host,
 }
 
-/// A head, as spans of its bytes. The bytes include an equivalent HTTP/1 request line.
+/// A head, as spans of its bytes, which include a request line in the format of HTTP/1.
 #[derive(Clone, Debug, Default)]
 pub struct Head {
     method: Method,
@@ -235,7 +235,7 @@ impl Head {
         self.name
     }
 
-    /// The equivalent HTTP/1 request line.
+    /// A request line in the format of HTTP/1, such as `GET / HTTP/2.0`.
     pub fn line(&self) -> Span {
         self.line
     }

@@ -1,13 +1,14 @@
-//! HTTP/2 (RFC 9113): bytes of a connection go in, what they say comes out.
+//! HTTP/2 (RFC 9113): both sides of a connection, without I/O. Received bytes go in, events and
+//! bytes to send come out.
 //!
-//! [`connection`] is the machine that reads (frames about streams and the connection in `signals`),
-//! [`sending`] the same that sends; [`request`] makes heads of header blocks, [`hpack`] reads and
-//! writes these. [`client`] is the other role's machine, whose heads [`response`] reads; `testing`
-//! has both talk to each other. Each violation has the error code that the RFC names ([`error`]),
-//! each thing that costs us more than the other end a limit ([`meter`]).
+//! The server side is [`connection`], which processes received frames (those about streams and the
+//! connection are in `signals`), and [`sending`]; [`request`] turns header blocks into heads. The
+//! client side is [`client`], whose response heads are read by [`response`]. [`hpack`] is the
+//! header compression; `testing` connects both sides. [`error`] assigns an error code of the RFC to
+//! each violation, and [`meter`] limits the rate of frames that cost us more than the peer.
 //!
-//! Not here: sockets, the time, and what a request is answered with. The RFCs to read first are
-//! 9113, 7541 (HPACK), 9218 (priorities) and 8441 (CONNECT with a protocol).
+//! Not here: sockets, the time, and the handling of requests. The RFCs to read first are 9113, 7541
+//! (HPACK), 9218 (priorities) and 8441 (extended CONNECT).
 
 pub mod client;
 pub mod connection;

@@ -33,7 +33,7 @@ pub struct Header<'a> {
     /// Length of the header, in bytes; the client's data follow.
     pub length: usize,
     /// The endpoints of the proxied connection; `None` if the header does not contain them
-    /// (`UNKNOWN`, `LOCAL`, or a family or transport other than TCP).
+    /// (`UNKNOWN`, `LOCAL`), or if their family is not IPv4 or IPv6, or the transport not TCP.
     pub told: Option<ProxiedConnection<'a>>,
 }
 
