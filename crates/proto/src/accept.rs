@@ -111,9 +111,9 @@ pub struct Browser {
     pub msie: bool,
     /// Internet Explorer 4 to 6 without the service pack that fixed gzip.
     pub msie6: bool,
-    /// Chrome.
+    /// Whether the browser is Chrome.
     pub chrome: bool,
-    /// Safari on macOS.
+    /// Whether the browser is Safari on macOS.
     pub safari: bool,
     opera: bool,
 }

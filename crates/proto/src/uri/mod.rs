@@ -179,8 +179,8 @@ fn hex_digit(byte: u8) -> Option<u8> {
     }
 }
 
-/// Whether a byte has no special meaning in a path: no control byte, space, or one of `# % + . /
-/// ?`.
+/// Whether a byte has no special meaning in a path: it is neither a control byte, nor a space, nor
+/// one of `# % + . / ?`.
 #[inline]
 pub(crate) fn is_plain(byte: u8) -> bool {
     PLAIN.of(byte)
