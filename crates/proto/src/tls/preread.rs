@@ -1,5 +1,5 @@
-//! Inspects a ClientHello for a proxy that does not terminate TLS, and selects the upstream by
-//! name.
+//! Inspects a ClientHello for a proxy that does not terminate TLS, and that selects the upstream by
+//! the server name.
 //!
 //! RFC 8446 section 4.1.2, RFC 6066 section 3 (names), RFC 7301 (ALPN), RFC 5246 appendix E.2 (the
 //! SSL 2.0 format). Other parts are skipped without validation: the upstream server may reject
