@@ -1,4 +1,5 @@
-//! The account at a server: found in the store, given by its key, or made.
+//! //! The account at the ACME server: read from the store, found by its configured key, or newly
+//! registered.
 
 use std::sync::Arc;
 
@@ -18,31 +19,32 @@ use crate::wait::block_on;
 /// The account's file in the store.
 const FILE: &str = "account.json";
 
-/// How often a revocation is sent whose nonces are refused, each time with three nonces at most by
-/// `instant-acme`: the server refuses what says when it was sent, not what is asked (RFC 8555
-/// section 6.5). An order that is refused for this is tried again later, as after any other
-/// failure.
+/// How often a revocation is sent if the server answers `badNonce`. `instant-acme` itself tries up
+/// to three nonces each time. The refusal concerns the nonce and not the revocation (RFC 8555
+/// section 6.5), so sending it again is safe. An order refused with `badNonce` is tried again
+/// later, like after any other failure.
 const NONCES_MAX: u32 = 5;
 
 /// Where the key of an account comes from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AccountKey {
-    /// It is made with the account: ECDSA on P-256, the only kind that `instant-acme` signs with.
+    /// A new key is generated with the account: ECDSA on P-256, the only kind with which
+    /// `instant-acme` signs.
     Made,
-    /// This one, as PKCS#8.
+    /// A configured key, as PKCS#8.
     Given(Vec<u8>),
 }
 
-/// The binding to an account that exists elsewhere (RFC 8555 section 7.3.4).
+/// An external account binding (RFC 8555 section 7.3.4).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExternalAccount {
-    /// The identifier that the server's operator has given.
+    /// The key identifier, issued by the operator of the ACME server.
     pub id: String,
-    /// The key that came with it.
+    /// The MAC key that belongs to the identifier.
     pub key: Vec<u8>,
 }
 
-/// What is kept of an account.
+/// The content of the account's file.
 #[derive(Deserialize, Serialize)]
 struct SavedAccount {
     directory: String,
@@ -51,10 +53,9 @@ struct SavedAccount {
 }
 
 impl AccountKey {
-    /// A key for accounts out of PEM: ECDSA on P-256, as PKCS#8 or SEC 1.
+    /// Parses an account's key from PEM: ECDSA on P-256, as PKCS#8 or SEC 1.
     ///
-    /// # Errors
-    /// Why it cannot be one.
+    /// # Errors The reason why the text is not such a key.
     pub fn from_pem(pem: &[u8]) -> Result<AccountKey, String> {
         use aws_lc_rs::signature::{ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair};
         use rustls_pki_types::pem::PemObject;
@@ -68,7 +69,7 @@ impl AccountKey {
     }
 }
 
-/// The account of an issuer, which exists at the server when this returns.
+/// Opens the issuer's account. When this returns, the account exists at the server.
 pub(crate) async fn open(issuer: &Issuer, client: &Client) -> Result<Account, IssueError> {
     match &issuer.account {
         AccountKey::Given(key) => given(issuer, client, key).await,
@@ -79,7 +80,7 @@ pub(crate) async fn open(issuer: &Issuer, client: &Client) -> Result<Account, Is
     }
 }
 
-/// What the store has for this directory.
+/// The stored account, if it belongs to the issuer's directory URL.
 fn stored(issuer: &Issuer) -> Option<SavedAccount> {
     let bytes = match issuer.store.read(FILE) {
         Ok(bytes) => bytes?,
@@ -127,7 +128,7 @@ async fn restore(
     Ok(account)
 }
 
-/// Makes a new account; whatever the store has is replaced.
+/// Registers a new account and replaces the stored one.
 pub(crate) async fn make(issuer: &Issuer, client: &Client) -> Result<Account, IssueError> {
     let contacts: Vec<&str> = issuer.contacts.iter().map(String::as_str).collect();
     let new = NewAccount {
@@ -169,7 +170,8 @@ fn keep(issuer: &Issuer, credentials: serde_json::Value) {
     }
 }
 
-/// The account of a key that was given. Without consent to the terms it must exist.
+/// Looks up the account of a configured key. If the operator has agreed to the terms of service, a
+/// missing account is created; otherwise the account must exist.
 async fn given(issuer: &Issuer, client: &Client, key: &[u8]) -> Result<Account, IssueError> {
     let der = PrivatePkcs8KeyDer::from(key.to_vec());
     let pair = Key::from_pkcs8_der(der.clone_key()).map_err(IssueError::of(client))?;
@@ -190,8 +192,8 @@ async fn given(issuer: &Issuer, client: &Client, key: &[u8]) -> Result<Account, 
     Ok(account)
 }
 
-/// The failure of an account that could not be made. Where consent to terms is missing, they are
-/// named.
+/// Converts the failure to open an account. If the operator has not agreed to the terms of service,
+/// the error names their URL.
 fn refused<'a>(
     issuer: &'a Issuer,
     client: &'a Client,
@@ -211,11 +213,10 @@ fn refused<'a>(
     }
 }
 
-/// Revokes a certificate (RFC 8555 section 7.6), as the account that has ordered it: for a key that
-/// others have come to know. `account` is the file `account.json` of the store.
+/// Revokes a certificate (RFC 8555 section 7.6), for instance after its key has leaked. The account
+/// is the one that ordered the certificate; `account` is the content of the store's `account.json`.
 ///
-/// # Errors
-/// What was wrong with the file or the certificate, or what the server has said.
+/// # Errors The defect of the file or the certificate, or the server's answer.
 pub fn revoke(account: &[u8], tls: Arc<ClientConfig>, certificate: &[u8]) -> Result<(), String> {
     use rustls_pki_types::CertificateDer;
     use rustls_pki_types::pem::PemObject;
@@ -244,7 +245,7 @@ pub fn revoke(account: &[u8], tls: Arc<ClientConfig>, certificate: &[u8]) -> Res
     .map_err(|error| error.to_string())
 }
 
-/// The URL of the terms that a server wants to be agreed to.
+/// The URL of the terms of service in the server's directory.
 fn terms(issuer: &Issuer, client: &Client) -> Option<String> {
     let directory = client.get(&issuer.directory).ok()?;
     let directory: serde_json::Value = serde_json::from_slice(&directory).ok()?;
@@ -278,8 +279,8 @@ mod tests {
         assert_eq!(key(&p384.serialize_pem()), wrong);
     }
 
-    /// Revokes at a server that refuses so many nonces first. What became of it, and how many were
-    /// sent.
+    /// Revokes at a server that refuses the given number of nonces first. Returns the outcome and
+    /// the number of requests sent.
     fn revoked(refused: u32) -> (Result<(), String>, u32) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());

@@ -1,5 +1,5 @@
-//! An authority for this machine alone: it signs certificates for names like `localhost`, which no
-//! public one does. Who trusts its certificate trusts what it signs.
+//! A local certificate authority: it signs certificates for names like `localhost`, which no public
+//! authority does. A client that trusts the authority's certificate trusts all that it signs.
 
 use std::io;
 use std::time::{Duration, SystemTime};
@@ -11,29 +11,29 @@ use crate::certificate::{Certificate, Unusable, new_key, parameters};
 use crate::order::{Identifier, KeyKind};
 use crate::store::StateFolder;
 
-/// Certificate and key of the authority.
+/// The file of the authority's certificate and key.
 const FILE: &str = "authority.pem";
 
-/// The certificate alone, for clients that are to trust it.
+/// The file of the certificate alone, for clients that are to trust the authority.
 pub const AUTHORITY_CERTIFICATE: &str = "authority.crt";
 
 const AUTHORITY_LIFETIME: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
 
-/// How long a certificate holds that the authority signs.
+/// Lifetime of the certificates that the authority signs.
 const LIFETIME: Duration = Duration::from_secs(365 * 24 * 3600);
 
-/// The authority, which is made where a folder has none.
+/// A local certificate authority, kept in a state folder.
 pub struct Authority {
     key: KeyPair,
-    /// Whether it was made just now.
+    /// Whether the authority was newly created.
     pub is_new: bool,
 }
 
 impl Authority {
-    /// The authority of a folder. One that ends before what it would sign is replaced.
+    /// Opens the authority in a folder. Creates a new one if there is none, or if its certificate
+    /// expires before a certificate signed now would.
     ///
-    /// # Errors
-    /// Where the folder cannot be read or written.
+    /// # Errors If the folder cannot be read or written.
     pub fn open(folder: &StateFolder, provider: &CryptoProvider) -> io::Result<Authority> {
         let stored = folder.read(FILE)?;
         let stored = stored.and_then(|bytes| Certificate::from_file(&bytes, provider).ok());
@@ -53,15 +53,14 @@ impl Authority {
         Ok(Authority { key, is_new: true })
     }
 
-    /// A certificate for these, and its key: both PEM.
+    /// Signs a certificate for the identifiers. Returns the certificate and its key, both as PEM.
     ///
-    /// # Errors
-    /// Where an identifier can stand in no certificate.
+    /// # Errors If an identifier cannot be encoded in a certificate.
     pub fn sign(&self, identifiers: &[Identifier]) -> Result<(String, String), Unusable> {
         let mut parameters = parameters(identifiers, LIFETIME)?;
         parameters.use_authority_key_identifier_extension = true;
         let key = new_key(KeyKind::Ecdsa256)?;
-        // The issuer is known by its name and its key, which are those of its certificate.
+        // `rcgen` needs only the issuer's name and key, not its original certificate.
         let authority = authority()?;
         let issuer = Issuer::from_params(&authority, &self.key);
         let signed = parameters.signed_by(&key, &issuer);
@@ -70,7 +69,7 @@ impl Authority {
     }
 }
 
-/// What the authority's own certificate says.
+/// The parameters of the authority's own certificate.
 fn authority() -> Result<CertificateParams, Unusable> {
     let mut authority = parameters(&[], AUTHORITY_LIFETIME)?;
     let name = &mut authority.distinguished_name;

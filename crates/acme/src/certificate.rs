@@ -1,4 +1,4 @@
-//! A certificate with its key: read, made, and looked into.
+//! A certificate with its private key: parsed, generated and inspected.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -21,27 +21,29 @@ use x509_cert::ext::pkix::{AuthorityKeyIdentifier, SubjectAltName};
 use crate::order::{Identifier, KeyKind};
 use crate::schedule::Window;
 
-/// How long a certificate holds that stands in for one that is still to come.
+/// Lifetime of a self-signed certificate that is served until the first one is issued.
 const STAND_IN_LIFETIME: Duration = Duration::from_secs(90 * 24 * 3600);
 
-/// How much earlier than now what we sign ourselves becomes valid: clocks differ.
+/// Tolerance for clients whose clocks are slow: certificates that we sign are valid from this much
+/// before now.
 const CLOCKS_DIFFER: Duration = Duration::from_secs(24 * 3600);
 
-/// What a certificate calls itself that stands in for another.
+/// Common name of the temporary self-signed certificate.
 const STAND_IN_NAME: &str = "tidegate temporary certificate";
 
-/// A chain with the private key of its first certificate.
+/// A certificate chain with the private key of its leaf.
 pub struct Certificate {
-    /// Both, as handshakes use them.
+    /// Chain and key in the form that rustls uses.
     pub key: Arc<CertifiedKey>,
     /// The chain as PEM, leaf first.
     pub chain_pem: String,
     /// The key as PEM.
     pub key_pem: String,
-    /// From when to when the leaf is valid.
+    /// The validity period of the leaf.
     pub validity: Window,
     identifiers: Vec<Identifier>,
-    /// Authority key identifier and serial number, where the leaf has the former.
+    /// Authority key identifier and serial number of the leaf; `None` if it has no authority key
+    /// identifier.
     renewal: Option<(Vec<u8>, Vec<u8>)>,
 }
 
@@ -51,18 +53,18 @@ impl fmt::Debug for Certificate {
     }
 }
 
-/// Why a chain or a key cannot be used.
+/// Why a certificate chain or a key cannot be used or generated.
 #[derive(Debug)]
 pub enum Unusable {
-    /// There is no certificate in the text.
+    /// The text contains no certificate.
     NoCertificate,
-    /// There is no private key in the text.
+    /// The text contains no private key.
     NoKey,
-    /// What is there is no certificate.
+    /// A certificate cannot be parsed.
     Malformed(x509_cert::der::Error),
-    /// Chain and key do not belong together, or the key is of no known kind.
+    /// Chain and key do not match, or the type of key is not supported.
     Key(rustls::Error),
-    /// It could not be made.
+    /// A key, a certificate or a signing request could not be generated.
     Making(rcgen::Error),
 }
 
@@ -81,10 +83,9 @@ impl fmt::Display for Unusable {
 impl std::error::Error for Unusable {}
 
 impl Certificate {
-    /// A chain and the key of its leaf, both as PEM.
+    /// Parses a chain and the key of its leaf, both PEM.
     ///
-    /// # Errors
-    /// Where they cannot be read or do not belong together.
+    /// # Errors If either cannot be parsed, or if they do not match.
     pub fn from_pem(
         chain_pem: String,
         key_pem: String,
@@ -108,7 +109,7 @@ impl Certificate {
         })
     }
 
-    /// What [`Certificate::file`] made.
+    /// Parses the output of [`Certificate::file`].
     ///
     /// # Errors
     /// As [`Certificate::from_pem`].
@@ -121,7 +122,7 @@ impl Certificate {
         Certificate::from_pem(chain.to_owned(), key.to_owned(), provider)
     }
 
-    /// Chain and key in one text.
+    /// Chain and key in one PEM text, as stored on disk.
     pub fn file(&self) -> Vec<u8> {
         let newline = if self.chain_pem.ends_with('\n') {
             ""
@@ -131,10 +132,9 @@ impl Certificate {
         format!("{}{newline}{}", self.chain_pem, self.key_pem).into()
     }
 
-    /// A certificate that vouches for itself, until there is one that others trust.
+    /// Generates a self-signed certificate, which is served until a trusted one has been issued.
     ///
-    /// # Errors
-    /// Where an identifier can stand in no certificate.
+    /// # Errors If an identifier cannot be encoded in a certificate.
     pub fn stand_in(
         identifiers: &[Identifier],
         provider: &CryptoProvider,
@@ -147,24 +147,24 @@ impl Certificate {
         Certificate::from_pem(certificate.pem(), key.serialize_pem(), provider)
     }
 
-    /// Whether it is for each of these.
+    /// Whether the certificate covers all the identifiers.
     pub fn is_for(&self, identifiers: &[Identifier]) -> bool {
         let mut all = identifiers.iter();
         all.all(|wanted| self.identifiers.contains(wanted))
     }
 
-    /// What names it when a server is asked for its renewal (RFC 9773 section 4.1): the authority
-    /// key identifier and the encoded serial number.
+    /// The certificate's identity in requests for renewal information (RFC 9773 section 4.1): the
+    /// authority key identifier and the encoded serial number.
     pub fn renewal(&self) -> Option<(&[u8], &[u8])> {
         let (authority, serial) = self.renewal.as_ref()?;
         Some((authority, serial))
     }
 }
 
-/// How the key begins in a file of ours; `rcgen` and `openssl` write PKCS#8.
+/// The first line of the key in our files; `rcgen` and `openssl` write PKCS#8.
 const KEY_BEGINS: &str = "-----BEGIN PRIVATE KEY-----";
 
-/// What the first certificate of a chain says.
+/// The fields of a leaf certificate that we use.
 struct Leaf {
     validity: Window,
     identifiers: Vec<Identifier>,
@@ -196,7 +196,8 @@ impl Leaf {
     }
 }
 
-/// The content of a DER integer: a byte of zeros stands before a number whose first bit is set.
+/// The content of a DER INTEGER: if the first bit is set, a zero byte precedes the number, because
+/// otherwise it would be negative.
 fn encoded_integer(bytes: &[u8]) -> Vec<u8> {
     let negative = bytes.first().is_none_or(|byte| byte & 0x80 != 0);
     let zero = negative.then_some(0);
@@ -216,7 +217,7 @@ fn identifier(name: &GeneralName) -> Option<Identifier> {
     }
 }
 
-/// The common name of the signer of the last certificate of a chain.
+/// The common name in the issuer field of a chain's last certificate.
 pub(crate) fn topmost_issuer(chain_pem: &str) -> Option<String> {
     use x509_cert::der::asn1::{PrintableStringRef, Utf8StringRef};
     const COMMON_NAME: &str = "2.5.4.3";
@@ -234,7 +235,7 @@ pub(crate) fn topmost_issuer(chain_pem: &str) -> Option<String> {
     text.ok()
 }
 
-/// A new private key.
+/// Generates a private key.
 pub(crate) fn new_key(kind: KeyKind) -> Result<KeyPair, Unusable> {
     let key = match kind {
         KeyKind::Ecdsa256 => KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256),
@@ -247,7 +248,7 @@ pub(crate) fn new_key(kind: KeyKind) -> Result<KeyPair, Unusable> {
     key.map_err(Unusable::Making)
 }
 
-/// The request for a certificate with this key (RFC 2986), as DER.
+/// Encodes a certificate signing request (RFC 2986), as DER.
 pub(crate) fn signing_request(
     identifiers: &[Identifier],
     common_name: Option<&Identifier>,
@@ -264,7 +265,7 @@ pub(crate) fn signing_request(
     Ok(request.der().to_vec())
 }
 
-/// The certificate that answers `tls-alpn-01` for an identifier: RFC 8737 section 3.
+/// The self-signed certificate that answers a `tls-alpn-01` challenge: RFC 8737 section 3.
 pub(crate) fn challenge_answer(
     identifier: &Identifier,
     digest: &[u8],
@@ -280,7 +281,7 @@ pub(crate) fn challenge_answer(
     Ok(Arc::new(certified(chain, key, provider)?))
 }
 
-/// A chain with the key of its leaf.
+/// Combines a chain with the key of its leaf, and checks that they match.
 fn certified(
     chain: Vec<CertificateDer<'static>>,
     key: PrivateKeyDer<'static>,
@@ -292,12 +293,14 @@ fn certified(
         Err(error @ rustls::Error::InconsistentKeys(InconsistentKeys::KeyMismatch)) => {
             Err(Unusable::Key(error))
         }
-        // rustls cannot read every certificate that others can.
+        // Any other error means that rustls cannot parse the certificate, which other peers may
+        // still accept.
         _ => Ok(certified),
     }
 }
 
-/// For these identifiers, valid from a little before now on; without a name.
+/// Parameters of a certificate for these identifiers, valid from [`CLOCKS_DIFFER`] before now, with
+/// an empty subject.
 pub(crate) fn parameters(
     identifiers: &[Identifier],
     lifetime: Duration,

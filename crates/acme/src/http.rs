@@ -1,11 +1,11 @@
-//! The HTTP client of the ACME client: one request a connection, on a thread that may wait.
+//! The ACME client's own HTTP client: one request per connection, on a thread that may block.
 //!
-//! A request has a time limit for all of it and an answer a greatest length, so that no server can
-//! hold the thread up or fill the memory. Heads and chunks are read by `proto::h1`.
+//! Limits on the time of a request and the length of a response keep a server from blocking the
+//! thread or filling the memory. `proto::h1` parses heads and chunks.
 //!
-//! Deliberately not here: redirects (a directory names its own URLs), proxies, HTTP/2, kept
-//! connections (a handful of requests a month; TLS sessions are resumed). Names are resolved by the
-//! system.
+//! Deliberately not here: redirects (the directory lists absolute URLs), proxies, HTTP/2,
+//! persistent connections (there are a handful of requests a month; TLS sessions are resumed). The
+//! system resolver resolves names.
 
 use std::fmt;
 use std::future::Future;
@@ -25,56 +25,57 @@ use proto::h1::response::{BodyFraming, ResponseHead, parse};
 use rustls::{ClientConfig, ClientConnection, StreamOwned};
 use rustls_pki_types::ServerName;
 
-/// How long one request may take, with name, connection and handshake.
+/// Time limit of a request, including name resolution, connection and handshake.
 const REQUEST_TIME_MAX: Duration = Duration::from_secs(60);
 
-/// How long a connection to one address may take to be there.
+/// Time limit for connecting to one address.
 const CONNECT_TIME_MAX: Duration = Duration::from_secs(10);
 
-/// The longest answer that is taken, in bytes, head included.
+/// Maximum length of a response, in bytes, including its head.
 const ANSWER_LENGTH_MAX: usize = 1024 * 1024;
 
-/// How much is read at once, in bytes.
+/// Size of the read buffer, in bytes.
 const READ_LENGTH: usize = 16 * 1024;
 
-/// How we call ourselves.
+/// The `User-Agent` product.
 const NAME: &str = concat!("tidegate/", env!("CARGO_PKG_VERSION"));
 
-/// A client. Clones are the same client.
+/// An HTTP client. Clones share the last response.
 #[derive(Clone)]
 pub(crate) struct Client {
     tls: Arc<ClientConfig>,
     last: Arc<Mutex<LastResponse>>,
 }
 
-/// What `instant-acme` does not tell of the last answer.
+/// Parts of the last response that `instant-acme` does not return.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct LastResponse {
-    /// URLs of the same under another chain (RFC 8555 section 7.4.2).
+    /// URLs of alternate chains for the certificate (RFC 8555 section 7.4.2).
     pub(crate) alternates: Vec<String>,
-    /// How long the server asks to be left alone, where it has refused.
+    /// The `Retry-After` of a refusal.
     pub(crate) retry_after: Option<Duration>,
     pub(crate) body: Bytes,
 }
 
-/// Why there is no answer.
+/// Why a request got no response.
 #[derive(Debug)]
 pub(crate) enum RequestError {
-    /// The URL is none of `https` or `http` with a host.
+    /// The URL has a scheme other than `https` or `http`, or no host.
     Url(String),
     /// The host's name has no address.
     Resolve(String, io::Error),
     /// No address could be connected to, or the connection broke.
     Connection(io::Error),
-    /// It took longer than [`REQUEST_TIME_MAX`].
+    /// The request took longer than [`REQUEST_TIME_MAX`].
     TimedOut,
-    /// TLS failed before anything was sent: the certificate is not trusted, for instance.
+    /// The TLS handshake failed before the request was sent: for instance, the certificate is not
+    /// trusted.
     Handshake(rustls::Error),
-    /// What came is no answer in HTTP/1.
+    /// The server sent something other than HTTP/1.
     NotHttp,
-    /// The answer ended before its end.
+    /// The connection ended in the middle of the response.
     Truncated,
-    /// The answer is longer than [`ANSWER_LENGTH_MAX`].
+    /// The response is longer than [`ANSWER_LENGTH_MAX`].
     TooLong,
 }
 
@@ -101,7 +102,7 @@ impl From<io::Error> for RequestError {
     fn from(error: io::Error) -> RequestError {
         match error.kind() {
             io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => RequestError::TimedOut,
-            // What rustls says comes wrapped.
+            // `StreamOwned` wraps errors of rustls in `InvalidData`.
             io::ErrorKind::InvalidData => match error.downcast::<rustls::Error>() {
                 Ok(error) => RequestError::Handshake(error),
                 Err(error) => RequestError::Connection(error),
@@ -112,7 +113,7 @@ impl From<io::Error> for RequestError {
 }
 
 impl Client {
-    /// A client that trusts servers by these settings.
+    /// A client that verifies servers according to this TLS configuration.
     pub(crate) fn new(tls: Arc<ClientConfig>) -> Client {
         Client {
             tls,
@@ -120,16 +121,15 @@ impl Client {
         }
     }
 
-    /// What is known of the last answer.
+    /// A copy of the last response's parts.
     pub(crate) fn last(&self) -> LastResponse {
         let last = self.last.lock();
         last.unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// The body of the answer to a plain GET.
+    /// Sends a GET request and returns the body of the response, whatever the status.
     ///
-    /// # Errors
-    /// Where there is no answer; its status is not looked at.
+    /// # Errors If there is no response.
     pub(crate) fn get(&self, url: &str) -> Result<Bytes, RequestError> {
         let uri: Uri = url.parse().map_err(|_| RequestError::Url(url.to_owned()))?;
         let head = Request::get(uri).body(());
@@ -139,7 +139,7 @@ impl Client {
         Ok(self.send(&head, &[])?.into_body())
     }
 
-    /// Sends a request and waits for the answer.
+    /// Sends a request and waits for the response.
     fn send(
         &self,
         head: &hyperium_http::request::Parts,
@@ -198,7 +198,7 @@ pub fn is_url(text: &str) -> bool {
     uri.is_ok_and(|uri| Target::of(&uri).is_ok_and(|target| !target.host.is_empty()))
 }
 
-/// Where a request goes.
+/// The server that a request is sent to.
 struct Target<'a> {
     secure: bool,
     /// Without the brackets of an IPv6 address.
@@ -247,12 +247,12 @@ fn connect(target: &Target<'_>, deadline: Instant) -> Result<TcpStream, RequestE
     Err(last.into())
 }
 
-/// The request's head and body.
+/// Encodes the head and body of a request.
 fn encode(head: &hyperium_http::request::Parts, target: &Target<'_>, body: &[u8]) -> Vec<u8> {
     let path = head.uri.path_and_query().map_or("/", |path| path.as_str());
     let (method, host) = (&head.method, target.authority);
     let mut bytes = format!("{method} {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n");
-    // RFC 8555 section 6.1: who asks, and what with.
+    // RFC 8555 section 6.1: the field names the ACME client and its HTTP library.
     let library = head.headers.get(USER_AGENT);
     let library = library
         .and_then(|name| name.to_str().ok())
@@ -274,7 +274,7 @@ fn encode(head: &hyperium_http::request::Parts, target: &Target<'_>, body: &[u8]
     bytes
 }
 
-/// A connection whose every wait ends at the deadline.
+/// A connection all of whose reads and writes time out at one deadline.
 struct Timed {
     stream: TcpStream,
     deadline: Instant,
@@ -309,7 +309,7 @@ impl Write for Timed {
     }
 }
 
-/// Sends the request and reads the answer.
+/// Sends the request and reads the response.
 fn exchange(
     mut stream: impl Read + Write,
     request: &[u8],
@@ -327,7 +327,7 @@ fn exchange(
         let unread = reader.bytes.get(begin..).unwrap_or_default();
         match parse(unread, &mut head).map_err(|_| RequestError::NotHttp)? {
             Some(0) => return Err(RequestError::NotHttp),
-            // Another head follows.
+            // An interim response (1xx): the head of another response follows.
             Some(length) if (100..200).contains(&head.status()) => begin += length,
             Some(length) => {
                 let mut response = response(&head, unread)?;
@@ -341,7 +341,7 @@ fn exchange(
     }
 }
 
-/// The head of an answer in the types of `http`.
+/// Converts the head of a response to the types of the `http` crate.
 fn response(head: &ResponseHead, bytes: &[u8]) -> Result<Response<Bytes>, RequestError> {
     let mut response = Response::builder().status(head.status());
     for field in head.fields() {
@@ -351,20 +351,21 @@ fn response(head: &ResponseHead, bytes: &[u8]) -> Result<Response<Bytes>, Reques
     response.map_err(|_| RequestError::NotHttp)
 }
 
-/// What has been read of an answer.
+/// A reader with the bytes that have been read and not yet consumed.
 struct Reader<S> {
     stream: S,
     bytes: Vec<u8>,
 }
 
 impl<S: Read> Reader<S> {
-    /// Reads on; false at the end.
+    /// Reads once more; false at the end of the stream.
     fn more(&mut self) -> Result<bool, RequestError> {
         let mut buffer = [0; READ_LENGTH];
         let count = loop {
             match self.stream.read(&mut buffer) {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                // Servers that close without TLS's own end; lengths tell what is missing.
+                // The server closed without `close_notify`. The body's framing still detects
+                // truncation.
                 Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => break 0,
                 read => break read?,
             }
@@ -378,7 +379,7 @@ impl<S: Read> Reader<S> {
         }
     }
 
-    /// The body, whose first bytes may have been read.
+    /// Reads the body, of which a part may be in the buffer.
     fn body(&mut self, kind: BodyFraming) -> Result<Vec<u8>, RequestError> {
         match kind {
             BodyFraming::None => Ok(Vec::new()),
@@ -442,7 +443,7 @@ fn alternates(response: &Response<Bytes>, base: &Uri) -> Vec<String> {
     alternates.collect()
 }
 
-/// The seconds of `Retry-After` in a refusal. A date there is left alone: our own waits do as well.
+/// The seconds of `Retry-After` in a refusal. A date is ignored: our own back-off is used instead.
 fn retry_after(response: &Response<Bytes>) -> Option<Duration> {
     if response.status().is_success() {
         return None;
@@ -469,7 +470,8 @@ mod tests {
         Client::new(Arc::new(config))
     }
 
-    /// Asks a server that sends these bytes and closes. What it was sent, and what became of it.
+    /// Sends a request to a server that answers with these bytes and closes. Returns the request as
+    /// received, and the outcome.
     fn asked(answer: &[u8]) -> (String, Result<Bytes, RequestError>, LastResponse) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let url = format!("http://{}/dir?x", listener.local_addr().unwrap());
@@ -482,7 +484,7 @@ mod tests {
                 stream.read_exact(&mut byte).unwrap();
                 request.extend(byte);
             }
-            // A client that has heard enough closes first.
+            // Fails if the client has already closed because it had read enough.
             let _ = stream.write_all(&answer);
             String::from_utf8(request).unwrap()
         });

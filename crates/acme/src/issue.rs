@@ -1,4 +1,4 @@
-//! One certificate: from the order to the chain. RFC 8555 section 7.4.
+//! The issuance of one certificate: from the order to the chain. RFC 8555 section 7.4.
 
 use std::fmt;
 use std::sync::Arc;
@@ -17,45 +17,45 @@ use crate::order::{Identifier, Order};
 use crate::schedule::Window;
 use crate::wait::StopSignal;
 
-/// How long a server may take to validate, and how long to sign.
+/// Time limit for the server to validate, and again to sign.
 const SERVER_TIME_MAX: Duration = Duration::from_secs(300);
 
-/// Between two looks at an order: the first, how each grows, and the longest.
+/// The interval between two polls of an order: its first value, its growth factor and its maximum.
 const LOOK_FIRST: Duration = Duration::from_millis(250);
 const LOOK_GROWTH: f64 = 1.5;
 const LOOK_MAX: Duration = Duration::from_secs(10);
 
-/// Why there is no certificate.
+/// Why no certificate was issued.
 #[derive(Debug)]
 pub(crate) struct IssueError {
     pub(crate) cause: Cause,
-    /// How long the server asks to be left alone.
+    /// The `Retry-After` of the server's refusal.
     pub(crate) retry_after: Option<Duration>,
 }
 
 #[derive(Debug)]
 pub(crate) enum Cause {
-    /// The server could not be asked, refused, or sent what makes no sense.
+    /// The server could not be reached, refused the request, or sent an invalid response.
     Acme(Error),
-    /// It wants consent to these terms.
+    /// The server requires agreement to the terms of service at this URL.
     Terms(String, Box<Cause>),
-    /// It does not offer the profile that is required.
+    /// The server does not offer the required profile.
     Profile(String),
-    /// It does not offer the challenge for an identifier.
+    /// The server does not offer the configured type of challenge for an identifier.
     NoChallenge(&'static str, String),
-    /// The challenge could not be answered.
+    /// We could not set up the answer to a challenge.
     Answer(AnswerError),
-    /// It has not found an answer to its challenge.
+    /// The order became invalid, for instance because validation failed.
     Invalid(Option<Problem>),
-    /// It did not come to an end within [`SERVER_TIME_MAX`].
+    /// The order did not reach the awaited status within [`SERVER_TIME_MAX`].
     TooSlow,
-    /// What it sent cannot be used.
+    /// The issued certificate, or the key for it, cannot be used.
     Certificate(Unusable),
-    /// What it sent is for other names.
+    /// The issued certificate does not cover all the identifiers of the order.
     OtherNames,
-    /// What it sent is over already.
+    /// The issued certificate has already expired.
     Expired,
-    /// The issuer was told to end.
+    /// The issuer's thread was stopped.
     Stopped,
 }
 
@@ -108,7 +108,7 @@ impl From<Cause> for IssueError {
 }
 
 impl IssueError {
-    /// What a call of `instant-acme` over this client has failed with.
+    /// Converts an error of `instant-acme`, with the `Retry-After` of this client's last response.
     pub(crate) fn of(client: &Client) -> impl FnOnce(Error) -> IssueError + '_ {
         |error| {
             let LastResponse { retry_after, .. } = client.last();
@@ -119,12 +119,12 @@ impl IssueError {
         }
     }
 
-    /// Whether the server has told what is wrong.
+    /// Whether the server answered with a problem document.
     pub(crate) fn names_a_problem(&self) -> bool {
         matches!(self.cause, Cause::Acme(Error::Api(_)))
     }
 
-    /// Whether it is a problem of this kind (RFC 8555 section 6.7).
+    /// Whether the error is a problem of this ACME error type (RFC 8555 section 6.7).
     pub(crate) fn is(&self, kind: &str) -> bool {
         match &self.cause {
             Cause::Acme(error) => is(error, kind),
@@ -137,7 +137,7 @@ impl IssueError {
     }
 }
 
-/// An account that is open, to order with.
+/// An open account, used to order certificates.
 pub(crate) struct Session<'a> {
     issuer: &'a Issuer,
     client: Client,
@@ -161,11 +161,12 @@ impl<'a> Session<'a> {
         })
     }
 
-    /// When the server suggests to renew, and for how long that holds; `None` where it does not
-    /// say.
+    /// The renewal window that the server suggests, and after how long to ask again; `None` if the
+    /// server gives no renewal information.
     pub(crate) async fn suggested(&self, current: &Certificate) -> Option<(Window, Duration)> {
         let name = identify(current)?;
-        // A server without it, and one that fails at it, are the same to us: there is another rule.
+        // A server without renewal information and one whose response is an error are treated
+        // alike: the renewal time is then computed from the lifetime.
         let (info, holds) = self.account.renewal_info(&name).await.ok()?;
         let time = |time: i64| {
             let since = Duration::from_secs(u64::try_from(time).unwrap_or(0));
@@ -178,7 +179,7 @@ impl<'a> Session<'a> {
         Some((window, holds))
     }
 
-    /// Orders a certificate; `current` is the one that it is to replace.
+    /// Orders a certificate, which is to replace `current`.
     pub(crate) async fn issue(
         &mut self,
         order: &Order,
@@ -214,7 +215,8 @@ impl<'a> Session<'a> {
         self.check(order, chain, key.serialize_pem())
     }
 
-    /// The profile to ask for.
+    /// The profile to request. `None` if none is configured, or if the server lacks an optional
+    /// one.
     fn profile(&self) -> Result<Option<&'a str>, IssueError> {
         let Some(Profile { name, required }) = &self.issuer.profile else {
             return Ok(None);
@@ -228,7 +230,8 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Places the order. An account that the server has forgotten is made again, once.
+    /// Places the order. If the server does not know the account any more, registers a new one and
+    /// tries once more.
     async fn place(
         &mut self,
         request: NewOrder<'_>,
@@ -259,7 +262,7 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Answers the challenges of every identifier that the server does not trust us with yet.
+    /// Answers the challenges of all identifiers for which there is no valid authorization yet.
     async fn authorize(
         &self,
         ordered: &mut instant_acme::Order,
@@ -297,7 +300,7 @@ impl<'a> Session<'a> {
         Ok(())
     }
 
-    /// Looks at an order until it has one of these states.
+    /// Polls the order until it has one of these statuses.
     async fn await_status(
         &self,
         ordered: &mut instant_acme::Order,
@@ -328,7 +331,7 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// What a validator has found in place of our answer.
+    /// The problem of the first failed challenge: what the validator found in place of our answer.
     async fn refusal(&self, ordered: &mut instant_acme::Order) -> Option<Problem> {
         let mut authorizations = ordered.authorizations();
         while let Some(Ok(mut authorization)) = authorizations.next().await {
@@ -343,10 +346,12 @@ impl<'a> Session<'a> {
         None
     }
 
-    /// The chain, or another of the same certificate whose topmost issuer is the preferred one.
+    /// The default chain, or an alternate chain of the certificate whose topmost issuer is the
+    /// preferred one.
     ///
-    /// `instant-acme` knows one chain. But what it sends for an order is what fetches any resource,
-    /// and the client remembers the answer's body, which is no order.
+    /// `instant-acme` fetches only the default chain. But its request for an order works for any
+    /// URL: we call it with an alternate's URL, ignore the parse error, and take the body from
+    /// [`Client::last`].
     async fn preferred(&self, chain: String) -> String {
         let Some(wanted) = self.issuer.preferred_chain.as_deref() else {
             return chain;
@@ -365,7 +370,7 @@ impl<'a> Session<'a> {
         chain
     }
 
-    /// Whether what came is what was ordered.
+    /// Checks that the issued certificate is the ordered one.
     fn check(&self, order: &Order, chain: String, key: String) -> Result<Certificate, IssueError> {
         let made = Certificate::from_pem(chain, key, &self.issuer.provider);
         let made = made.map_err(Cause::Certificate)?;
@@ -379,26 +384,26 @@ impl<'a> Session<'a> {
     }
 }
 
-/// Whether an error is a problem of this kind (RFC 8555 section 6.7).
+/// Whether an error is a problem of this ACME error type (RFC 8555 section 6.7).
 pub(crate) fn is(error: &Error, kind: &str) -> bool {
     matches!(error, Error::Api(problem) if kind_of(problem) == Some(kind))
 }
 
-/// The kind of a problem (RFC 8555 section 6.7).
+/// The ACME error type of a problem, without its URN prefix (RFC 8555 section 6.7).
 fn kind_of(problem: &Problem) -> Option<&str> {
     let name = problem.r#type.as_deref()?;
     name.strip_prefix("urn:ietf:params:acme:error:")
 }
 
-/// Whether the server may take the same order where it replaces nothing: it has no renewal
-/// information, does not know that certificate, has it as replaced already (RFC 9773 section 5) or
-/// as another account's, or has forgotten the account. All else, such as a limit of orders, is no
-/// better for an order without it.
+/// Whether the order may succeed without the `replaces` field. That is so if the server has no
+/// renewal information, does not know the replaced certificate, considers it already replaced (RFC
+/// 9773 section 5) or another account's, or does not know the account any more. Other errors, such
+/// as a rate limit, would recur without the field.
 fn is_about_replacing(error: &Error) -> bool {
     match error {
         Error::Api(problem) => {
             let kind = kind_of(problem).unwrap_or_default();
-            // Not found, and in conflict: servers call the kind by several names.
+            // Not Found and Conflict: servers disagree about the error type.
             matches!(problem.status, Some(404 | 409))
                 || matches!(
                     kind,
@@ -406,13 +411,13 @@ fn is_about_replacing(error: &Error) -> bool {
                 )
         }
         Error::Unsupported(_) => true,
-        // The answer does not say that the order replaces anything.
+        // The server's response has no `replaces` field, which `instant-acme` reports as `Other`.
         Error::Other(error) => !error.is::<RequestError>(),
         _ => false,
     }
 }
 
-/// What names a certificate in renewal information.
+/// The certificate's identity in requests for renewal information.
 fn identify(certificate: &Certificate) -> Option<CertificateIdentifier<'static>> {
     let (authority, serial) = certificate.renewal()?;
     Some(CertificateIdentifier::new(authority.into(), serial.into()).into_owned())

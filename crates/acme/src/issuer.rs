@@ -1,13 +1,14 @@
-//! An issuer at work: a thread that keeps the certificates of one issuer fresh.
+//! The thread that obtains and renews the certificates of one issuer.
 //!
 //! ```text
 //!            ┌──────────── due ◀──────────────┐
 //!            ▼                                 │ renewal time, or the wait after a failure
-//!   lock the store ─▶ has another process done it? ─▶ order ─▶ keep, install, ask when to renew
+//!   lock the store ─▶ renewed by another process? ─▶ order ─▶ store, install, ask when to renew
 //! ```
 //!
-//! Nothing that goes wrong ends the thread: it says so in the log and tries again, later each time.
-//! A reload starts new threads, which try at once; the old ones end with what they are at.
+//! No failure ends the thread: it logs the error and tries again after an increasing back-off. A
+//! reload starts new threads, which start their first try at once; each old thread ends after its
+//! current work.
 
 use std::fmt;
 use std::sync::Arc;
@@ -26,52 +27,53 @@ use crate::schedule::{self, Window};
 use crate::store::Store;
 use crate::wait::{StopSignal, block_on};
 
-/// The longest sleep: the wall clock may be set meanwhile.
+/// Maximum sleep: the wall clock may be set in the meantime, and sleeping does not follow it.
 const SLEEP_MAX: Duration = Duration::from_secs(3600);
 
-/// A kind of certificate that a server may offer.
+/// A certificate profile that a server may offer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Profile {
     /// The name of the profile.
     pub name: String,
-    /// Whether a server that does not offer it is not asked at all.
+    /// Whether the issue fails if the server does not offer the profile. Otherwise the order is
+    /// placed without a profile.
     pub required: bool,
 }
 
 /// One ACME server and our account there.
 #[derive(Clone)]
 pub struct Issuer {
-    /// What log lines call it.
+    /// The issuer's name in log lines.
     pub name: String,
     /// The URL of the directory.
     pub directory: String,
-    /// The account's key of the issuer.
+    /// The source of the account's key.
     pub account: AccountKey,
-    /// URLs under which its owner is reached.
+    /// Contact URLs of the account, for instance `mailto:`.
     pub contacts: Vec<String>,
-    /// An account elsewhere that it belongs to.
+    /// The external account that the ACME account is bound to.
     pub external: Option<ExternalAccount>,
-    /// Whether its owner agrees to the server's terms.
+    /// Whether the operator agrees to the server's terms of service.
     pub terms_accepted: bool,
-    /// How we show that names are ours.
+    /// The type of challenge that proves our control of names.
     pub challenge: Challenge,
-    /// The kind of certificate to ask for.
+    /// The certificate profile to request.
     pub profile: Option<Profile>,
-    /// The common name of the issuer at the top of the chain that is preferred.
+    /// The preferred chain: the common name in the issuer field of its last certificate.
     pub preferred_chain: Option<String>,
-    /// Whether requests name the first identifier as the subject's common name.
+    /// Whether signing requests contain the first name as the subject's common name.
     pub common_name: bool,
-    /// Where account and certificates are kept.
+    /// The store of the account and the certificates.
     pub store: Store,
-    /// How the server is trusted.
+    /// TLS configuration of connections to the ACME server.
     pub tls: Arc<ClientConfig>,
-    /// What makes and reads keys.
+    /// The cryptography provider that loads private keys.
     pub provider: Arc<CryptoProvider>,
-    /// What answers challenges and takes certificates.
+    /// The server that answers challenges and serves with the certificates.
     pub host: Arc<dyn Host>,
 }
 
-/// A thread at work. It is told to end when this is dropped.
+/// A running thread of an issuer. Dropping this stops the thread.
 pub struct IssuerThread(StopSignal);
 
 impl Drop for IssuerThread {
@@ -81,8 +83,8 @@ impl Drop for IssuerThread {
 }
 
 impl Issuer {
-    /// The certificate that the store has for an order, whether it still holds or not. What cannot
-    /// be used is said in the log and counts as none.
+    /// The stored certificate of an order, which may have expired. A file that cannot be used is
+    /// logged and counts as missing.
     pub fn stored(&self, order: &Order) -> Option<Certificate> {
         let name = file_name(&order.id(&self.directory));
         let ignored = |why: &dyn fmt::Display| {
@@ -98,7 +100,7 @@ impl Issuer {
         Some(certificate).filter(|certificate| certificate.is_for(&order.identifiers))
     }
 
-    /// Puts a certificate into the store. That it cannot be is said in the log.
+    /// Writes a certificate to the store. A failure is logged.
     fn write(&self, id: &str, certificate: &Certificate) {
         if let Err(error) = self.store.write(&file_name(id), &certificate.file()) {
             let text = format_args!(
@@ -108,10 +110,9 @@ impl Issuer {
         }
     }
 
-    /// Starts the thread that keeps these orders' certificates fresh.
+    /// Starts the thread that obtains and renews the certificates of these orders.
     ///
-    /// # Errors
-    /// As the system has it.
+    /// # Errors If the system cannot start a thread.
     pub fn start(self, orders: Vec<Order>) -> std::io::Result<IssuerThread> {
         let stop = StopSignal::default();
         let told = stop.clone();
@@ -132,29 +133,29 @@ impl Issuer {
         Ok(IssuerThread(stop))
     }
 
-    /// Writes a line about the issuer.
+    /// Logs a line that names the issuer.
     pub(crate) fn log(&self, level: Level, text: fmt::Arguments<'_>) {
         let text = format!("{text}, acme issuer: \"{}\"", self.name);
         self.host.log(level, &text);
     }
 }
 
-/// The file of a certificate in the store.
+/// The name of a certificate's file in the store.
 fn file_name(id: &str) -> String {
     format!("{id}.pem")
 }
 
-/// One order with what is known of it.
+/// One order with its certificate and renewal schedule.
 struct OrderState {
     order: Order,
     certificate: Option<Arc<Certificate>>,
-    /// When it is to be renewed, or tried again.
+    /// When the certificate is to be obtained, renewed, or tried again after a failure.
     due: SystemTime,
-    /// No renewal is planned for before.
+    /// No renewal is scheduled for an earlier time.
     earliest: SystemTime,
-    /// When the server is asked again when it is to be renewed.
+    /// When the server is next asked for the renewal window.
     ask: Option<SystemTime>,
-    /// What it said last.
+    /// The renewal window that the server suggested last.
     suggested: Option<Window>,
     failures: u32,
 }
@@ -172,7 +173,7 @@ impl OrderState {
         }
     }
 
-    /// Does what is due. When it wants to be called again.
+    /// Does the work that is due. Returns the time of the next call.
     fn advance(&mut self, issuer: &Issuer, stop: &StopSignal) -> SystemTime {
         if self.certificate.is_none() {
             self.adopt(issuer);
@@ -190,13 +191,13 @@ impl OrderState {
         self.ask.map_or(self.due, |ask| ask.min(self.due))
     }
 
-    /// Takes what is served or what the store has, whichever holds for longer, and gives it to the
-    /// other: another process may have put a newer one into the store, and one that could not be
-    /// written is in memory only.
+    /// Compares the served certificate with the stored one and uses the one that expires later in
+    /// both places: another process may have stored a newer certificate, and a certificate that
+    /// could not be written is only in memory.
     fn adopt(&mut self, issuer: &Issuer) {
         let id = self.order.id(&issuer.directory);
-        // The thread of the configuration before may be about to write another. Where there is no
-        // lock, nothing can be written.
+        // The thread of the previous configuration may be about to store a certificate. If locking
+        // fails, writing would fail as well, so the error is ignored here.
         let lock = issuer.store.lock();
         let known = [
             issuer.stored(&self.order).map(Arc::new),
@@ -225,7 +226,7 @@ impl OrderState {
         self.certificate = Some(certificate);
     }
 
-    /// The names that the order is for.
+    /// The identifiers of the order, separated by spaces.
     fn names(&self) -> String {
         let names: Vec<String> = self
             .order
@@ -244,7 +245,7 @@ impl OrderState {
         issuer.host.announce(&text);
     }
 
-    /// Asks the server when to renew. Where it does not say, what is planned stays.
+    /// Asks the server for the renewal window. Without an answer, the schedule stays as it is.
     async fn ask(&mut self, issuer: &Issuer, stop: &StopSignal) {
         let Some(certificate) = self.certificate.clone() else {
             return;
@@ -260,7 +261,7 @@ impl OrderState {
         let holds = suggested.map_or(Duration::MAX, |(_, holds)| holds);
         self.ask = Some(SystemTime::now() + schedule::recheck(holds));
         let window = suggested.map(|(window, _)| window);
-        // A place in a window is drawn once.
+        // The time is drawn once per window: the server repeats the window with each answer.
         if window.is_some() && window != self.suggested {
             let due = schedule::renewal(certificate.validity, window, chance());
             self.due = due.max(self.earliest);
@@ -268,7 +269,7 @@ impl OrderState {
         self.suggested = window.or(self.suggested);
     }
 
-    /// Gets a new certificate, or says why not and when it is tried again.
+    /// Obtains a new certificate, or logs the failure and schedules the next try.
     fn renew(&mut self, issuer: &Issuer, stop: &StopSignal) {
         let id = self.order.id(&issuer.directory);
         let lock = issuer.store.lock();
@@ -307,8 +308,8 @@ impl OrderState {
         issuer.host.announce(&text);
     }
 
-    /// Whether another process has renewed it while this one waited for the lock. What that has got
-    /// is served even where it is due itself.
+    /// Whether another process has renewed the certificate while this one waited for the lock. The
+    /// stored certificate is installed even if its own renewal is due.
     fn done_by_others(&mut self, issuer: &Issuer, id: &str) -> bool {
         let Some(found) = issuer.stored(&self.order) else {
             return false;
@@ -356,7 +357,7 @@ impl OrderState {
     }
 }
 
-/// A time as people read it.
+/// A time in the format of HTTP dates.
 struct HttpDate(SystemTime);
 
 impl fmt::Display for HttpDate {
@@ -369,10 +370,10 @@ impl fmt::Display for HttpDate {
     }
 }
 
-/// A number from 0 to 1, of no great secrecy.
+/// A random number from 0 to 1, not for cryptographic use.
 fn chance() -> f64 {
     let mut bytes = [0; 4];
-    // Without chance everything is on time.
+    // If the system has no random bytes, the number is 0 and renewals are not spread.
     let _ = aws_lc_rs::rand::fill(&mut bytes);
     f64::from(u32::from_ne_bytes(bytes)) / f64::from(u32::MAX)
 }
@@ -400,7 +401,7 @@ mod tests {
         Certificate::stand_in(&order().identifiers, &provider()).unwrap()
     }
 
-    /// A host of one order, and what it was told.
+    /// A host with one certificate, which records announcements.
     #[derive(Default)]
     struct Served(Mutex<Option<Arc<Certificate>>>, Mutex<Vec<String>>);
 
@@ -474,7 +475,7 @@ mod tests {
             "{failed}"
         );
 
-        // One that is there already.
+        // A certificate that is already served.
         let certificate = Arc::new(certificate());
         host.install("", &certificate);
         let mut work = OrderState::new(order(), SystemTime::now());
@@ -488,7 +489,7 @@ mod tests {
         assert_eq!(told, [expected]);
     }
 
-    /// The chain that is taken, whose renewal is planned for later.
+    /// The adopted chain. Its renewal must be scheduled for later.
     fn adopted(issuer: &Issuer) -> String {
         let now = SystemTime::now();
         let mut work = OrderState::new(order(), now);
@@ -507,7 +508,7 @@ mod tests {
         let served = || host.installed("").unwrap().chain_pem.clone();
         assert_eq!(adopted(&issuer), stored.chain_pem);
         assert_eq!(served(), stored.chain_pem);
-        // What is served holds for less.
+        // The served certificate expires earlier than the stored one.
         let first = stored.chain_pem.clone();
         stored.validity.end -= HOUR;
         stored.chain_pem = String::new();
@@ -531,7 +532,7 @@ mod tests {
             ..issuer.clone()
         };
         assert_eq!(adopted(&unwritable), chain);
-        // Once it can be, it is.
+        // When the store becomes writable, the certificate is stored.
         assert_eq!(adopted(&issuer), chain);
         assert_eq!(issuer.stored(&order()).unwrap().chain_pem, chain);
         assert_eq!(host.installed("").unwrap().chain_pem, chain);
@@ -545,7 +546,7 @@ mod tests {
             start: now - HOUR * (hours + 1),
             end: now - HOUR * hours,
         };
-        // What was issued earlier is.
+        // An older certificate is renewed at once.
         work.plan(&made, Some((over(1), HOUR)));
         assert_eq!(work.due, now);
         work.earliest = schedule::earliest(made.validity, now);

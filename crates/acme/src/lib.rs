@@ -1,15 +1,15 @@
-//! Automatic HTTPS: an ACME client with its accounts, orders, renewals and state on disk.
+//! Automatic HTTPS: an ACME client with accounts, orders, renewals and state on disk.
 //!
-//! An [`Issuer`] is one ACME server with one account; [`Issuer::start`] gives it a thread that asks
-//! for a certificate for each [`Order`] and renews it in time. What is made is handed to a
-//! [`Host`], which also shows the answers to challenges. The thread only ever waits for the
-//! network, so everything here blocks: it is no part of the way of a request.
+//! An [`Issuer`] is one ACME server with one account. [`Issuer::start`] starts its thread, which
+//! obtains a certificate for each [`Order`] and renews it in time. The thread passes certificates
+//! to a [`Host`], which also answers the challenges. All functions here block; no thread that
+//! serves requests calls them.
 //!
 //! RFC 8555 (ACME), RFC 8737 (`tls-alpn-01`), RFC 8738 (addresses), RFC 9773 (renewal information).
-//! The messages and their signatures are those of the crate `instant-acme`; ours is how they are
-//! sent (`http`), when, and what becomes of the answers.
+//! The crate `instant-acme` encodes and signs the messages. This crate sends them (`http`),
+//! schedules them, and handles the responses.
 //!
-//! Deliberately not here: directives, listeners, which server a certificate is for.
+//! Deliberately not here: directives, listeners, the choice of a certificate for a connection.
 
 mod account;
 mod authority;

@@ -1,4 +1,4 @@
-//! What a certificate is asked for: identifiers and the kind of key.
+//! An order for a certificate: its identifiers and the type of its key.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -8,7 +8,7 @@ use sha2::{Digest, Sha256};
 /// A name or an address that a certificate is for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Identifier {
-    /// A domain name in lower case; `*.` may stand before it.
+    /// A domain name in lower case, with or without a leading `*.`.
     Dns(String),
     /// An address (RFC 8738).
     Ip(IpAddr),
@@ -23,14 +23,14 @@ impl fmt::Display for Identifier {
     }
 }
 
-/// Why a text is no identifier.
+/// Why a text is not a valid identifier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum InvalidName {
-    /// A byte that is no printable ASCII, and where it is.
+    /// A byte other than printable ASCII, and its position.
     Byte(u8, usize),
-    /// A character that cannot stand where it does.
+    /// A character that is not allowed at its position.
     Unexpected(char, usize),
-    /// It ends with a dot or an asterisk, or is empty.
+    /// The name ends with a dot or an asterisk, or is empty.
     NotALabel,
 }
 
@@ -49,11 +49,11 @@ impl fmt::Display for InvalidName {
 }
 
 impl Identifier {
-    /// The identifiers that a text stands for: an address, a name, or for `.example.com` the two
+    /// Parses one configured identifier: an address, a name, or `.example.com`, which means the two
     /// names `www.example.com` and `example.com`.
     ///
-    /// # Errors
-    /// What is wrong with the name. Servers are stricter; here is refused what can be no host.
+    /// # Errors The defect of the name. ACME servers are stricter; this refuses only names that no
+    /// host can have.
     pub fn parse(text: &[u8]) -> Result<Vec<Identifier>, InvalidName> {
         if let Some(address) = std::str::from_utf8(text)
             .ok()
@@ -73,8 +73,8 @@ impl Identifier {
     }
 }
 
-/// Labels parted by single dots; the first may be `*` or empty. RFC 8555 section 7.1.3 for
-/// wildcards, and otherwise what a `Host` field may hold.
+/// Accepts labels separated by single dots; the first may be `*` or empty. The wildcard follows RFC
+/// 8555 section 7.1.3; otherwise all characters are allowed that a `Host` field may contain.
 fn check_name(name: &[u8]) -> Result<(), InvalidName> {
     let mut previous = None;
     for (at, &byte) in name.iter().enumerate() {
@@ -95,7 +95,7 @@ fn check_name(name: &[u8]) -> Result<(), InvalidName> {
     }
 }
 
-/// The kind of a certificate's private key.
+/// The type of a certificate's private key.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum KeyKind {
     /// An ECDSA key on the curve P-256.
@@ -113,22 +113,21 @@ pub enum KeyKind {
     Rsa4096,
 }
 
-/// Why a text is no kind of key.
+/// Why a text is not a valid type of key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UnknownKey {
-    /// `ecdsa` of another size.
+    /// `ecdsa:` with an unsupported curve.
     Curve,
-    /// `rsa` of another size.
+    /// `rsa:` with an unsupported size.
     Size,
-    /// A word that names no kind of key.
+    /// Neither `ecdsa` nor `rsa`.
     Other,
 }
 
 impl KeyKind {
-    /// Reads `ecdsa[:256|384|521]` or `rsa[:2048|3072|4096]`.
+    /// Parses `ecdsa[:256|384|521]` or `rsa[:2048|3072|4096]`.
     ///
-    /// # Errors
-    /// What is wrong with it.
+    /// # Errors Which part is not valid.
     pub fn parse(text: &[u8]) -> Result<KeyKind, UnknownKey> {
         match text {
             b"ecdsa" | b"ecdsa:256" => Ok(KeyKind::Ecdsa256),
@@ -155,18 +154,18 @@ impl KeyKind {
     }
 }
 
-/// One certificate that is wanted. Two orders that are equal are the same certificate.
+/// One requested certificate. Equal orders share a certificate.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Order {
-    /// What it is for, in the order in which it is written.
+    /// The identifiers, in the order of the configuration.
     pub identifiers: Vec<Identifier>,
-    /// The kind of its key.
+    /// The type of the certificate's key.
     pub key: KeyKind,
 }
 
 impl Order {
-    /// A short text that is the same whenever the same is asked of the same directory: for log
-    /// lines and names of files.
+    /// A short identifier for log lines and file names. Depends only on the order and the directory
+    /// URL.
     pub fn id(&self, directory: &str) -> String {
         let mut hash = Sha256::new();
         hash.update(directory);
@@ -181,7 +180,7 @@ impl Order {
             .map(|byte| format!("{byte:02x}"))
             .collect();
         match self.first_name() {
-            // What a file may be called everywhere.
+            // Replaces the characters that file names may not contain on every system.
             Some(name) => format!(
                 "{}-{digest}",
                 name.to_string().replace(['*', '/', ':'], "_")

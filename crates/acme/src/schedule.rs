@@ -1,28 +1,29 @@
-//! When a certificate is renewed, and when something that failed is tried again. No clock: the
-//! caller brings the times and the chance.
+//! The schedule of renewals and of retries. It reads no clock and no random numbers: the caller
+//! passes the times and a random `chance`.
 
 use std::time::{Duration, SystemTime};
 
-/// The first wait after a failure; each further one is [`RETRY_GROWTH`] times as long.
+/// The wait after the first failure; each further wait is [`RETRY_GROWTH`] times as long.
 const RETRY_FIRST: Duration = Duration::from_secs(30);
 
-/// How much longer each wait is than the one before. Four tries in the first hour stay below what
-/// public servers allow for failed validations.
+/// Growth factor of the waits. The resulting four tries in the first hour stay below the limits of
+/// public servers for failed validations.
 const RETRY_GROWTH: u32 = 4;
 
 const RETRY_MAX: Duration = Duration::from_secs(6 * 3600);
 
-/// The pause after a certificate was issued, where its lifetime is no shorter than [`PAUSES_MIN`]
-/// of them.
+/// The minimum pause after a certificate was issued, if the lifetime is at least [`PAUSES_MIN`]
+/// times as long.
 const PAUSE_MAX: Duration = Duration::from_secs(3600);
 
-/// How many pauses a lifetime has at least.
+/// The pause is at most the lifetime divided by this number.
 const PAUSES_MIN: u32 = 10;
 
-/// How long renewal information holds, whatever the server says: RFC 9773 section 4.3.2.
+/// Minimum and maximum interval between two requests for renewal information, whatever the server
+/// says: RFC 9773 section 4.3.2.
 const RECHECK: (Duration, Duration) = (Duration::from_secs(60), Duration::from_secs(24 * 3600));
 
-/// A stretch of time.
+/// A period of time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Window {
     /// The beginning of the window.
@@ -37,9 +38,9 @@ impl Window {
     }
 }
 
-/// When to renew what is valid for `validity`: within the window that the server suggests, else
-/// after two thirds of the lifetime or up to a thirtieth of it earlier. `chance` lies in 0 to 1, so
-/// that the certificates of one day do not come back on one day.
+/// The time of the renewal. It is drawn from the window that the server suggests or, without one,
+/// from the thirtieth of the lifetime that ends at two thirds of it. `chance` is a random number
+/// from 0 to 1: it spreads the renewals of certificates that were issued on the same day.
 pub(crate) fn renewal(validity: Window, suggested: Option<Window>, chance: f64) -> SystemTime {
     let chance = chance.clamp(0.0, 1.0);
     match suggested {
@@ -48,14 +49,15 @@ pub(crate) fn renewal(validity: Window, suggested: Option<Window>, chance: f64) 
     }
 }
 
-/// When a certificate that was issued `now` may be renewed, whatever is suggested or our clock
-/// makes of its validity: a server is never asked for one certificate after the other.
+/// The earliest time at which a certificate that was issued `now` may be renewed, whatever window
+/// is suggested and even if a wrong clock makes the certificate look expired: the server must not
+/// be asked for one certificate after the other.
 pub(crate) fn earliest(validity: Window, now: SystemTime) -> SystemTime {
     now + PAUSE_MAX.min(validity.length() / PAUSES_MIN)
 }
 
-/// How long to wait after so many failures in a row (at least one), a quarter shorter at most by
-/// chance; at least as long as the server asks for.
+/// The wait after this number of failures in a row (at least one). A random part, up to a quarter,
+/// is subtracted. The wait is at least what the server asked for, up to a day.
 pub(crate) fn retry(failures: u32, asked: Option<Duration>, chance: f64) -> Duration {
     let growth = RETRY_GROWTH.saturating_pow(failures.saturating_sub(1));
     let wait = RETRY_FIRST.saturating_mul(growth).min(RETRY_MAX);
@@ -63,7 +65,8 @@ pub(crate) fn retry(failures: u32, asked: Option<Duration>, chance: f64) -> Dura
     wait.max(asked.unwrap_or_default().min(RECHECK.1))
 }
 
-/// How long renewal information holds that the server says holds for `told`.
+/// The interval after which renewal information is requested again; `told` is the server's
+/// `Retry-After`.
 pub(crate) fn recheck(told: Duration) -> Duration {
     told.clamp(RECHECK.0, RECHECK.1)
 }
@@ -94,7 +97,7 @@ mod tests {
         let suggested = Some(window(120, 130));
         assert_eq!(day(renewal(validity, suggested, 0.0)), 120.0);
         assert_eq!(day(renewal(validity, suggested, 0.5)), 125.0);
-        // A window that ends before it begins is a moment.
+        // A window that ends before its start counts as a single point in time.
         assert_eq!(day(renewal(validity, Some(window(130, 120)), 0.5)), 130.0);
     }
 

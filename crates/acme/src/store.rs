@@ -1,8 +1,9 @@
-//! What an issuer keeps: its account, and a file for each certificate with its key.
+//! The store of an issuer: its account, and one file for each certificate with its key.
 //!
-//! Every file is written beside its place and then moved there, for its owner alone. Chain and key
-//! are one file, so that no crash can leave a certificate with the key of another. Where nothing is
-//! to reach the disk, the same is kept in memory, which outlives a reload but not the process.
+//! Every file is written under a temporary name and then renamed, and only its owner may read it.
+//! Chain and key are in one file, so that a crash cannot pair a certificate with the key of
+//! another. If nothing may be written to disk, the store is in memory: it survives a reload but not
+//! the process.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
@@ -14,35 +15,34 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rustix::fs::FlockOperation;
 
-/// Where an issuer keeps what it has.
+/// The store of an issuer's account and certificates.
 #[derive(Clone, Debug)]
 pub enum Store {
     /// State is kept in files on disk.
     Folder(StateFolder),
-    /// In memory; all clones are the same.
+    /// State is kept in memory; clones share it.
     Memory(Arc<Memory>),
 }
 
-/// Files that are none.
+/// An in-memory substitute for the folder.
 #[derive(Debug, Default)]
 pub struct Memory {
     files: Mutex<BTreeMap<String, Vec<u8>>>,
     lock: Mutex<()>,
 }
 
-/// The right to change a store; others wait for its end.
+/// An exclusive lock on a store, released when it is dropped.
 pub enum Lock<'a> {
-    /// The lock of a folder on disk.
+    /// A file lock (`flock`) on a folder on disk.
     Folder(File),
-    /// Of one in memory.
+    /// The lock of a store in memory.
     Memory(MutexGuard<'a, ()>),
 }
 
 impl Store {
-    /// The content of a file; `None` where there is none.
+    /// Reads a file; `None` if it does not exist.
     ///
-    /// # Errors
-    /// As the system has it.
+    /// # Errors Any other I/O error.
     pub fn read(&self, name: &str) -> io::Result<Option<Vec<u8>>> {
         match self {
             Store::Folder(folder) => folder.read(name),
@@ -50,10 +50,10 @@ impl Store {
         }
     }
 
-    /// Puts a file in its place, whole or not at all.
+    /// Replaces a file atomically.
     ///
-    /// # Errors
-    /// As the system has it; the file is then as it was.
+    /// # Errors Any I/O error. Unless only the final sync failed, the file has its previous
+    /// content.
     pub fn write(&self, name: &str, bytes: &[u8]) -> io::Result<()> {
         match self {
             Store::Folder(folder) => folder.write(name, bytes),
@@ -64,11 +64,10 @@ impl Store {
         }
     }
 
-    /// Waits until nothing else changes the store: another process, or the thread of another
-    /// configuration.
+    /// Locks the store; waits while another process, or the thread of another configuration, holds
+    /// the lock.
     ///
-    /// # Errors
-    /// As the system has it.
+    /// # Errors Any I/O error.
     pub fn lock(&self) -> io::Result<Lock<'_>> {
         match self {
             Store::Folder(folder) => folder.lock().map(Lock::Folder),
@@ -86,12 +85,12 @@ impl Memory {
     }
 }
 
-/// A folder that only its owner may enter.
+/// A folder on disk that only its owner may access.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StateFolder(PathBuf);
 
 impl StateFolder {
-    /// The folder at a path; it is made when something is written.
+    /// The folder at a path. It is created when something is first written.
     pub fn new(path: impl Into<PathBuf>) -> StateFolder {
         StateFolder(path.into())
     }
@@ -101,10 +100,9 @@ impl StateFolder {
         &self.0
     }
 
-    /// The content of a file; `None` where there is none.
+    /// Reads a file; `None` if it does not exist.
     ///
-    /// # Errors
-    /// As the system has it.
+    /// # Errors Any other I/O error.
     pub fn read(&self, name: &str) -> io::Result<Option<Vec<u8>>> {
         match fs::read(self.0.join(name)) {
             Ok(bytes) => Ok(Some(bytes)),
@@ -113,10 +111,10 @@ impl StateFolder {
         }
     }
 
-    /// Puts a file in its place, whole or not at all.
+    /// Replaces a file atomically.
     ///
-    /// # Errors
-    /// As the system has it; the file is then as it was.
+    /// # Errors Any I/O error. Unless only the final sync failed, the file has its previous
+    /// content.
     pub fn write(&self, name: &str, bytes: &[u8]) -> io::Result<()> {
         self.make()?;
         let process = std::process::id();
@@ -128,7 +126,8 @@ impl StateFolder {
             File::open(&self.0)?.sync_all()
         });
         if written.is_err() {
-            // It holds a key, so it should not stay; that it cannot be removed says nothing new.
+            // The temporary file holds a private key and should not stay. The first error is
+            // reported; an error here is ignored.
             let _ = fs::remove_file(&draft);
         }
         written
@@ -159,9 +158,9 @@ impl StateFolder {
     }
 }
 
-/// A new empty file for its owner alone.
+/// Creates an empty file that only its owner may access.
 fn private(path: &Path) -> io::Result<File> {
-    // What a crash has left there.
+    // Removes a leftover of a crash.
     let _ = fs::remove_file(path);
     OpenOptions::new()
         .write(true)

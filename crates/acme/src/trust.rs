@@ -1,4 +1,4 @@
-//! Which ACME servers are trusted: those with a certificate of given authorities, or all.
+//! Verification of ACME servers: against given root certificates, or not at all.
 
 use std::sync::Arc;
 
@@ -8,21 +8,20 @@ use rustls::{ClientConfig, DigitallySignedStruct, Error, RootCertStore, Signatur
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
 
-/// There is no certificate of an authority in the text.
+/// The text contains no root certificate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NoRoots;
 
-/// Settings for connections to servers whose certificates come from the authorities in a PEM text;
-/// without a text, to servers with any certificate at all.
+/// TLS configuration that verifies servers against the root certificates in a PEM text. Without a
+/// text, any certificate is accepted.
 ///
-/// # Errors
-/// Where the text has no certificate.
+/// # Errors If the text contains no usable certificate.
 pub fn trust(
     provider: &Arc<CryptoProvider>,
     authorities: Option<&[u8]>,
 ) -> Result<Arc<ClientConfig>, NoRoots> {
     let builder = ClientConfig::builder_with_provider(Arc::clone(provider));
-    // It fails for providers without TLS 1.2 and 1.3, which ours has.
+    // Only fails for providers without TLS 1.2 and 1.3; ours has both.
     let builder = builder.with_safe_default_protocol_versions();
     let builder = builder.map_err(|_| NoRoots)?;
     let builder = match authorities {
@@ -44,7 +43,8 @@ pub fn trust(
     Ok(Arc::new(builder.with_no_client_auth()))
 }
 
-/// Takes every certificate (`ssl_verify off`). That the server has its key is checked all the same.
+/// Accepts every certificate (`ssl_verify off`). The handshake still proves that the server has the
+/// certificate's key.
 #[derive(Debug)]
 struct Anybody(Arc<CryptoProvider>);
 

@@ -1,7 +1,7 @@
-//! Futures on a thread that may block, and sleeping that can be cut short.
+//! Runs futures on a thread that may block, and lets its sleeps be interrupted.
 //!
-//! `instant-acme` is written with futures, but everything that they wait for here is our
-//! [`crate::http`], which blocks. So they are ready when they are polled, and no runtime is needed.
+//! The API of `instant-acme` is asynchronous, but the futures here wait only for [`crate::http`],
+//! which blocks. They are therefore ready at the first poll, and no runtime is needed.
 
 use std::future::Future;
 use std::pin::pin;
@@ -18,7 +18,7 @@ impl Wake for Unpark {
     }
 }
 
-/// Runs a future to its end on this thread.
+/// Runs a future to completion on this thread.
 pub(crate) fn block_on<T>(future: impl Future<Output = T>) -> T {
     let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
     let mut context = Context::from_waker(&waker);
@@ -31,7 +31,7 @@ pub(crate) fn block_on<T>(future: impl Future<Output = T>) -> T {
     }
 }
 
-/// Tells a thread that it is no longer wanted.
+/// A signal that stops a thread and interrupts its sleep.
 #[derive(Clone, Default)]
 pub(crate) struct StopSignal(Arc<(Mutex<bool>, Condvar)>);
 
@@ -42,12 +42,12 @@ impl StopSignal {
         told.notify_all();
     }
 
-    /// Whether it has been said.
+    /// Whether the thread has been told to stop.
     pub(crate) fn is_stopped(&self) -> bool {
         *self.0.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Sleeps, at most until it is said. Whether it has been said.
+    /// Sleeps for this time, or until the signal is set. Returns whether it is set.
     pub(crate) fn sleep(&self, time: Duration) -> bool {
         let (stopped, told) = &*self.0;
         let end = Instant::now() + time;
