@@ -1,4 +1,4 @@
-//! Times that a store counts by: the caller's, so that none is read here.
+//! The store's unit of time. The store reads no clock: callers pass the current time.
 
-/// Milliseconds of the caller's clock, which does not go back.
+/// Milliseconds of the caller's clock, which must be monotonic.
 pub type Millis = u64;

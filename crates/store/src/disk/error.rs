@@ -1,4 +1,4 @@
-//! Why an entry is not stored.
+//! The errors of storing an entry.
 
 use std::fmt;
 
@@ -6,16 +6,16 @@ use rustix::io::Errno;
 
 use super::folder::DiskError;
 
-/// Why an entry is not stored.
+/// Why an entry was not stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StoreError {
-    /// It is larger than what may be used, or nothing can make room.
+    /// The entry is larger than the limit, or eviction cannot make room for it.
     NoRoom,
-    /// It was purged while it was fetched.
+    /// The entry was purged during its fetch.
     Purged,
-    /// Another fetch of it that began later has been stored.
+    /// Another fetch of the entry, whose head arrived later, has already been stored.
     Superseded,
-    /// The folder or the disk refuses.
+    /// A system call on the folder or one of its files failed.
     Failed(DiskError),
 }
 

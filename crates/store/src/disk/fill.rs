@@ -1,17 +1,18 @@
-//! An entry that is being filled, as those see it who wait for it or read it while it comes.
+//! The state of an entry that is being filled, shared with requests that wait for it or read it in
+//! the meantime.
 //!
 //! ```text
-//! Asked ──▶ Filling ──▶ Complete        the head comes · the body ends
-//!   │          └──────▶ Broken          the fetch fails, or whoever fetches is dropped
-//!   └─────────────────▶ Refused         the answer is not to be stored
+//! Asked ──▶ Filling ──▶ Complete        head received · end of body
+//!   │          └──────▶ Broken          the fetch failed, or its `Filler` was dropped
+//!   └─────────────────▶ Refused         the response must not be stored
 //! ```
 //!
-//! What has come of the body is in memory, in the temporary file, or in both: a reader that keeps
-//! up takes shares of memory, one that is behind reads the file. Once the file cannot be written
-//! any more there is only memory, which the slowest reader holds.
+//! The received part of the body is in memory, in the temporary file, or in both. A fast reader
+//! gets references to memory; a slow reader reads the file. After the file can no longer be
+//! written, the body is in memory only, and the slowest reader determines how much is kept.
 //!
-//! Readers may be on any threads. Each has a place for its waker; wakers are called outside of the
-//! lock.
+//! Readers may be on any threads. Each has a slot for its waker; wakers are called after the lock
+//! has been released.
 
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
@@ -24,22 +25,23 @@ use bytes::Bytes;
 use super::clock::Millis;
 use super::head::Head;
 
-/// Bytes of the body that stay in memory though they are in the file, for readers that keep up.
+/// How much of the body stays in memory after it has been written to the file, in bytes, for
+/// readers that keep up.
 pub const TAIL_MAX: usize = 256 * 1024;
 
-/// How far a fill has come; see the module.
+/// The state of a fill; see the diagram above.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Progress {
-    /// The head has not come yet.
+    /// The head has not been received yet.
     #[default]
     Asked,
-    /// The head has come, and the body is coming.
+    /// The head has been received; the body is being received.
     Filling,
-    /// All of the body has come. That does not say that it is stored.
+    /// The whole body has been received. The entry need not be stored yet.
     Complete,
-    /// The body is broken off.
+    /// The body was truncated.
     Broken,
-    /// The answer is not to be stored: everyone fetches it anew.
+    /// The response is not to be stored: every waiting request fetches for itself.
     Refused,
 }
 
@@ -49,29 +51,29 @@ impl Progress {
     }
 }
 
-/// What a reader gets.
+/// The result of [`Reader::next`].
 #[derive(Clone, Debug)]
 pub enum FillChunk {
     /// Bytes of the body.
     Bytes(Bytes),
-    /// Bytes of the body, in a file.
+    /// A range of the body in a file.
     File {
-        /// The file that the chunk lies in.
+        /// The file.
         file: Arc<OwnedFd>,
-        /// Where they begin in the file.
+        /// The offset of the range in the file.
         offset: u64,
-        /// How many there are.
+        /// The length of the range, in bytes.
         length: u64,
     },
-    /// Nothing more has been written yet.
+    /// Nothing more has been received yet.
     Nothing,
-    /// The body has been read to its end.
+    /// The end of the body.
     End,
-    /// The body is broken off, or this part of it is not to be had any more.
+    /// The body was truncated, or this part of it is no longer available.
     Broken,
 }
 
-/// A fill; see the module.
+/// A fill, shared by the filler and its readers; see the diagram above.
 #[derive(Debug)]
 pub struct Fill {
     since: Millis,
@@ -83,23 +85,24 @@ struct FillState {
     progress: Progress,
     head: Option<Head>,
     file: Option<FilePart>,
-    /// Pieces of the body with the offset in it at which each begins.
+    /// Pieces of the body, each with its offset in the body.
     memory: VecDeque<(u64, Bytes)>,
-    /// Bytes of the body that have come.
+    /// Bytes of the body received so far.
     length: u64,
-    /// Whether the file takes no more: then only readers free memory.
+    /// Whether nothing more is written to the file. Memory is then freed only after all readers
+    /// have read it.
     is_unkept: bool,
-    /// What is known of each reader; nothing where it has left.
+    /// The readers' slots; `None` is a free slot.
     places: Vec<Option<ReaderState>>,
-    /// Who fills waits for readers.
+    /// The waker of the filler while it waits for readers to free memory.
     waits_for_room: Option<Waker>,
-    /// Whether the head had come, and how much of the body, when it was looked for whether more
-    /// comes; and since when that was so.
+    /// Whether the head had been received, and how much of the body, at the last check for
+    /// progress.
     seen: (bool, u64),
     seen_at: Millis,
 }
 
-/// What is in the file of the body.
+/// The part of the body that is in the file.
 #[derive(Debug)]
 struct FilePart {
     file: Arc<OwnedFd>,
@@ -107,7 +110,7 @@ struct FilePart {
     written: u64,
 }
 
-/// What the fill knows of a reader.
+/// The state of one reader.
 #[derive(Debug, Default)]
 struct ReaderState {
     position: u64,
@@ -115,7 +118,7 @@ struct ReaderState {
 }
 
 impl Fill {
-    /// One that begins now.
+    /// Creates a fill that begins at `now`.
     pub(super) fn new(now: Millis) -> Fill {
         Fill {
             since: now,
@@ -130,24 +133,24 @@ impl Fill {
         self.shared.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// How far it has come.
+    /// The state of the fill.
     #[must_use]
     pub fn progress(&self) -> Progress {
         self.lock().progress
     }
 
-    /// Whether nothing more comes.
+    /// Whether the fill has ended, in whatever way.
     pub(super) fn is_over(&self) -> bool {
         self.lock().progress.is_over()
     }
 
-    /// When it was claimed.
+    /// When the entry was claimed.
     #[must_use]
     pub fn since(&self) -> Millis {
         self.since
     }
 
-    /// Whether nothing has come for so long, as far as has been looked.
+    /// Whether no progress has been observed for `age`. Progress is noticed only by these calls.
     pub(super) fn is_overdue(&self, age: Millis, now: Millis) -> bool {
         let mut shared = self.lock();
         let came = (shared.head.is_some(), shared.length);
@@ -158,25 +161,25 @@ impl Fill {
         now >= shared.seen_at.saturating_add(age)
     }
 
-    /// The head, once it has come.
+    /// The head, if it has been received.
     #[must_use]
     pub fn head(&self) -> Option<Head> {
         self.lock().head.clone()
     }
 
-    /// How much of the body has come.
+    /// Bytes of the body received so far.
     #[must_use]
     pub fn length(&self) -> u64 {
         self.lock().length
     }
 
-    /// How many readers there are.
+    /// The number of readers.
     #[must_use]
     pub fn readers(&self) -> usize {
         self.lock().readers().count()
     }
 
-    /// How much of the body the fastest reader has taken.
+    /// The position of the fastest reader in the body.
     #[must_use]
     pub fn furthest(&self) -> u64 {
         let shared = self.lock();
@@ -187,7 +190,7 @@ impl Fill {
             .unwrap_or(0)
     }
 
-    /// One more reader, from the beginning of the body; nothing where that is lost.
+    /// Adds a reader at the start of the body; `None` if the start is no longer available.
     #[must_use]
     pub fn reader(self: &Arc<Fill>) -> Option<Reader> {
         let mut shared = self.lock();
@@ -205,7 +208,7 @@ impl Fill {
         Some(Reader { fill, number })
     }
 
-    /// The head has come.
+    /// Publishes the head.
     pub(super) fn begin(&self, head: Head) {
         self.change(|shared| {
             shared.head = Some(head);
@@ -213,7 +216,7 @@ impl Fill {
         });
     }
 
-    /// More of the body has come.
+    /// Appends a part of the body.
     pub(super) fn push(&self, bytes: Bytes) {
         self.change(|shared| {
             let start = shared.length;
@@ -227,7 +230,7 @@ impl Fill {
         });
     }
 
-    /// This much of the body is in the file.
+    /// Records that the body's first `written` bytes are in the file.
     pub(super) fn note_written(&self, file: &Arc<OwnedFd>, body_start: u64, written: u64) {
         let mut shared = self.lock();
         let file = Arc::clone(file);
@@ -239,7 +242,7 @@ impl Fill {
         shared.trim();
     }
 
-    /// No more goes to the file.
+    /// Records that nothing more is written to the file.
     pub(super) fn note_unkept(&self) {
         let mut shared = self.lock();
         shared.is_unkept = true;
@@ -254,7 +257,7 @@ impl Fill {
         });
     }
 
-    /// Whether what is in memory alone, for readers, is less than `max`.
+    /// Waits until less than `max` bytes are only in memory.
     pub(super) fn poll_room(&self, max: usize, context: &mut Context<'_>) -> Poll<()> {
         let mut shared = self.lock();
         if shared.held() < max {
@@ -264,12 +267,12 @@ impl Fill {
         Poll::Pending
     }
 
-    /// Bytes that only memory has.
+    /// Bytes of the body that are only in memory.
     pub(super) fn held(&self) -> usize {
         self.lock().held()
     }
 
-    /// Changes something that readers wait for.
+    /// Applies a change and wakes all waiting readers.
     fn change(&self, change: impl FnOnce(&mut FillState)) {
         let mut shared = self.lock();
         change(&mut shared);
@@ -285,7 +288,7 @@ impl FillState {
         self.file.as_ref().map_or(0, |file| file.written)
     }
 
-    /// From where on the body is in memory.
+    /// The offset in the body from which on it is in memory.
     fn memory_start(&self) -> u64 {
         self.memory.front().map_or(self.length, |piece| piece.0)
     }
@@ -295,7 +298,7 @@ impl FillState {
         usize::try_from(self.length - start).unwrap_or(usize::MAX)
     }
 
-    /// Frees the memory that is not needed any more.
+    /// Frees memory that is no longer needed.
     fn trim(&mut self) {
         let needed_from = if self.is_unkept {
             let positions = self.readers().map(|place| place.position);
@@ -303,7 +306,7 @@ impl FillState {
         } else {
             self.written()
         };
-        // What is in the file, too, stays up to a bound.
+        // Data that is also in the file stays in memory, up to [`TAIL_MAX`].
         let mut kept = self.length - self.memory_start();
         while let Some((start, bytes)) = self.memory.front() {
             let is_needed = start + bytes.len() as u64 > needed_from;
@@ -320,14 +323,15 @@ impl FillState {
         self.places.iter().flatten()
     }
 
-    /// The wakers of all who wait, the first one apart: one alone takes no memory.
+    /// Takes the wakers of all waiting readers. The first is returned separately, so that a single
+    /// waker needs no allocation.
     fn take_wakers(&mut self) -> (Option<Waker>, Vec<Waker>) {
         let places = self.places.iter_mut().flatten();
         let mut wakers = places.filter_map(|place| place.waker.take());
         (wakers.next(), wakers.collect())
     }
 
-    /// How much of the body a reader has taken.
+    /// A reader's position in the body.
     fn position(&self, number: usize) -> u64 {
         let place = self.places.get(number).and_then(Option::as_ref);
         place.map_or(0, |place| place.position)
@@ -368,7 +372,7 @@ impl FillState {
     }
 }
 
-/// Who reads an entry that is being filled: one of several, at its own pace.
+/// A reader of an entry that is being filled. Readers are independent of each other.
 #[derive(Debug)]
 pub struct Reader {
     fill: Arc<Fill>,
@@ -376,13 +380,13 @@ pub struct Reader {
 }
 
 impl Reader {
-    /// The fill that the reader reads along.
+    /// The fill that is read.
     #[must_use]
     pub fn fill(&self) -> &Arc<Fill> {
         &self.fill
     }
 
-    /// Waits for the head; nothing where there will be none.
+    /// Waits for the head; `None` if the fill ended without a head.
     pub fn poll_head(&mut self, context: &mut Context<'_>) -> Poll<Option<Head>> {
         let mut shared = self.fill.lock();
         if let Some(head) = &shared.head {
@@ -395,18 +399,18 @@ impl Reader {
         Poll::Pending
     }
 
-    /// Goes on reading elsewhere in the body.
+    /// Continues reading at another position in the body.
     pub fn seek(&mut self, position: u64) {
         self.move_to(self.fill.lock(), position);
     }
 
-    /// How much of the body has been taken.
+    /// The reader's position in the body.
     #[must_use]
     pub fn position(&self) -> u64 {
         self.fill.lock().position(self.number)
     }
 
-    /// Takes what stands ready, at most `max` bytes of it.
+    /// Takes the next available part of the body, at most `max` bytes.
     pub fn next(&mut self, max: usize) -> FillChunk {
         let shared = self.fill.lock();
         let position = shared.position(self.number);
@@ -415,7 +419,7 @@ impl Reader {
         part
     }
 
-    /// Waits until [`Reader::next`] gives something.
+    /// Waits until [`Reader::next`] returns something other than [`FillChunk::Nothing`].
     pub fn poll_more(&mut self, context: &mut Context<'_>) -> Poll<()> {
         let mut shared = self.fill.lock();
         let position = shared.position(self.number);
@@ -448,7 +452,8 @@ impl Reader {
 }
 
 impl FillState {
-    /// Frees what a reader has held, and gives the waker of who waits for that.
+    /// Frees memory that readers no longer need. If any was freed, returns the waker of the filler
+    /// that waits for it.
     fn freed(&mut self) -> Option<Waker> {
         if !self.is_unkept {
             return None;
@@ -474,7 +479,7 @@ impl Drop for Reader {
     }
 }
 
-/// How many bytes of the body a part is.
+/// The number of bytes of the body in a chunk.
 fn length(part: &FillChunk) -> u64 {
     match part {
         FillChunk::Bytes(bytes) => bytes.len() as u64,

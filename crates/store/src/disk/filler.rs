@@ -1,21 +1,21 @@
-//! Fetching an entry and storing it: who does so holds a [`Filler`].
+//! The right and the means to fetch an entry and store it: [`Filler`].
 //!
-//! A filler does no I/O. What is to be written it gives as a [`Write`], one at a time, which runs
-//! on a thread that may wait; the outcome comes back to [`Filler::wrote`]:
+//! A filler does no I/O. It returns what is to be written as a [`Write`], one at a time. The caller
+//! runs the write on a thread that may block, and passes its outcome to [`Filler::wrote`]:
 //!
 //! ```text
-//! begin ─▶ push … push ─▶ finish         what has come, at once with the readers
+//! begin ─▶ push … push ─▶ finish         readers see each part at once
 //!            │ next_write     │ next_write
 //!            ▼                ▼
 //!          Write::run       Write::run    makes room, writes; the last one writes the head and renames
 //! ```
 //!
-//! What comes after [`Filler::finish`] may be left to [`Filler::store`], which waits for the disk.
+//! Everything after [`Filler::finish`] may be left to [`Filler::store`], which blocks on the disk.
 //!
-//! A file gets its head's first bytes last and its name after that: whatever is cut off before is
-//! no entry. What is written at once has no name before that, where the file system can do so.
-//! Nothing is synchronised with the disk; after a loss of power lengths and checksums
-//! tell.
+//! The first bytes of the head are written last, and only then does the file get its name, so that
+//! an incomplete file is never taken for an entry. If an entry is written by one call and the file
+//! system supports `O_TMPFILE`, the file has no name before that at all. Files are not synchronised
+//! to the disk: after a power failure, lengths and checksums reveal damaged files.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -37,53 +37,54 @@ use super::purge::Fetch;
 use super::room::{Doomed, Reserved};
 use super::store::DiskStore;
 
-/// Bytes that may wait for the disk before no more should be read from the upstream.
+/// How much of a body may wait to be written before reading from the upstream should pause, in
+/// bytes.
 pub const FILL_MEMORY_MAX: usize = 1 << 20;
 
-/// Bytes from which on they are written though more will come.
+/// Minimum size of a write other than the last, in bytes.
 const WRITE_MIN: usize = 64 * 1024;
 
-/// The right to store an entry; see the module.
+/// The right to fetch and store an entry; see above.
 #[derive(Debug)]
 pub struct Filler {
     store: Arc<DiskStore>,
     fill: Arc<Fill>,
-    /// The id that no one else fetches meanwhile.
+    /// The id that this filler has claimed, so that no other request fetches it.
     claimed: Option<EntryId>,
-    /// Where the entry is to be stored.
+    /// The id under which the entry is stored.
     id: EntryId,
     fetch: Arc<Fetch>,
-    /// Its place among the fetches of the entry, once the head has come.
+    /// The order of this fetch among the entry's fetches; set when the head has been received.
     turn: Option<Arc<Turn>>,
     head: Option<Encoded>,
     checksum: Hasher,
     unwritten: Pieces,
     unwritten_length: usize,
-    /// Bytes of the body in the file.
+    /// Bytes of the body that are in the file.
     written: u64,
-    /// Bytes of the body that have come.
+    /// Bytes of the body received so far.
     length: u64,
-    /// When the body ended.
+    /// When the end of the body was received.
     finished: Option<Millis>,
     storing: FillStage,
 }
 
 #[derive(Debug)]
 enum FillStage {
-    /// The next write may begin.
+    /// No write is running, and the next one may begin.
     Idle(Option<Temporary>),
-    /// One is under way.
+    /// A write is running.
     Writing,
-    /// Stored, or not to be stored.
+    /// The entry has been stored or will not be stored.
     Over,
 }
 
-/// How far storing has come after a write.
+/// The state of storing after a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
-    /// There may be more to write.
+    /// The entry is not complete yet: more writes follow.
     More,
-    /// The entry is stored.
+    /// The entry has been stored.
     Committed,
 }
 
@@ -112,17 +113,16 @@ impl Filler {
         }
     }
 
-    /// What readers see of it.
+    /// The state that readers share.
     #[must_use]
     pub fn fill(&self) -> &Arc<Fill> {
         &self.fill
     }
 
-    /// The head has come, and the entry is to be stored under `id`: the claimed one, or that of a
+    /// Passes in the head. The entry will be stored under `id`: the claimed id or the id of a
     /// variant.
     ///
-    /// # Errors
-    /// [`TooLarge`]: the answer should be passed on and not stored.
+    /// # Errors [`TooLarge`]: the response should be forwarded and not stored.
     pub fn begin(&mut self, id: EntryId, head: NewHead) -> Result<(), TooLarge> {
         let encoded = Encoded::new(head)?;
         self.id = id;
@@ -136,7 +136,7 @@ impl Filler {
         Ok(())
     }
 
-    /// More of the body has come.
+    /// Passes in a part of the body.
     pub fn push(&mut self, bytes: Bytes) {
         if bytes.is_empty() {
             return;
@@ -153,12 +153,12 @@ impl Filler {
         self.fill.push(bytes);
     }
 
-    /// Whether a body is longer than memory takes, where entries lie in memory alone.
+    /// Whether a body is too long for a store in memory.
     fn is_too_long(&self, length: u64) -> bool {
         self.store.folder.is_none() && length > self.store.kept_max(None).unwrap_or(0)
     }
 
-    /// The entry is not stored; its readers have what comes of it all the same.
+    /// Stops storing the entry. Its readers still get the whole body.
     fn give_up(&mut self) {
         self.storing = FillStage::Over;
         self.unwritten.clear();
@@ -167,33 +167,32 @@ impl Filler {
         self.fill.note_unkept();
     }
 
-    /// Whether no one has anything of what comes: the entry is not stored, and no one reads.
+    /// Whether the fetch serves nobody: the entry is not stored, and there are no readers.
     #[must_use]
     pub fn is_pointless(&self) -> bool {
         matches!(self.storing, FillStage::Over) && self.fill.readers() == 0
     }
 
-    /// Whether more should be read from the upstream.
+    /// Whether more may be read from the upstream.
     #[must_use]
     pub fn has_room(&self) -> bool {
         self.fill.held() <= FILL_MEMORY_MAX
     }
 
-    /// Waits for [`Filler::has_room`] where nothing is written any more, so that readers alone make
-    /// room.
+    /// Waits for [`Filler::has_room`] after the entry has been given up, when only readers free
+    /// memory.
     pub fn poll_room(&mut self, context: &mut Context<'_>) -> Poll<()> {
         self.fill.poll_room(FILL_MEMORY_MAX, context)
     }
 
-    /// The body has ended.
+    /// Passes in the end of the body.
     ///
-    /// # Errors
-    /// Its length is not what the head has announced; then the fill is broken off.
+    /// # Errors The length differs from the head's `body_length`; the fill is then broken.
     pub fn finish(&mut self, now: Millis) -> Result<(), Fault> {
         let head = self.head.as_ref();
         let announced = head.and_then(|encoded| encoded.head.body_length);
         if head.is_none() || announced.is_some_and(|length| length != self.length) {
-            // Without a head nothing is written any more.
+            // Without a head, [`Filler::next_write`] returns nothing.
             self.head = None;
             self.release();
             self.fill.end(Progress::Broken);
@@ -204,10 +203,9 @@ impl Filler {
         Ok(())
     }
 
-    /// Stores an entry that has come whole, where entries lie in memory alone.
+    /// Stores a complete entry in a store without a folder. Does nothing in other stores.
     ///
-    /// # Errors
-    /// Why the entry is not stored.
+    /// # Errors The reason why the entry was not stored.
     pub fn commit_in_memory(&mut self, now: Millis) -> Result<(), StoreError> {
         let is_ready = self.finished.is_some() && matches!(self.storing, FillStage::Idle(_));
         let Some(encoded) = self.head.as_mut().filter(|_| is_ready) else {
@@ -230,7 +228,7 @@ impl Filler {
         stored
     }
 
-    /// What is to be written now, on a thread that may wait.
+    /// The next write, if there is one. The caller runs it on a thread that may block.
     pub fn next_write(&mut self) -> Option<Write> {
         let FillStage::Idle(temporary) = &mut self.storing else {
             return None;
@@ -270,17 +268,16 @@ impl Filler {
         Some(write)
     }
 
-    /// Whether all has come, and [`Filler::store`] has something left to do.
+    /// Whether the whole body has been received and [`Filler::store`] still has something to write.
     #[must_use]
     pub fn is_to_be_stored(&self) -> bool {
         let is_open = matches!(self.storing, FillStage::Idle(_));
         is_open && self.finished.is_some() && self.store.folder.is_some()
     }
 
-    /// Writes what is left of an entry that has come whole, waiting for the disk.
+    /// Writes the rest of a complete entry. Blocks on the disk.
     ///
-    /// # Errors
-    /// Why the entry is not stored. Readers go on from memory.
+    /// # Errors The reason why the entry was not stored. Readers continue from memory.
     pub fn store(&mut self) -> Result<(), StoreError> {
         while let Some(write) = self.next_write() {
             self.wrote(write.run())?;
@@ -288,10 +285,9 @@ impl Filler {
         Ok(())
     }
 
-    /// Takes the outcome of the write that was given last.
+    /// Passes in the outcome of the last write.
     ///
-    /// # Errors
-    /// Why the entry is not stored. Readers go on from memory.
+    /// # Errors The reason why the entry was not stored. Readers continue from memory.
     pub fn wrote(&mut self, written: WriteOutcome) -> Result<Stage, StoreError> {
         let WriteOutcome {
             outcome,
@@ -321,23 +317,25 @@ impl Filler {
         }
     }
 
-    /// The answer is not to be stored. With a marker, the id carries that for a while.
+    /// Ends the fetch without storing the response. If a marker is given, the id carries it until
+    /// its time.
     pub fn refuse(mut self, marker: Option<(u16, Millis)>, now: Millis) {
         if let Some((marker, until)) = marker {
             self.store.mark(&self.id, marker, until, now);
         }
-        // Who waits may claim the entry as soon as it knows.
+        // The claim is released before waiting requests are woken, because they may claim the entry
+        // at once.
         self.release();
         self.fill.end(Progress::Refused);
     }
 
-    /// Lets others claim the entry.
+    /// Releases the claim, so that other requests can claim the entry.
     fn release(&mut self) {
         let Some(id) = self.claimed.take() else {
             return;
         };
         let mut shard = self.store.index.of(&id);
-        // Another may have taken the claim over.
+        // Another request may have taken over the claim.
         let is_own = |fill: &Arc<Fill>| Arc::ptr_eq(fill, &self.fill);
         if shard.fill(&id).is_some_and(is_own) {
             shard.end_fill(&id);
@@ -352,8 +350,7 @@ impl Drop for Filler {
     }
 }
 
-/// A file that has no entry's name yet. Where it gets none it is unlinked by the next who may wait
-/// for the disk.
+/// A temporary file. If it is dropped before being renamed, it is queued for unlinking.
 #[derive(Debug)]
 struct Temporary {
     store: Arc<DiskStore>,
@@ -371,26 +368,26 @@ impl Drop for Temporary {
     }
 }
 
-/// Something to be written, on a thread that may wait.
+/// A write, to be run on a thread that may block.
 #[derive(Debug)]
 pub struct Write {
     store: Arc<DiskStore>,
     id: EntryId,
     temporary: Option<Temporary>,
-    /// The head that stands in a file that is not finished, before the first write.
+    /// The placeholder of the head for the first write of an unfinished file.
     unfinished: Option<[Bytes; 2]>,
     parts: Vec<Bytes>,
     at: u64,
     body_start: u64,
-    /// Length of the file after this.
+    /// Length of the file after this write.
     end: u64,
-    /// Length of the file at the end, as far as it is known.
+    /// Final length of the file, if `is_announced`.
     announced: u64,
     is_announced: bool,
     last: Option<FinalWrite>,
 }
 
-/// What only the last write has.
+/// The additional data of the last write.
 #[derive(Debug)]
 struct FinalWrite {
     head: [Bytes; 2],
@@ -410,18 +407,18 @@ pub struct WriteOutcome {
 }
 
 impl Write {
-    /// About how much is written.
+    /// The number of bytes of the body that this writes.
     #[must_use]
     pub fn length(&self) -> usize {
         self.parts.iter().map(Bytes::len).sum()
     }
 
-    /// Writes, waiting for the disk.
+    /// Runs the write. Blocks on the disk.
     #[must_use]
     pub fn run(mut self) -> WriteOutcome {
         let outcome = self.write();
         if outcome.is_err() {
-            // What has been written of it goes at once: the disk may be full.
+            // Unlinks the temporary file immediately, because the disk may be full.
             self.temporary = None;
             self.store.unlink_doomed();
         }
@@ -446,7 +443,7 @@ impl Write {
         }
         self.store.unlink_doomed();
 
-        // Readers of such an entry have it from memory.
+        // A small entry is entirely in memory, so its readers need no file.
         let is_small = self.end <= TAIL_MAX as u64;
         let may_be_new = is_first && is_small && !self.store.has(&self.id);
         if let Some(last) = self.last.take_if(|_| may_be_new) {
@@ -460,7 +457,7 @@ impl Write {
             None => self.create()?,
         };
         let file = Arc::clone(&temporary.file);
-        // A failure drops the temporary file with all that it has taken.
+        // On failure the temporary file is dropped, together with its reservation.
         if is_first {
             let head = match &self.last {
                 Some(last) => Some(last.head.clone()),
@@ -494,7 +491,7 @@ impl Write {
         Ok(Stage::Committed)
     }
 
-    /// Writes all of an entry, to a file that has no name yet.
+    /// Writes a complete entry to an unnamed file, and then links it.
     fn write_whole(
         &mut self,
         file: &OwnedFd,
@@ -511,7 +508,7 @@ impl Write {
         Ok(Stage::Committed)
     }
 
-    /// Length for which room is taken.
+    /// The file length for which room is reserved.
     fn room_needed(&self) -> u64 {
         if self.last.is_some() {
             self.end
@@ -536,7 +533,7 @@ impl Write {
 }
 
 impl DiskStore {
-    /// Makes a finished file of this length the entry: `name` gives it its name.
+    /// Publishes a finished file of this length as the entry. `name` links or renames the file.
     fn commit(
         &self,
         id: &EntryId,
@@ -571,7 +568,7 @@ impl DiskStore {
         };
         self.note_stored(id, stored, now);
         self.note_change();
-        // A purge that looked through the index meanwhile may have missed it.
+        // A concurrent purge may have read the index before the entry was added.
         if fetch.is_purged(id, &names) {
             self.remove_file(id);
             return Err(StoreError::Purged);
@@ -580,5 +577,5 @@ impl DiskStore {
     }
 }
 
-/// The head's own bytes are written alone when the file is finished.
+/// So that the first bytes of the head are never written separately in the first write.
 const _: () = assert!(FIXED_LENGTH < WRITE_MIN);

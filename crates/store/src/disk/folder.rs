@@ -1,5 +1,6 @@
-//! A cache's folder, opened once: every file of it is named relative to that descriptor, so that
-//! neither a renamed parent nor a confined process changes what is meant.
+//! The folder of a cache. It is opened once, and all files are opened relative to its descriptor,
+//! so that neither renaming a parent folder nor confining the process (`chroot`) changes the
+//! target.
 
 use std::io::IoSlice;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -14,17 +15,17 @@ use rustix::io::Errno;
 
 use super::id::{EntryId, EntryPath, Levels, NUMBERS, TemporaryName};
 
-/// Permissions of entries and folders are nginx's.
+/// The permissions are those of nginx.
 const FILE_MODE: Mode = Mode::from_raw_mode(0o600);
 const FOLDER_MODE: Mode = Mode::from_raw_mode(0o700);
 
-/// How far names of temporary files jump where one is taken.
+/// How far the number of a temporary file is advanced if a name is already in use.
 const NUMBER_JUMP: u64 = 123_456;
 
-/// How many names are tried.
+/// Maximum number of names tried for a temporary file.
 const NAMES_TRIED_MAX: usize = 100;
 
-/// Most parts that one `pwritev` takes (the kernel's `UIO_MAXIOV` is 1024).
+/// Maximum number of parts in one `pwritev` (the kernel's limit, `UIO_MAXIOV`, is 1024).
 const PARTS_MAX: usize = 64;
 
 const FOLDER: OFlags = OFlags::RDONLY
@@ -36,32 +37,35 @@ const READ: OFlags = OFlags::RDONLY
     .union(OFlags::NOFOLLOW)
     .union(OFlags::CLOEXEC);
 
-/// How often a folder is opened anew in a process: each time a descriptor of the removed one stays
-/// open.
+/// How often a process reopens its folder after it has been removed. Each time, the old descriptor
+/// stays open.
 const REPLACED_MAX: usize = 64;
 
 #[derive(Debug)]
 pub(super) struct CacheFolder {
     place: Place,
-    /// Where it is opened again once it has been removed; nothing where it was given open.
+    /// The path for reopening the folder after it has been removed; `None` if the caller passed an
+    /// open descriptor.
     path: Option<PathBuf>,
     levels: Levels,
     block_size: u64,
     next_number: AtomicU64,
-    /// The kernel does not know `openat2`, or a filter forbids it.
+    /// Whether `openat2` with `RESOLVE_CACHED` is unavailable: the kernel lacks it, or a seccomp
+    /// filter forbids it.
     no_cached_open: AtomicBool,
-    /// The file system makes no files without a name, or gives them none later.
+    /// Whether unnamed files (`O_TMPFILE`) are unavailable, or cannot be linked later.
     no_unnamed: AtomicBool,
 }
 
-/// A folder that is open.
+/// An open folder.
 #[derive(Debug)]
 struct Place {
     descriptor: OwnedFd,
-    /// A description of its own for the lock that says who owns the folder: what was inherited
-    /// from another process shares its lock with it.
+    /// A separate open file description for the lock of the folder's owner: descriptors inherited
+    /// from another process share an open file description, and thus the lock, with that process.
     lock: OwnedFd,
-    /// The one in its place, where it has been removed. Others may still use this one.
+    /// The folder that replaced this one after its removal. Other threads may still use this
+    /// descriptor.
     next: OnceLock<Box<Place>>,
 }
 
@@ -75,13 +79,13 @@ impl Place {
         })
     }
 
-    /// This one and those that came in its place.
+    /// This folder and its successive replacements.
     fn chain(&self) -> impl Iterator<Item = &Place> {
         std::iter::successors(Some(self), |place| place.next.get().map(|next| &**next))
     }
 }
 
-/// Opens a folder; makes it where it is missing.
+/// Opens a folder, and creates it if it is missing.
 fn open_or_make(path: &Path) -> Result<OwnedFd, Errno> {
     let open = || rustix::fs::open(path, FOLDER, Mode::empty());
     match open() {
@@ -97,14 +101,14 @@ fn open_or_make(path: &Path) -> Result<OwnedFd, Errno> {
 }
 
 impl CacheFolder {
-    /// Opens the folder; makes it where it is missing.
+    /// Opens the folder, and creates it if it is missing.
     pub(super) fn open(path: &Path, levels: Levels) -> Result<CacheFolder, Errno> {
         let folder = CacheFolder::from_descriptor(open_or_make(path)?, levels)?;
         let path = Some(path.to_owned());
         Ok(CacheFolder { path, ..folder })
     }
 
-    /// Opens a folder that is there.
+    /// Opens an existing folder.
     pub(super) fn open_existing(path: &Path, levels: Levels) -> Result<CacheFolder, Errno> {
         let descriptor = rustix::fs::open(path, FOLDER, Mode::empty())?;
         CacheFolder::from_descriptor(descriptor, levels)
@@ -119,7 +123,7 @@ impl CacheFolder {
         levels: Levels,
     ) -> Result<CacheFolder, Errno> {
         let block_size = rustix::fs::fstatvfs(&descriptor)?.f_bsize.max(1);
-        // Another number in each process, so that names seldom meet those of the one before.
+        // The first number is random in each process, so that names rarely collide with leftovers.
         let first = base::hash::of(b"temporary") % NUMBERS;
         Ok(CacheFolder {
             place: Place::of(descriptor)?,
@@ -139,12 +143,12 @@ impl CacheFolder {
         }
     }
 
-    /// Whether it has a name still.
+    /// Whether the folder still has a link, that is, has not been removed.
     pub(super) fn is_linked(&self) -> Result<bool, Errno> {
         Ok(rustix::fs::fstat(self.descriptor())?.st_nlink > 0)
     }
 
-    /// Opens what is now in the place of a folder that has been removed, or makes it.
+    /// Opens the folder that is now at the path of a removed one, or creates it.
     pub(super) fn replace(&self) -> Result<(), Errno> {
         let path = self.path.as_deref().ok_or(Errno::NOENT)?;
         if self.place.chain().count() > REPLACED_MAX {
@@ -152,7 +156,7 @@ impl CacheFolder {
         }
         let new = Box::new(Place::of(open_or_make(path)?)?);
         if let Some(last) = self.place.chain().last() {
-            // Only one thread looks after a folder.
+            // Only one thread calls this, so the cell is empty.
             let _ = last.next.set(new);
         }
         Ok(())
@@ -166,19 +170,19 @@ impl CacheFolder {
         self.block_size
     }
 
-    /// How many blocks a file of this length takes.
+    /// The number of blocks that a file of this length occupies.
     pub(super) fn blocks(&self, length: u64) -> u64 {
         length.div_ceil(self.block_size)
     }
 
-    /// Bytes that the file system has left for us.
+    /// Bytes on the file system that are available to this process.
     pub(super) fn free(&self) -> Result<u64, Errno> {
         let stat = rustix::fs::fstatvfs(self.descriptor())?;
         Ok(stat.f_bavail.saturating_mul(stat.f_frsize.max(1)))
     }
 
-    /// Whether this process owns the folder from now on, or does so already. The lock goes with
-    /// the process that has it, however that ends.
+    /// Tries to become the owner of the folder. Returns whether this process is its owner now. The
+    /// kernel releases the lock at the end of the process.
     pub(super) fn try_lock(&self) -> bool {
         let lock = match self.place.chain().last() {
             Some(last) => &last.lock,
@@ -186,7 +190,7 @@ impl CacheFolder {
         };
         match rustix::fs::flock(lock, FlockOperation::NonBlockingLockExclusive) {
             Err(Errno::WOULDBLOCK) => false,
-            // A file system without locks: nothing could ever be owned.
+            // On a file system without locks, every process is an owner.
             Ok(()) | Err(_) => true,
         }
     }
@@ -196,18 +200,20 @@ impl CacheFolder {
         self.open_below(self.levels.path(id).as_str(), READ)
     }
 
-    /// Opens an entry for changing its head.
+    /// Opens an entry for changes to its head.
     pub(super) fn open_entry_to_change(&self, id: &EntryId) -> Result<OwnedFd, Errno> {
         let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         self.open_below(self.levels.path(id).as_str(), flags)
     }
 
-    /// Opens an entry for reading if that needs no disk; nothing where it might.
+    /// Opens an entry for reading if the path is in the kernel's cache; `None` if the disk may be
+    /// needed.
     pub(super) fn open_entry_in_memory(&self, id: &EntryId) -> Option<Result<OwnedFd, Errno>> {
         self.open_cached(id, READ)
     }
 
-    /// What is known of an entry's file if that needs no disk; nothing where it might.
+    /// The status of an entry's file if its path is in the kernel's cache; `None` if the disk may
+    /// be needed.
     pub(super) fn stat_entry_in_memory(&self, id: &EntryId) -> Option<Result<Stat, Errno>> {
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let opened = self.open_cached(id, flags)?;
@@ -235,20 +241,20 @@ impl CacheFolder {
         rustix::fs::openat(self.descriptor(), path, flags, Mode::empty())
     }
 
-    /// Opens a folder of this one to list it; the folder itself is `.`.
+    /// Opens a subfolder for listing; `.` is the folder itself.
     pub(super) fn open_folder(&self, path: &str) -> Result<OwnedFd, Errno> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         self.open_below(path, flags)
     }
 
-    /// What is known of an entry's file.
+    /// The status of an entry's file.
     pub(super) fn stat_entry(&self, id: &EntryId) -> Result<Stat, Errno> {
         let path = self.levels.path(id);
         rustix::fs::statat(self.descriptor(), path.as_str(), AtFlags::SYMLINK_NOFOLLOW)
     }
 
-    /// Makes a temporary file beside an entry, and the subfolders that both lie in. `names` has its
-    /// name before it is there.
+    /// Creates a temporary file in the folder of an entry, and the missing subfolders. The name is
+    /// added to `names` before the file is created.
     pub(super) fn create_temporary(
         &self,
         id: EntryId,
@@ -257,7 +263,8 @@ impl CacheFolder {
         self.make_temporary(id, names, "openat()", |path| self.create(path))
     }
 
-    /// Has `make` make a temporary file beside an entry; `call` is what that calls.
+    /// Creates a temporary file in the folder of an entry with `make`; `call` names the system call
+    /// in errors.
     fn make_temporary<T>(
         &self,
         id: EntryId,
@@ -286,8 +293,8 @@ impl CacheFolder {
         Err(DiskError::of(call, Errno::EXIST))
     }
 
-    /// Makes a file without a name where an entry is to lie, which is gone if it gets none:
-    /// [`CacheFolder::link`]. Nothing where the file system has no such files.
+    /// Creates an unnamed file in the folder of an entry. It must be given its name with
+    /// [`CacheFolder::link`]. `None` if the file system does not support such files.
     pub(super) fn create_unnamed(&self, id: &EntryId) -> Result<Option<OwnedFd>, DiskError> {
         if self.no_unnamed.load(Ordering::Relaxed) {
             return Ok(None);
@@ -310,8 +317,8 @@ impl CacheFolder {
         }
     }
 
-    /// Makes a file without a name the entry. `names` has the one that it has meanwhile where it
-    /// replaces another.
+    /// Links an unnamed file as the entry. If it replaces a file, it is first linked under a
+    /// temporary name, which is in `names` meanwhile.
     pub(super) fn link(
         &self,
         file: &OwnedFd,
@@ -322,7 +329,8 @@ impl CacheFolder {
             Ok(()) => return Ok(()),
             Err(Errno::EXIST) => {}
             Err(error) => {
-                // If this has no files of that kind after all, those to come are made otherwise.
+                // If linking is unsupported after all, later files are created with temporary
+                // names.
                 self.no_unnamed.store(true, Ordering::Relaxed);
                 return Err(DiskError::of("linkat()", error));
             }
@@ -331,7 +339,7 @@ impl CacheFolder {
         let (name, ()) = self.make_temporary(*id, names, "linkat()", link)?;
         let renamed = self.rename(name);
         if renamed.is_err() {
-            // The error that is told says more than one about this would.
+            // An error of this cleanup would be less informative than the error of the rename.
             let _ = self.unlink_temporary(name);
         }
         let mut names = names.lock().unwrap_or_else(PoisonError::into_inner);
@@ -339,7 +347,7 @@ impl CacheFolder {
         renamed
     }
 
-    /// Gives an open file a name. A kernel before 6.10 has that asked for by way of `/proc`.
+    /// Links an open file. Kernels before 6.10 require `/proc` for this without a capability.
     fn link_as(&self, file: &OwnedFd, path: &str) -> Result<(), Errno> {
         let to = self.descriptor();
         match rustix::fs::linkat(file, "", to, path, AtFlags::EMPTY_PATH) {
@@ -362,7 +370,7 @@ impl CacheFolder {
         Ok(())
     }
 
-    /// Makes a folder below this one, if it is not there.
+    /// Creates a subfolder, if it is missing.
     pub(super) fn make_folder(&self, path: &str) -> Result<(), DiskError> {
         match rustix::fs::mkdirat(self.descriptor(), path, FOLDER_MODE) {
             Ok(()) | Err(Errno::EXIST) => Ok(()),
@@ -370,7 +378,7 @@ impl CacheFolder {
         }
     }
 
-    /// Makes a temporary file the entry.
+    /// Renames a temporary file to the entry.
     pub(super) fn rename(&self, name: TemporaryName) -> Result<(), DiskError> {
         let from = self.levels.temporary_path(name);
         let to = self.levels.path(&name.id);
@@ -394,7 +402,7 @@ impl CacheFolder {
         rustix::fs::unlinkat(self.descriptor(), path, AtFlags::empty())
     }
 
-    /// Removes another file below the folder, if it is there.
+    /// Unlinks another file below the folder, and ignores errors.
     pub(super) fn unlink_other(&self, path: &str) {
         let _ = self.unlink(path);
     }
@@ -404,12 +412,12 @@ impl CacheFolder {
         self.open_below(path, READ)
     }
 
-    /// Opens another file below the folder to change it.
+    /// Opens another file below the folder for writing.
     pub(super) fn open_other_to_change(&self, path: &str) -> Result<OwnedFd, Errno> {
         self.open_below(path, OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC)
     }
 
-    /// Makes another file below the folder, or empties it.
+    /// Creates another file below the folder, or truncates it.
     pub(super) fn create_other(&self, path: &str) -> Result<OwnedFd, DiskError> {
         let flags =
             OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -418,10 +426,10 @@ impl CacheFolder {
     }
 }
 
-/// A system call about a file of the cache that has failed.
+/// A failed system call on the folder or one of its files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DiskError {
-    /// The call, as log lines name it.
+    /// The name of the system call, for log lines.
     pub call: &'static str,
     error: Errno,
 }
@@ -438,7 +446,7 @@ impl DiskError {
     }
 }
 
-/// Writes all of `parts` one behind the other.
+/// Writes all `parts` in sequence, from offset `at`.
 pub(super) fn write_all(file: impl AsFd, mut at: u64, parts: &[Bytes]) -> Result<(), DiskError> {
     let mut parts = parts.iter().map(|part| &part[..]);
     loop {
@@ -454,7 +462,7 @@ pub(super) fn write_all(file: impl AsFd, mut at: u64, parts: &[Bytes]) -> Result
         let mut left = slices.get_mut(..count).unwrap_or_default();
         while !left.is_empty() {
             match rustix::io::pwritev(&file, left, at) {
-                // Only a device without room takes nothing without saying why.
+                // Without an error, `pwritev` writes nothing only if the device has no room.
                 Ok(0) if left.iter().any(|slice| !slice.is_empty()) => {
                     return Err(DiskError::of("pwritev()", Errno::NOSPC));
                 }
@@ -469,16 +477,16 @@ pub(super) fn write_all(file: impl AsFd, mut at: u64, parts: &[Bytes]) -> Result
     }
 }
 
-/// Waits until what has been written lies on the disk.
+/// Waits until the data of a file has reached the disk.
 pub(super) fn sync(file: impl AsFd) -> Result<(), DiskError> {
     match rustix::fs::fdatasync(file) {
-        // A file system without it keeps files in memory alone.
+        // File systems that do not support this keep their files in memory.
         Ok(()) | Err(Errno::INVAL) => Ok(()),
         Err(error) => Err(DiskError::of("fdatasync()", error)),
     }
 }
 
-/// Reads into `memory` until it is full or the file ends. How much was read.
+/// Reads into `memory` until it is full or the file ends. Returns the number of bytes read.
 pub(super) fn read_all(file: impl AsFd, at: u64, memory: &mut [u8]) -> Result<usize, Errno> {
     let mut filled = 0;
     while let Some(rest) = memory.get_mut(filled..)

@@ -1,22 +1,22 @@
-//! What stands before the body in an entry's file.
+//! The head of an entry's file, which precedes the body.
 //!
 //! ```text
-//!   0  "TIDEGATE"                         zeros until the entry is whole
+//!   0  "TIDEGATE"                         zeros until the entry is complete
 //!   8  version u32 · checksum of the head u32
-//!  16  checksum of the body u32 · where the body begins u32 · length of the body u64
+//!  16  checksum of the body u32 · offset of the body u32 · length of the body u64
 //!  32  lengths of key, group, tags, vary and text, u32 each · flags u32
 //!  56  variant
-//!  72  times, twice: each with a sequence number and a checksum (48 bytes)
+//!  72  times, two copies: each with a sequence number and a checksum (48 bytes)
 //! 168  zeros
 //! 336  "\nKEY: " key "\n" · group · tags · vary · text
 //! ```
 //!
-//! Numbers are little-endian. The key stands where nginx has it (`nginx.rs`), for those who search
-//! a folder with grep; nginx itself reads the first eight bytes as a version that is not its own,
-//! takes the entry as missing and replaces it.
+//! Numbers are little-endian. The key is at the same offset as in nginx's files (`nginx.rs`), so
+//! that `grep` finds it. nginx reads the first eight bytes as a foreign version, treats the entry
+//! as missing and replaces it.
 //!
-//! Times are replaced in place while others read: the older copy is overwritten, so that one of
-//! the two is whole whenever the file is read.
+//! Times are replaced in place while other threads and processes read the file. Each update
+//! overwrites the older copy, so that at least one copy is intact at any time.
 
 use std::ops::Range;
 
@@ -26,13 +26,13 @@ use crc32fast::Hasher;
 use super::id::EntryId;
 use super::nginx;
 
-/// Length of what stands before the key, as in nginx's files.
+/// Length of the part before the key, as in nginx's files.
 pub(super) const FIXED_LENGTH: usize = 336;
 
-/// What stands before the key.
+/// The text before the key.
 pub(super) const KEY_PREFIX: &[u8] = b"\nKEY: ";
 
-/// The longest head of an entry, in bytes.
+/// Maximum length of an entry's head, in bytes.
 pub const HEAD_LENGTH_MAX: usize = 1 << 20;
 
 const MAGIC: &[u8; 8] = b"TIDEGATE";
@@ -46,26 +46,26 @@ const TIMES_END: usize = TIMES_AT + 2 * TIMES_LENGTH;
 
 const HAS_VARIANT: u32 = 1;
 
-/// Why a file is not the entry that it should be.
+/// Why a file is not a valid entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// It is a link, a pipe or something else that is no file.
+    /// The file is not a regular file, but for instance a link or a pipe.
     NoFile,
-    /// It ends within the head.
+    /// The file ends within the head.
     Short,
-    /// It is of another version, or has never been finished.
+    /// The file has another version, or was never finished.
     Version,
-    /// Lengths that do not fit together.
+    /// The lengths in the head are inconsistent.
     Layout,
-    /// The checksum of the head or of its times does not fit.
+    /// The checksum of the head, or those of both copies of the times, do not match.
     HeadChecksum,
-    /// It is an entry of another key.
+    /// The entry belongs to another key.
     Key,
-    /// An entry of nginx in a form that is not read, such as the frames of HTTP/2.
+    /// An nginx entry with an unsupported head, for instance HTTP/2 frames.
     Form,
-    /// The body is shorter or longer than the head says.
+    /// The length of the body differs from the head's.
     BodyLength,
-    /// The checksum of the body does not fit.
+    /// The checksum of the body does not match.
     BodyChecksum,
 }
 
@@ -85,77 +85,78 @@ impl std::fmt::Display for Fault {
     }
 }
 
-/// Until when an entry is good for what. The store keeps these values and judges by none of them.
+/// The times that decide about an entry's freshness. The store keeps them and does not interpret
+/// them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct EntryTimes {
     /// Milliseconds since 1970 until which the entry is fresh.
     pub valid_until: i64,
-    /// Milliseconds since 1970 at which the answer was received.
+    /// When the response was received, in milliseconds since 1970.
     pub received: i64,
-    /// Seconds that it was old at that time.
+    /// The response's age when it was received, in seconds.
     pub age: u32,
-    /// Seconds beyond its freshness for which it may be served while it is updated.
+    /// How long after its freshness the entry may be served while it is updated, in seconds.
     pub updating: u32,
-    /// Seconds beyond its freshness for which it may be served instead of an error.
+    /// How long after its freshness the entry may be served instead of an error, in seconds.
     pub error: u32,
-    /// The caller's own of the entry times.
+    /// Flags of the caller.
     pub flags: u32,
 }
 
-/// What an entry is to be stored with.
+/// The metadata of an entry that is to be stored.
 #[derive(Clone, Debug, Default)]
 pub struct NewHead {
-    /// The key of the new head.
+    /// The key of the entry.
     pub key: Bytes,
-    /// What entries have in common that are purged together; the key where it is empty.
+    /// A name shared by entries that are purged together. If empty, the key is used.
     pub group: Bytes,
-    /// Further names by which entries are purged together.
+    /// Further names for purging several entries.
     pub tags: Vec<Bytes>,
-    /// What the variants of the entry differ by, as the caller writes it.
+    /// The response's `Vary` field, in the caller's encoding.
     pub vary: Bytes,
-    /// Which of the variants this is.
+    /// The id of this variant, if the entry has variants.
     pub variant: Option<EntryId>,
-    /// The same as [`EntryTimes`], kept in the new head.
+    /// The entry's times.
     pub times: EntryTimes,
-    /// What the caller wants back with a hit.
+    /// Data that the caller gets back with a hit.
     pub text: Bytes,
-    /// Length of the body, where it is known.
+    /// Length of the body, if it is known.
     pub body_length: Option<u64>,
 }
 
-/// Who has written an entry.
+/// The program that wrote an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Origin {
-    /// The entry was written by Tidegate.
+    /// Tidegate.
     Own,
     /// nginx: the text is the head of an HTTP/1 response or of a CGI program.
     Nginx,
 }
 
-/// What an entry is stored with. Its parts share one buffer.
+/// The metadata of a stored entry. Its parts share one buffer.
 #[derive(Clone, Debug)]
 pub struct Head {
-    /// The key of the head.
+    /// The key of the entry.
     pub key: Bytes,
-    /// The same as [`NewHead::group`], kept in the head.
+    /// See [`NewHead::group`].
     pub group: Bytes,
     pub(super) tags: Bytes,
-    /// The same as [`NewHead::vary`], kept in the head.
+    /// See [`NewHead::vary`].
     pub vary: Bytes,
-    /// The same as [`NewHead::variant`], kept in the head.
+    /// See [`NewHead::variant`].
     pub variant: Option<EntryId>,
-    /// The same as [`EntryTimes`], kept in the head.
+    /// The entry's times.
     pub times: EntryTimes,
-    /// The same as [`NewHead::text`], kept in the head.
+    /// See [`NewHead::text`].
     pub text: Bytes,
-    /// Length of the body; unknown only while an entry is filled.
+    /// Length of the body; `None` only while the entry is being filled.
     pub body_length: Option<u64>,
-    /// Who has written the entry.
+    /// The program that wrote the entry.
     pub origin: Origin,
 }
 
 impl Head {
-    /// The names by which entries are purged together.
+    /// The tags of the entry.
     pub fn tags(&self) -> impl Iterator<Item = &[u8]> {
         let mut rest = &self.tags[..];
         std::iter::from_fn(move || {
@@ -167,12 +168,11 @@ impl Head {
     }
 }
 
-/// A head that does not fit: it is longer than [`HEAD_LENGTH_MAX`], or a tag than 64 KiB.
+/// The head is longer than [`HEAD_LENGTH_MAX`], or a tag is longer than 64 KiB.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TooLarge;
 
-/// A head as it stands in a file that is being filled: without its magic, the length of the body
-/// and the checksums.
+/// An encoded head. `finished` adds the length of the body and the checksums.
 #[derive(Debug)]
 pub(super) struct Encoded {
     fixed: [u8; FIXED_LENGTH],
@@ -214,7 +214,7 @@ impl Encoded {
 
         let layout = fixed.layout().map_err(|_| TooLarge)?;
         let [key, group, tags, vary, text] = layout.map(|part| {
-            // The layout counts from the file's beginning.
+            // The ranges of the layout are offsets in the file.
             rest.slice(part.start - FIXED_LENGTH..part.end - FIXED_LENGTH)
         });
         let head = Head {
@@ -239,7 +239,8 @@ impl Encoded {
         (FIXED_LENGTH + self.rest.len()) as u64
     }
 
-    /// What is written first while the length is not known: a file that is no entry yet.
+    /// What the first write of an unfinished entry writes: the head with zeros in place of the
+    /// fixed part, so that the file is not yet a valid entry.
     pub(super) fn unfinished(&self) -> [Bytes; 2] {
         [vec![0; FIXED_LENGTH].into(), self.rest.clone()]
     }
@@ -254,14 +255,14 @@ impl Encoded {
     }
 }
 
-/// The fixed part, but for the times.
+/// The decoded fixed part, without the times.
 #[derive(Debug, Default)]
 struct Fixed {
     checksum: u32,
     body_checksum: u32,
     body_start: u32,
     body_length: u64,
-    /// Of key, group, tags, vary and text.
+    /// Lengths of key, group, tags, vary and text.
     lengths: [u32; 5],
     variant: Option<EntryId>,
 }
@@ -312,7 +313,7 @@ impl Fixed {
         Ok(decoded)
     }
 
-    /// Where key, group, tags, vary and text stand in the file.
+    /// The ranges of key, group, tags, vary and text in the file.
     fn layout(&self) -> Result<[Range<usize>; 5], Fault> {
         let mut at = FIXED_LENGTH + KEY_PREFIX.len();
         let mut is_key = true;
@@ -329,7 +330,7 @@ impl Fixed {
     }
 }
 
-/// The checksum of a head but for itself and the times.
+/// The checksum of a head, without the checksum field and the times.
 fn head_checksum(fixed: &[u8; FIXED_LENGTH], rest: &[u8]) -> u32 {
     let mut hasher = Hasher::new();
     hasher.update(&fixed[..CHECKSUM_AT]);
@@ -339,7 +340,7 @@ fn head_checksum(fixed: &[u8; FIXED_LENGTH], rest: &[u8]) -> u32 {
     hasher.finalize()
 }
 
-/// Computes the checksum of a head anew.
+/// Recomputes the checksum of a head.
 #[cfg(feature = "testing")]
 pub(super) fn seal(file: &mut [u8]) {
     let Some((fixed, rest)) = file.split_first_chunk_mut::<FIXED_LENGTH>() else {
@@ -368,7 +369,7 @@ fn encode_times(times: &EntryTimes, sequence: u32) -> [u8; TIMES_LENGTH] {
     bytes
 }
 
-/// One copy of the times, and its sequence number; nothing where it is not whole.
+/// Decodes one copy of the times and its sequence number; `None` if its checksum does not match.
 fn decode_times(bytes: &[u8; TIMES_LENGTH]) -> Option<(u32, EntryTimes)> {
     let mut rest = &bytes[..];
     let checksum = rest.get_u32_le();
@@ -392,7 +393,7 @@ fn copies(fixed: &[u8; FIXED_LENGTH]) -> [Option<(u32, EntryTimes)>; 2] {
     [0, 1].map(|place| copies.get(place).and_then(decode_times))
 }
 
-/// The times that hold: those that were written last.
+/// The newer valid copy of the times.
 fn current_times(fixed: &[u8; FIXED_LENGTH]) -> Option<(u32, EntryTimes)> {
     let [first, second] = copies(fixed);
     match (first, second) {
@@ -401,7 +402,7 @@ fn current_times(fixed: &[u8; FIXED_LENGTH]) -> Option<(u32, EntryTimes)> {
     }
 }
 
-/// New times for a file with this head: where they are to be written, and what.
+/// Encodes new times for a file with this head. Returns the offset in the file and the bytes.
 pub(super) fn replace_times(head: &[u8], times: &EntryTimes) -> Result<(u64, Bytes), Fault> {
     let fixed = head.first_chunk().ok_or(Fault::Short)?;
     let (sequence, _) = current_times(fixed).ok_or(Fault::HeadChecksum)?;
@@ -412,18 +413,18 @@ pub(super) fn replace_times(head: &[u8], times: &EntryTimes) -> Result<(u64, Byt
     Ok((at as u64, bytes.to_vec().into()))
 }
 
-/// A head that has been read.
+/// A head that has been parsed.
 #[derive(Debug)]
 pub(super) struct ParsedHead {
     pub(super) head: Head,
-    /// Where the body lies in the file.
+    /// The range of the body in the file.
     pub(super) body: Range<u64>,
-    /// nginx's entries have none.
+    /// `None` for nginx's entries, which have no checksum.
     pub(super) body_checksum: Option<u32>,
 }
 
-/// How much of a file must be read for its head, as far as `start` says; at least
-/// [`FIXED_LENGTH`] bytes, unless the file is shorter.
+/// How much of a file must be read to parse its head. `start` must be at least [`FIXED_LENGTH`]
+/// bytes, unless the file is shorter.
 pub(super) fn length(start: &[u8]) -> Result<usize, Fault> {
     let fixed = start.first_chunk().ok_or(Fault::Short)?;
     if nginx::is_version(fixed) {
@@ -434,8 +435,8 @@ pub(super) fn length(start: &[u8]) -> Result<usize, Fault> {
     is_possible.then_some(length).ok_or(Fault::Layout)
 }
 
-/// Reads a head. `bytes` begins with all of it, as [`length`] tells; `file_length` is that of the
-/// file.
+/// Parses a head. `bytes` must contain at least [`length`] bytes of the file; `file_length` is the
+/// file's length.
 pub(super) fn parse(bytes: &Bytes, key: &[u8], file_length: u64) -> Result<ParsedHead, Fault> {
     let fixed = bytes.first_chunk().ok_or(Fault::Short)?;
     if nginx::is_version(fixed) {
@@ -475,8 +476,8 @@ pub(super) fn parse(bytes: &Bytes, key: &[u8], file_length: u64) -> Result<Parse
     })
 }
 
-/// The key in a head of either kind, for those who look through a folder; what stands behind it is
-/// not looked at.
+/// The key in a head of either format, for walks through a folder. The rest of the head is not
+/// validated.
 pub(super) fn key_of(bytes: &[u8]) -> Option<&[u8]> {
     let fixed = bytes.first_chunk()?;
     let length = if nginx::is_version(fixed) {
@@ -544,7 +545,8 @@ mod tests {
         assert_eq!(parsed.body_checksum, Some(crc32fast::hash(b"body")));
     }
 
-    /// nginx takes a file of another version as missing only if it is long enough for the key.
+    /// nginx treats a file of another version as missing only if the file is long enough for the
+    /// key.
     #[test]
     fn nginx_sees_another_version_and_the_key() {
         let file = file(b"");
@@ -566,8 +568,8 @@ mod tests {
         assert_eq!(parsed(&longer).unwrap_err(), Fault::BodyLength);
     }
 
-    /// Both copies of the times are of the first writing or empty: whichever bit is flipped, what
-    /// is read is what was written, or nothing.
+    /// One copy of the times is valid and the other is empty. Whichever bit is flipped, the file is
+    /// either refused or read with the original content.
     #[test]
     fn every_flipped_bit_of_a_head_is_noticed() {
         let file = file(b"body");
@@ -605,7 +607,7 @@ mod tests {
             };
             let (at, bytes) = replace_times(&file, &times).unwrap();
             let place = &mut file[at as usize..][..bytes.len()];
-            // A write that is torn in the middle leaves the former times.
+            // If the write is interrupted in the middle, the previous times stay valid.
             let middle = 8;
             place[..middle].copy_from_slice(&bytes[..middle]);
             assert_eq!(parsed(&file).unwrap().head.times, before);

@@ -1,31 +1,32 @@
-//! Names of entries: the MD5 of a key, and the path that nginx gives it below a cache's folder.
+//! Identifiers of entries: the MD5 of the cache key, and the file's path below the cache's folder
+//! as in nginx.
 
 use std::fmt::{self, Write as _};
 use std::str::FromStr;
 
 use md5::{Digest, Md5};
 
-/// Length of an id as text.
+/// Length of an id in hexadecimal digits.
 pub(super) const HEX_LENGTH: usize = 32;
 
-/// How many levels of subfolders there may be.
+/// Maximum number of levels of subfolders.
 pub(super) const LEVELS_MAX: usize = 3;
 
-/// Most digits of a level's name.
+/// Maximum length of a level's name, in digits.
 pub(super) const LEVEL_LENGTH_MAX: usize = 2;
 
-/// Digits behind the name of a temporary file.
+/// Length of the number at the end of a temporary file's name, in digits.
 pub(super) const NUMBER_LENGTH: usize = 10;
 
-/// Longest path: the levels, each with its slash, a name, a dot and a number.
+/// Maximum length of a path: the levels with their slashes, a name, a dot and a number.
 const PATH_LENGTH_MAX: usize = LEVELS_MAX * (LEVEL_LENGTH_MAX + 1) + HEX_LENGTH + 1 + NUMBER_LENGTH;
 
-/// What an entry is known by: the MD5 of its key, or of what a variant is told apart by.
+/// Identifies an entry: the MD5 of its key, or of the request fields that select a variant.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct EntryId(pub [u8; 16]);
 
 impl EntryId {
-    /// The MD5 of the parts one behind the other.
+    /// The MD5 of the concatenated parts.
     #[must_use]
     pub fn of(parts: &[&[u8]]) -> EntryId {
         let mut digest = Md5::new();
@@ -35,7 +36,7 @@ impl EntryId {
         EntryId(digest.finalize().into())
     }
 
-    /// Reads 32 small hexadecimal digits.
+    /// Parses 32 lower-case hexadecimal digits.
     #[must_use]
     pub fn from_hex(digits: &[u8]) -> Option<EntryId> {
         let digits: &[u8; HEX_LENGTH] = digits.try_into().ok()?;
@@ -73,7 +74,7 @@ impl fmt::Debug for EntryId {
     }
 }
 
-/// The value of a digit as nginx writes it: small letters only.
+/// The value of a hexadecimal digit as nginx writes it, in lower case.
 fn digit(byte: u8) -> Option<u8> {
     match byte {
         b'0'..=b'9' => Some(byte - b'0'),
@@ -82,21 +83,21 @@ fn digit(byte: u8) -> Option<u8> {
     }
 }
 
-/// How many of the last digits of an id name each level of subfolders.
+/// For each level of subfolders, how many of an id's last digits form its name.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Levels {
     lengths: [u8; LEVELS_MAX],
     count: usize,
 }
 
-/// A text that names no levels.
+/// The text is not a valid list of levels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InvalidLevels;
 
 impl FromStr for Levels {
     type Err = InvalidLevels;
 
-    /// Reads `1:2`: up to three levels of one or two digits each.
+    /// Parses lists such as `1:2`: up to three levels of one or two digits each.
     fn from_str(text: &str) -> Result<Levels, InvalidLevels> {
         let mut levels = Levels::default();
         for level in text.split(':') {
@@ -113,7 +114,8 @@ impl FromStr for Levels {
 }
 
 impl Levels {
-    /// Levels whose names are so long, from the outermost.
+    /// Levels with names of these lengths, from the outermost; `None` if a length or their number
+    /// is not allowed.
     pub(super) fn of(lengths: &[u8]) -> Option<Levels> {
         let mut levels = Levels::default();
         for length in lengths {
@@ -124,12 +126,12 @@ impl Levels {
         Some(levels)
     }
 
-    /// Lengths of the names of the levels, from the outermost.
+    /// Lengths of the levels' names, from the outermost.
     pub(super) fn lengths(&self) -> &[u8] {
         self.lengths.get(..self.count).unwrap_or_default()
     }
 
-    /// The path of an entry below the folder.
+    /// The path of an entry, relative to the cache's folder.
     pub(super) fn path(&self, id: &EntryId) -> EntryPath {
         let mut path = EntryPath::default();
         let hex = id.hex();
@@ -145,7 +147,7 @@ impl Levels {
         path
     }
 
-    /// The path of a temporary file beside an entry.
+    /// The path of a temporary file in the folder of its entry.
     pub(super) fn temporary_path(&self, name: TemporaryName) -> EntryPath {
         let mut path = self.path(&name.id);
         path.push(b".");
@@ -158,10 +160,10 @@ impl Levels {
     }
 }
 
-/// How many numbers of temporary files there are.
+/// Number of distinct numbers of temporary files.
 pub(super) const NUMBERS: u64 = 10_000_000_000;
 
-/// Name of a temporary file: that of its entry and a number.
+/// The name of a temporary file: its entry's id and a number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct TemporaryName {
     pub(super) id: EntryId,
@@ -169,7 +171,7 @@ pub(super) struct TemporaryName {
 }
 
 impl TemporaryName {
-    /// Reads a name such as `0123456789abcdef0123456789abcdef.0000000001`.
+    /// Parses names such as `0123456789abcdef0123456789abcdef.0000000001`.
     pub(super) fn parse(name: &[u8]) -> Option<TemporaryName> {
         let (hex, rest) = name.split_at_checked(HEX_LENGTH)?;
         let id = EntryId::from_hex(hex)?;
@@ -182,7 +184,7 @@ impl TemporaryName {
     }
 }
 
-/// A path below the folder, which takes no memory elsewhere.
+/// A path relative to the cache's folder, stored inline, without a heap allocation.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct EntryPath {
     bytes: [u8; PATH_LENGTH_MAX],
@@ -214,12 +216,12 @@ impl EntryPath {
         std::str::from_utf8(bytes).unwrap_or_default()
     }
 
-    /// The folder that it lies in.
+    /// The innermost folder of the path.
     pub(super) fn parent(&self) -> &str {
         self.folders().last().unwrap_or(".")
     }
 
-    /// The subfolders that it lies in, from the outermost.
+    /// The subfolders of the path, from the outermost.
     pub(super) fn folders(&self) -> impl Iterator<Item = &str> {
         let path = self.as_str();
         let ends = path.match_indices('/').map(|(at, _)| at);
@@ -232,7 +234,7 @@ impl EntryPath {
 mod tests {
     use super::*;
 
-    /// By nginx's documentation of `proxy_cache_path`.
+    /// The example in nginx's documentation of `proxy_cache_path`.
     #[test]
     fn path_is_nginxs() {
         let id = EntryId::from_hex(b"b7f54b2df7773722d382f4809d65029c").unwrap();
@@ -252,7 +254,7 @@ mod tests {
         assert_eq!(path("1:2").folders().collect::<Vec<_>>(), ["c", "c/29"]);
     }
 
-    /// `printf GET | md5sum` and the like.
+    /// The expected values are from `printf GET | md5sum` and similar commands.
     #[test]
     fn id_is_the_md5_of_the_parts() {
         let id = EntryId::of(&[b"G", b"ET"]);

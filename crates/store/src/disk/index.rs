@@ -1,9 +1,10 @@
-//! Which entries there are: by id, in the order of their last use, without looking at the disk.
+//! The index of the stored entries: a hash table by id with an LRU list, which needs no access to
+//! the disk.
 //!
-//! A shard has a lock of its own, records in one vector, chains of records by hash, and a list of
-//! them from the newest use to the oldest. A record may stand for an entry with a file, or only
-//! count how often its id was asked for and carry the caller's marker. What is evicted from the
-//! index is no longer there for anyone; that its file is unlinked is `room.rs`' business.
+//! Each shard has a lock of its own, a vector of records, hash chains of records, and a list of the
+//! records in the order of their last use. A record may stand for an entry with a file, or only
+//! count the requests for its id and carry the caller's marker. An entry that is evicted from the
+//! index is no longer served; `room.rs` unlinks its file.
 
 use std::sync::Arc;
 
@@ -15,62 +16,62 @@ use super::clock::Millis;
 use super::fill::Fill;
 use super::id::EntryId;
 
-/// Bytes that the index takes for an entry: its record, its bucket, and the room that a growing
-/// vector leaves. nginx takes 128.
+/// Memory that the index uses for an entry, in bytes: its record, its bucket, and the spare
+/// capacity of a growing vector. nginx uses 128.
 pub const ENTRY_SIZE: usize = 72;
 
-/// Entries that a shard is made for.
+/// Number of entries per shard that a new index aims at.
 const SHARD_ENTRIES: usize = 16 * 1024;
 
 const SHARDS_MAX: usize = 64;
 
-/// A shard holds at least so many.
+/// Minimum capacity of an index, in entries.
 const ENTRIES_MIN: usize = 16;
 
 const NONE: u32 = u32::MAX;
 
-/// Records by which a shard grows at least.
+/// Minimum number of records by which a shard grows.
 const GROWTH_MIN: usize = 64;
 
-/// What the index keeps of an entry's file.
+/// The properties of an entry's file in the index.
 #[derive(Clone, Debug, Default)]
 pub(super) struct StoredEntry {
     pub(super) blocks: u64,
     pub(super) names: Option<TagHashes>,
-    /// The body's checksum has been checked by this process, or made by it.
+    /// Whether this process has verified or computed the body's checksum.
     pub(super) is_checked: bool,
-    /// Read from the saved index: whether there is a file is still to be seen.
+    /// Whether the record is from the saved index and the file has not been seen yet.
     pub(super) is_remembered: bool,
 }
 
-/// Hashes of the names by which an entry is purged together with others.
+/// Hashes of the group and the tags of an entry, by which it is purged.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct TagHashes {
     pub(super) group: u64,
     pub(super) tags: Box<[u64]>,
 }
 
-/// What the index says before an entry's file is opened.
+/// What the index knows of an entry's file before it is opened.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Expected {
     pub(super) blocks: u64,
     pub(super) is_checked: bool,
-    /// The file has not been seen by this process, or its names are not known.
+    /// Whether this process has not seen the file yet, or the group and tags are not known.
     pub(super) is_incomplete: bool,
-    /// Only the saved index has told of it.
+    /// Whether the record is from the saved index and the file has not been seen yet.
     pub(super) is_remembered: bool,
     pub(super) revision: u32,
 }
 
-/// An entry that has been taken out of the index.
+/// An entry that has been removed from the index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Removed {
     pub(super) id: EntryId,
-    /// Nothing where there was no file.
+    /// Blocks of the file; `None` if the record had no file.
     pub(super) blocks: Option<u64>,
 }
 
-/// What is known of an id.
+/// The result of a lookup.
 #[derive(Debug, Default)]
 pub(super) struct IdEntry {
     pub(super) has_file: bool,
@@ -79,7 +80,7 @@ pub(super) struct IdEntry {
     pub(super) fill: Option<Arc<Fill>>,
 }
 
-/// A record as it is saved.
+/// A record of the saved index.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct SavedRecord {
     pub(super) id: EntryId,
@@ -103,7 +104,7 @@ struct Record {
     flags: u8,
 }
 
-/// A number of the caller's that an id carries for a while.
+/// The caller's marker, which an id carries until a given time.
 #[derive(Clone, Copy, Debug)]
 struct Marker {
     number: u16,
@@ -120,7 +121,7 @@ const _: () = assert!(size_of::<Record>() + 2 * size_of::<u32>() < ENTRY_SIZE);
 #[derive(Debug)]
 pub(super) struct Shard {
     records: Vec<Record>,
-    /// First of the free records, which are chained.
+    /// The first free record; free records are chained.
     free: u32,
     buckets: Box<[u32]>,
     newest: u32,
@@ -129,44 +130,45 @@ pub(super) struct Shard {
     files: usize,
     capacity: usize,
     revision: u32,
-    /// How often what an id stands for has changed; a use changes nothing.
+    /// Counts changes other than uses: of records, markers and fills.
     changes: u64,
-    /// Only of entries that have any.
+    /// Tags, only for entries that have any.
     tags: Map<EntryId, Box<[u64]>>,
-    /// Only of records that have one.
+    /// Markers, only for records that have one.
     markers: Map<EntryId, Marker>,
-    /// The fetches that have been claimed.
+    /// The claimed fetches.
     fills: Map<EntryId, Arc<Fill>>,
 }
 
 #[derive(Debug)]
 pub(super) struct Index {
     shards: Box<[PaddedShard]>,
-    /// By shard, apart from what each use writes: who keeps what has been made of an entry reads it
-    /// without the lock.
+    /// The changes of each shard. [`WatchedEntry`](super::WatchedEntry) reads them without the
+    /// lock, so they are not on the cache lines that every use writes to.
     changes: Box<[PaddedChanges]>,
 }
 
-/// The changes of a shard as they were when its lock was last given back.
+/// The shard's counter of changes, as of the last release of its lock.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 struct PaddedChanges(AtomicU64);
 
-/// Locks of neighbours do not share a line of the processor's cache.
+/// Aligned, so that the locks of neighbouring shards do not share a cache line.
 #[derive(Debug)]
 #[repr(align(128))]
 struct PaddedShard {
     shard: Mutex<Shard>,
-    /// When the oldest of its records was last used.
+    /// When the least recently used record was last used.
     oldest_used: AtomicU64,
 }
 
-/// A shard that is looked at or changed.
+/// A guard of a locked shard. When it is dropped, the values that are read without the lock are
+/// updated.
 pub(super) struct Locked<'a> {
     shard: MutexGuard<'a, Shard>,
     place: &'a PaddedShard,
     changes: &'a PaddedChanges,
-    /// The changes before this holder's own.
+    /// The counter of changes when the lock was taken.
     changes_before: u64,
 }
 
@@ -196,7 +198,7 @@ impl std::ops::DerefMut for Locked<'_> {
 }
 
 impl Index {
-    /// An index that takes at most so many bytes.
+    /// Creates an index that uses at most `size` bytes.
     pub(super) fn new(size: usize) -> Index {
         let capacity = (size / ENTRY_SIZE).max(ENTRIES_MIN);
         let count = (capacity / SHARD_ENTRIES).clamp(1, SHARDS_MAX);
@@ -215,21 +217,22 @@ impl Index {
         self.shards.len()
     }
 
-    /// The shard of an id.
+    /// Locks the shard of an id.
     pub(super) fn of(&self, id: &EntryId) -> Locked<'_> {
         self.shard(self.number_of(id))
     }
 
-    /// The number of that shard.
+    /// The number of an id's shard.
     pub(super) fn number_of(&self, id: &EntryId) -> usize {
-        // The upper half: buckets go by the lower one.
+        // Uses the upper half of the hash, because buckets use the lower half.
         (base::hash::of(&id.0) >> 32) as usize & (self.shards.len() - 1)
     }
 
     pub(super) fn shard(&self, number: usize) -> Locked<'_> {
         let number = number % self.shards.len();
         let place = &self.shards[number];
-        // Nothing below panics between two changes that belong together.
+        // No code below panics between two changes that must be made together, so a poisoned lock
+        // is usable.
         let shard = sync::lock_or_renew(&place.shard, |_| ());
         Locked {
             changes_before: shard.changes,
@@ -239,13 +242,13 @@ impl Index {
         }
     }
 
-    /// The changes of a shard, without its lock: those of who has given it back.
+    /// A shard's counter of changes, read without the lock.
     pub(super) fn changes(&self, number: usize) -> u64 {
         let place = self.changes.get(number);
         place.map_or(0, |changes| changes.0.load(Ordering::Acquire))
     }
 
-    /// The shard that has the record whose use is longest ago, and when that was.
+    /// The shard with the least recently used record, and when that record was last used.
     pub(super) fn oldest(&self) -> Option<(usize, Millis)> {
         let used = |place: &PaddedShard| place.oldest_used.load(Ordering::Relaxed);
         let shards = self.shards.iter().map(used).enumerate();
@@ -254,20 +257,20 @@ impl Index {
             .filter(|oldest| oldest.1 < u64::MAX)
     }
 
-    /// Takes out the record whose use is longest ago.
+    /// Removes the least recently used record.
     pub(super) fn evict(&self) -> Option<Removed> {
         let (number, _) = self.oldest()?;
         self.shard(number).remove_oldest()
     }
 
-    /// How many fetches have been claimed.
+    /// The number of claimed fetches.
     pub(super) fn fills(&self) -> usize {
         (0..self.shards())
             .map(|number| self.shard(number).fills.len())
             .sum()
     }
 
-    /// Whether one of the fetches that have been claimed is such a one.
+    /// Whether `is_such` holds for any claimed fetch.
     pub(super) fn any_fill(&self, is_such: impl Fn(&EntryId, &Fill) -> bool) -> bool {
         (0..self.shards()).any(|number| {
             let shard = self.shard(number);
@@ -275,14 +278,15 @@ impl Index {
         })
     }
 
-    /// Forgets such fetches: nobody follows them from now on, and others may be claimed.
+    /// Removes the claimed fetches for which `is_such` holds: later requests do not wait for them
+    /// and may claim the entries.
     pub(super) fn forget_fills(&self, is_such: impl Fn(&EntryId, &Fill) -> bool) {
         for number in 0..self.shards() {
             self.shard(number).forget_fills(&is_such);
         }
     }
 
-    /// How many entries have a file.
+    /// The number of entries with a file.
     pub(super) fn files(&self) -> usize {
         (0..self.shards())
             .map(|number| self.shard(number).files)
@@ -309,7 +313,7 @@ impl Shard {
         }
     }
 
-    /// What is known of an id; counts as a use of it.
+    /// Looks up an id, and counts a use of it.
     pub(super) fn lookup(&mut self, id: &EntryId, now: Millis) -> IdEntry {
         let mut known = IdEntry::default();
         if let Some(at) = self.find(id) {
@@ -329,7 +333,8 @@ impl Shard {
         known
     }
 
-    /// Counts a use of what may not be stored. What had to make room for that is returned.
+    /// Counts a use of an id, with or without an entry. Returns the number of uses, and the record
+    /// that was evicted to make room.
     pub(super) fn note_use(&mut self, id: &EntryId, now: Millis) -> (u32, Option<Removed>) {
         if self.find(id).is_some() {
             return (self.lookup(id, now).uses, None);
@@ -342,7 +347,7 @@ impl Shard {
         (1, removed)
     }
 
-    /// Has an id carry the caller's marker. What had to make room for that is returned.
+    /// Attaches the caller's marker to an id. Returns the record that was evicted to make room.
     pub(super) fn mark(
         &mut self,
         id: &EntryId,
@@ -370,7 +375,7 @@ impl Shard {
         None
     }
 
-    /// What is known of an entry's file; not a use of it.
+    /// The properties of an entry's file. Does not count as a use.
     pub(super) fn expected(&self, id: &EntryId) -> Option<Expected> {
         let record = self.at(self.find(id)?)?;
         (record.flags & HAS_FILE != 0).then_some(Expected {
@@ -382,8 +387,8 @@ impl Shard {
         })
     }
 
-    /// Notes that an entry has a file: a new one, or one that has been found. The blocks of the
-    /// file that it replaces are returned, and what had to make room.
+    /// Records that an entry has a file: a newly stored one, or one found on disk. Returns the
+    /// blocks of the replaced file, and the record that was evicted to make room.
     pub(super) fn insert(
         &mut self,
         id: &EntryId,
@@ -429,7 +434,7 @@ impl Shard {
         (replaced, removed)
     }
 
-    /// Gives an entry another revision, since its times have been replaced.
+    /// Gives an entry a new revision, after its times have been replaced.
     pub(super) fn renew(&mut self, id: &EntryId) -> Option<u32> {
         let at = self.find(id)?;
         self.changes += 1;
@@ -439,13 +444,13 @@ impl Shard {
         Some(revision)
     }
 
-    /// How often what an id stands for has changed.
+    /// The counter of changes.
     pub(super) fn changes(&self) -> u64 {
         self.changes
     }
 
-    /// Whether an id stands for the entry of this revision and nothing else: it carries no marker,
-    /// and nobody fetches another.
+    /// Whether the id has exactly the entry of this revision: no marker, and no fetch that would
+    /// replace it.
     pub(super) fn is_settled(&self, id: &EntryId, revision: u32) -> bool {
         let expected = self.expected(id);
         expected.is_some_and(|expected| expected.revision == revision)
@@ -453,24 +458,24 @@ impl Shard {
             && !self.fills.contains_key(id)
     }
 
-    /// The fetch that has been claimed for an id.
+    /// The claimed fetch of an id.
     pub(super) fn fill(&self, id: &EntryId) -> Option<&Arc<Fill>> {
         self.fills.get(id)
     }
 
-    /// Notes a fetch.
+    /// Records a claimed fetch.
     pub(super) fn begin_fill(&mut self, id: &EntryId, fill: &Arc<Fill>) {
         self.fills.insert(*id, Arc::clone(fill));
         self.changes += 1;
     }
 
-    /// Forgets it.
+    /// Removes the claimed fetch of an id.
     pub(super) fn end_fill(&mut self, id: &EntryId) {
         self.fills.remove(id);
         self.changes += 1;
     }
 
-    /// Forgets such fetches.
+    /// Removes the claimed fetches for which `is_such` holds.
     fn forget_fills(&mut self, is_such: impl Fn(&EntryId, &Fill) -> bool) {
         let before = self.fills.len();
         self.fills.retain(|id, fill| !is_such(id, fill));
@@ -479,7 +484,7 @@ impl Shard {
         }
     }
 
-    /// Notes that the file of a revision has been seen, and its names where they were not known.
+    /// Records that an entry's file has been seen, and its group and tags if they were not known.
     pub(super) fn note_seen(&mut self, id: &EntryId, names: Option<TagHashes>) {
         let Some(at) = self.find(id) else { return };
         let Some(record) = self.at_mut(at) else {
@@ -497,8 +502,8 @@ impl Shard {
         }
     }
 
-    /// Notes that the body of the file of this revision is as its checksum says, or is being looked
-    /// at for that. Whether this is news.
+    /// Records that the body's checksum of this revision has been verified, or that a check has
+    /// begun. Returns whether this is new.
     pub(super) fn note_checked(&mut self, id: &EntryId, revision: u32) -> bool {
         if let Some(at) = self.find(id)
             && let Some(record) = self.at_mut(at)
@@ -516,7 +521,7 @@ impl Shard {
         self.remove_at(at)
     }
 
-    /// Forgets an entry if its file is still the one of this revision.
+    /// Removes an entry if it still has this revision.
     pub(super) fn remove_revision(&mut self, id: &EntryId, revision: u32) -> Option<Removed> {
         let at = self.find(id)?;
         (self.at(at)?.revision == revision)
@@ -524,12 +529,12 @@ impl Shard {
             .flatten()
     }
 
-    /// Forgets the record whose use is longest ago.
+    /// Removes the least recently used record.
     pub(super) fn remove_oldest(&mut self) -> Option<Removed> {
         self.remove_at(self.oldest)
     }
 
-    /// Forgets the record whose use is longest ago, if it was not used since.
+    /// Removes the least recently used record, if it has not been used since `since`.
     pub(super) fn remove_unused(&mut self, since: Millis) -> Option<Removed> {
         let oldest = self.at(self.oldest)?;
         (oldest.used <= since)
@@ -537,8 +542,8 @@ impl Shard {
             .flatten()
     }
 
-    /// Ids of the entries with a file that `matches` says; those whose names are not known are
-    /// `None` to it.
+    /// Ids of the entries with a file for which `matches` holds. It gets `None` for entries whose
+    /// group and tags are not known.
     pub(super) fn ids_of(
         &self,
         mut matches: impl FnMut(Option<NamesRef<'_>>) -> bool,
@@ -554,14 +559,14 @@ impl Shard {
         matching.map(|record| record.id).collect()
     }
 
-    /// Ids of entries that the saved index has told of and whose file has not been seen.
+    /// Ids of entries from the saved index whose file has not been seen yet.
     pub(super) fn remembered(&self) -> Vec<EntryId> {
         let told = HAS_FILE | IS_REMEMBERED;
         let records = self.listed().filter(|record| record.flags & told == told);
         records.map(|record| record.id).collect()
     }
 
-    /// All entries with a file, from the one used longest ago.
+    /// All entries with a file, the least recently used first.
     pub(super) fn saved(&self) -> Vec<SavedRecord> {
         let files = self.listed().filter(|record| record.flags & HAS_FILE != 0);
         let saved = files.map(|record| SavedRecord {
@@ -577,8 +582,8 @@ impl Shard {
         saved.collect()
     }
 
-    /// Puts a saved entry back, whose last use was at `used`. Whether there was room and none of
-    /// its id.
+    /// Restores an entry of the saved index, last used at `used`. Returns false if the shard is
+    /// full or has a record of the id.
     pub(super) fn restore(&mut self, saved: SavedRecord) -> bool {
         if self.find(&saved.id).is_some() || self.count >= self.capacity {
             return false;
@@ -599,8 +604,9 @@ impl Shard {
         true
     }
 
-    /// Moves a record from the newest end to where its last use belongs, looked for from the
-    /// oldest end: entries are restored from the newest to the oldest.
+    /// Moves a record from the most recently used end to its place in the order of use. The search
+    /// starts at the least recently used end, because entries are restored in the order from the
+    /// newest to the oldest.
     fn sort_in(&mut self, at: u32) {
         let Some(used) = self.at(at).map(|record| record.used) else {
             return;
@@ -618,7 +624,7 @@ impl Shard {
         }
     }
 
-    /// From the oldest to the newest.
+    /// The records, the least recently used first.
     fn listed(&self) -> impl Iterator<Item = &Record> {
         let mut at = self.oldest;
         std::iter::from_fn(move || {
@@ -648,11 +654,12 @@ impl Shard {
     }
 
     fn bucket(&self, id: &EntryId) -> usize {
-        // Clients choose keys, so that the digits of an id are theirs to choose as well.
+        // Clients influence keys and thus ids, so the bucket is computed with the process's secret
+        // hash.
         base::hash::of(&id.0) as u32 as usize & self.buckets.len().wrapping_sub(1)
     }
 
-    /// Where the shard is full the oldest makes room.
+    /// Evicts the least recently used record if the shard is full.
     fn make_room(&mut self) -> Option<Removed> {
         (self.count >= self.capacity)
             .then(|| self.remove_oldest())
@@ -701,8 +708,7 @@ impl Shard {
         at
     }
 
-    /// Makes room for a quarter as many records again, and twice as many buckets where they run
-    /// out.
+    /// Grows the vector by a quarter, and doubles the number of buckets if needed.
     fn grow(&mut self) {
         let more = (self.records.len() / 4).max(GROWTH_MIN);
         let more = more.min(self.capacity.saturating_sub(self.records.len()).max(1));
@@ -758,10 +764,10 @@ impl Shard {
         Some(Removed { id, blocks })
     }
 
-    /// Makes a record the newest.
+    /// Makes a record the most recently used.
     fn touch(&mut self, at: u32, now: Millis) {
         if let Some(record) = self.at_mut(at) {
-            // Threads may give times that are a moment apart.
+            // The times passed by different threads may be slightly out of order.
             record.used = record.used.max(now);
         }
         if self.newest != at {
@@ -770,7 +776,7 @@ impl Shard {
         }
     }
 
-    /// Takes a record out of the list.
+    /// Removes a record from the LRU list.
     fn unlink(&mut self, at: u32) {
         let Some(record) = self.at(at) else { return };
         let (newer, older) = (record.newer, record.older);
@@ -797,7 +803,7 @@ impl Shard {
         self.newest = at;
     }
 
-    /// Puts a record behind one that was used later.
+    /// Inserts a record into the LRU list, directly before `newer` in the order of use.
     fn link_behind(&mut self, at: u32, newer: u32) {
         let older = self.at(newer).map_or(NONE, |record| record.older);
         if let Some(record) = self.at_mut(at) {
@@ -814,7 +820,7 @@ impl Shard {
     }
 }
 
-/// [`TagHashes`] that are looked at.
+/// Borrowed [`TagHashes`].
 #[derive(Clone, Copy, Debug)]
 pub(super) struct NamesRef<'a> {
     pub(super) group: u64,

@@ -1,9 +1,9 @@
-//! A cache's folder as a program sees it that does not serve from it: an operator's command line,
-//! while a server runs or while none does.
+//! A cache's folder for programs that do not serve from it, such as an operator's command line. A
+//! server may be running at the same time.
 //!
-//! Nothing here makes a folder, takes one over or evicts. What is unlinked a running server misses
-//! when it is asked for next; where none runs, the saved index is marked as one that does not know
-//! all, so that the next server looks through the folder.
+//! Nothing here creates folders, becomes their owner or evicts entries. A running server notices an
+//! unlinked file when it next opens it. If no server is running, the saved index is marked as
+//! incomplete, so that the next server scans the folder.
 
 use std::io::{self, BufReader, Read as _};
 use std::ops::ControlFlow;
@@ -22,23 +22,23 @@ use super::open::BodyCheck;
 use super::saved;
 use super::scan::{ScanEntry, Walk};
 
-/// Bytes of a file that are read for its head at first.
+/// How much of a file the first read takes, in bytes.
 const FIRST_READ: usize = 4096;
 
-/// See the module.
+/// A cache's folder that is open for listing.
 #[derive(Debug)]
 pub struct Listing {
     folder: CacheFolder,
-    /// How long ago entries were used, as far as the saved index says.
+    /// The time since each entry's last use, from the saved index.
     unused: Map<EntryId, Duration>,
 }
 
 /// Why a folder cannot be listed.
 #[derive(Debug)]
 pub enum NotListed {
-    /// It cannot be opened or read.
+    /// The folder cannot be opened or read.
     Failed(io::Error),
-    /// There is something, and nothing of a cache.
+    /// The folder is not empty, but contains no cache.
     NoCache,
 }
 
@@ -54,40 +54,40 @@ impl From<io::Error> for NotListed {
     }
 }
 
-/// An entry that has been found.
+/// An entry found in the folder.
 #[derive(Debug)]
 pub struct ListedEntry {
-    /// What it is known by.
+    /// The entry's id.
     pub id: EntryId,
-    /// Where its file lies below the folder.
+    /// The path of the entry's file, relative to the folder.
     pub path: String,
-    /// Bytes of the file.
+    /// Length of the file, in bytes.
     pub length: u64,
-    /// The key, where the file says one.
+    /// The key, if it can be read from the file.
     pub key: Option<Bytes>,
-    /// The head, or why it is not served.
+    /// The head, or the reason why the file is not a valid entry.
     pub head: Result<Head, Fault>,
-    /// How long ago it was used, as far as is known. What is used while the server runs is saved
-    /// once a minute.
+    /// The time since the entry's last use, if it is known. A running server saves the index once a
+    /// minute.
     pub unused: Option<Duration>,
 }
 
 impl ListedEntry {
-    /// Whether this is the name by which it is purged: its key, or what the keys of all slices
-    /// have in common.
+    /// Whether the entry is purged by this name: its key or its group, which all slices of a
+    /// response share.
     #[must_use]
     pub fn is_named(&self, name: &[u8]) -> bool {
         let group = self.head.as_ref().map_or(&[][..], |head| &head.group);
         self.key.as_deref() == Some(name) || (!group.is_empty() && group == name)
     }
 
-    /// Whether its key begins so.
+    /// Whether the entry's key starts with `prefix`.
     #[must_use]
     pub fn begins_with(&self, prefix: &[u8]) -> bool {
         self.key.as_ref().is_some_and(|key| key.starts_with(prefix))
     }
 
-    /// Whether it has this tag.
+    /// Whether the entry has this tag.
     #[must_use]
     pub fn has_tag(&self, tag: &[u8]) -> bool {
         let mut tags = self.head.iter().flat_map(Head::tags);
@@ -96,7 +96,7 @@ impl ListedEntry {
 }
 
 impl Listing {
-    /// Opens a folder that is there, waiting for the disk.
+    /// Opens an existing folder. Blocks on the disk.
     ///
     /// # Errors
     /// See [`NotListed`].
@@ -111,7 +111,7 @@ impl Listing {
         Ok(Listing { folder, unused })
     }
 
-    /// Gives entries to `seen` until it says that these are enough, waiting for the disk.
+    /// Passes the entries to `seen` until it returns `Break`. Blocks on the disk.
     pub fn visit(&self, mut seen: impl FnMut(ListedEntry) -> ControlFlow<()>) {
         let mut walk = Walk::new(Some(&self.folder));
         while let Some(found) = walk.step(&self.folder) {
@@ -124,7 +124,7 @@ impl Listing {
         }
     }
 
-    /// An entry, waiting for the disk.
+    /// Reads an entry. Blocks on the disk.
     fn listed(&self, id: EntryId) -> Result<ListedEntry, Errno> {
         let path = self.folder.levels().path(&id).as_str().to_owned();
         let stat = self.folder.stat_entry(&id)?;
@@ -143,7 +143,7 @@ impl Listing {
         })
     }
 
-    /// The key and the head in a file of this length.
+    /// The key and the head from an entry's file.
     fn read(
         &self,
         id: &EntryId,
@@ -181,11 +181,10 @@ impl Listing {
         Ok((Some(key), head))
     }
 
-    /// Reads the body of an entry and compares its checksum, waiting for the disk. Nothing where
-    /// there is none to compare, as with entries of nginx.
+    /// Reads the body of an entry and verifies its checksum. Blocks on the disk. Returns `None` if
+    /// there is no checksum, as in entries of nginx.
     ///
-    /// # Errors
-    /// The file cannot be read.
+    /// # Errors The file cannot be read.
     pub fn check_body(&self, listed: &ListedEntry) -> io::Result<Option<Result<(), Fault>>> {
         let Some(key) = listed.key.as_deref() else {
             return Ok(None);
@@ -206,10 +205,9 @@ impl Listing {
         Ok(Some(check.run(&file)?))
     }
 
-    /// Unlinks an entry's file, waiting for the disk. Whether it was still there.
+    /// Unlinks an entry's file. Blocks on the disk. Returns whether the file existed.
     ///
-    /// # Errors
-    /// The error of `unlink()`, but for a file that is not there.
+    /// # Errors The error of `unlink()`, except for a missing file.
     pub fn unlink(&self, listed: &ListedEntry) -> io::Result<bool> {
         match self.folder.unlink_entry(&listed.id) {
             Ok(()) => Ok(true),
@@ -218,13 +216,13 @@ impl Listing {
         }
     }
 
-    /// Has the next server look through the folder, if none serves from it now: the saved index
-    /// knows entries that are gone.
+    /// Makes the next server scan the folder if no server is running, because the saved index lists
+    /// unlinked entries.
     ///
-    /// # Errors
+    /// # Errors The saved index cannot be written.
     /// The saved index cannot be written.
     pub fn note_unlinked(&self) -> io::Result<()> {
-        // A server that runs saves its own.
+        // A running server holds the lock and saves its own index.
         if self.folder.try_lock() {
             saved::mark_incomplete(&self.folder).map_err(|failure| failure.error())?;
         }
@@ -232,9 +230,9 @@ impl Listing {
     }
 }
 
-/// How long ago entries were used, by the saved index.
+/// The time since each entry's last use, from the saved index.
 fn saved_uses(folder: &CacheFolder) -> io::Result<Map<EntryId, Duration>> {
-    /// Later than any age: ages are told as times before it.
+    /// The decoder subtracts ages from the current time. This value is larger than any age.
     const NOW: u64 = u64::MAX;
     let mut uses = Map::default();
     let Some((file, saved_at)) = saved::open(folder)? else {
@@ -243,7 +241,7 @@ fn saved_uses(folder: &CacheFolder) -> io::Result<Map<EntryId, Duration>> {
     let since = SystemTime::now().duration_since(saved_at);
     let since = since.unwrap_or_default();
     let mut records = Vec::new();
-    // What stands before a damaged chunk is as good as it was.
+    // The chunks before a damaged chunk are still valid.
     saved::read_chunks(&mut BufReader::new(file), NOW, &mut records)?;
     for record in records {
         let age = Duration::from_millis(NOW - record.used);
@@ -252,7 +250,7 @@ fn saved_uses(folder: &CacheFolder) -> io::Result<Map<EntryId, Duration>> {
     Ok(uses)
 }
 
-/// The levels of a folder without a saved index, by what lies there.
+/// Derives the levels of a folder without a saved index from its subfolders.
 fn levels_of(folder: &CacheFolder) -> Result<Levels, NotListed> {
     let names = names_in(folder, ".")?;
     match lengths_of(folder, "", names.clone(), 0)? {
@@ -262,8 +260,8 @@ fn levels_of(folder: &CacheFolder) -> Result<Levels, NotListed> {
     }
 }
 
-/// How long the names of the levels are from here on, by the first entry that is found. Nothing
-/// where there is none.
+/// Lengths of the levels' names below this folder, derived from the first entry found; `None` if
+/// there is no entry.
 fn lengths_of(
     folder: &CacheFolder,
     path: &str,
@@ -299,7 +297,7 @@ fn lengths_of(
     Ok(None)
 }
 
-/// The names in a folder, but for those that every folder has.
+/// The names in a folder, without `.` and `..`.
 fn names_in(folder: &CacheFolder, path: &str) -> Result<Vec<String>, Errno> {
     let mut names = Vec::new();
     for entry in Dir::new(folder.open_folder(path)?)? {

@@ -1,5 +1,5 @@
-//! What is done now and then, beside service: entries that were not used for long go, bounds that
-//! have become smaller are kept, files that are doomed are unlinked.
+//! Periodic maintenance: expires entries that have not been used for long, enforces limits that
+//! were lowered, and unlinks files that are queued for it.
 
 use std::io;
 use std::sync::atomic::Ordering;
@@ -8,41 +8,40 @@ use super::clock::Millis;
 use super::folder::CacheFolder;
 use super::store::DiskStore;
 
-/// What a step of maintenance has done.
+/// The result of a call of [`DiskStore::maintain`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Maintained {
-    /// Entries that are gone.
+    /// Number of removed entries.
     pub removed: usize,
-    /// Whether there is more to do.
+    /// Whether there may be more to remove.
     pub is_more: bool,
 }
 
-/// What has become of a folder.
+/// The result of a check of the folder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kept {
-    /// It is where it was.
+    /// The folder still exists.
     There,
-    /// It was removed, and a new one is there.
+    /// The folder had been removed. A new one is now open.
     Replaced,
 }
 
 impl DiskStore {
-    /// Whether this process owns index and eviction of the folder from now on: one does at a time.
-    /// It no longer does when it ends, however that comes.
+    /// Tries to become the owner of the folder, and returns whether this process is its owner now.
+    /// There is one owner at a time. Ownership ends with the process.
     ///
-    /// Who does not own it serves and stores as well, but lets no entry go to make room.
+    /// A process that is not the owner serves and stores as well, but evicts nothing.
     pub fn try_own(&self) -> bool {
         let is_owner = self.folder.as_ref().is_none_or(CacheFolder::try_lock);
         self.is_owner.store(is_owner, Ordering::Relaxed);
         is_owner
     }
 
-    /// Whether the folder is there. One that has been removed while it is used is made anew, or
-    /// another one in its place opened, waiting for the disk: then nothing of the old one is known
-    /// any more, and the new one is to be owned and looked through.
+    /// Checks that the folder still exists. If it has been removed, opens or creates the folder
+    /// that is now at its path, blocking on the disk. The index is then emptied, and the caller
+    /// should try to own and scan the new folder.
     ///
-    /// # Errors
-    /// The folder is not there, and cannot be opened or made.
+    /// # Errors The folder has been removed and cannot be opened or created.
     pub fn keep_folder(&self) -> io::Result<Kept> {
         let Some(folder) = &self.folder else {
             return Ok(Kept::There);
@@ -64,7 +63,8 @@ impl DiskStore {
         Ok(Kept::Replaced)
     }
 
-    /// Removes up to so many entries that must go, waiting for the disk.
+    /// Removes up to `entries_max` entries that have expired or exceed the limit. Blocks on the
+    /// disk.
     pub fn maintain(&self, entries_max: usize, now: Millis) -> Maintained {
         let mut removed = 0;
         while removed < entries_max && (self.expire(now) || self.keep_max()) {
@@ -72,7 +72,8 @@ impl DiskStore {
         }
         self.unlink_doomed();
         if removed < entries_max {
-            // A file system that cannot tell has no bound to keep.
+            // The error is ignored: if the free space cannot be determined, there is no limit to
+            // enforce.
             let _ = self.keep_free(0);
         }
         Maintained {
@@ -81,7 +82,7 @@ impl DiskStore {
         }
     }
 
-    /// Lets go an entry that was not used for long. Whether there was one.
+    /// Removes an entry that has not been used for long. Returns whether there was one.
     fn expire(&self, now: Millis) -> bool {
         let inactive = self.inactive.load(Ordering::Relaxed);
         let Some(before) = now.checked_sub(inactive) else {
@@ -101,7 +102,7 @@ impl DiskStore {
         true
     }
 
-    /// Lets go an entry where more is used than may be. Whether there was one.
+    /// Evicts an entry if the limit is exceeded. Returns whether one was evicted.
     fn keep_max(&self) -> bool {
         self.room.is_over() && self.evict()
     }

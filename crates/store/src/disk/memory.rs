@@ -1,10 +1,11 @@
-//! Entries in memory: in front of their files, or in the place of them.
+//! Entries in memory: copies of files, or all entries of a store without a folder.
 //!
-//! What is kept of an entry is its file as it stands on the disk, head and body. With it stands
-//! the revision that the index had of it: what has been replaced, purged, evicted or refreshed by
-//! this process has another one, or none, and is never given again. In front of a file also stands
-//! what the file was before it was read. The file is looked at for each use, without being opened,
-//! so that what others change or unlink is given no longer than it would be from the disk.
+//! Memory holds an image of the entry's file, head and body, with the entry's revision in the
+//! index. Replacing, purging, evicting or refreshing an entry in this process changes or removes
+//! its revision, so that an outdated image is never served. A copy of a file also has the file's
+//! identity from before the file was read. Each use compares it with the file's current status,
+//! without opening the file. Changes and removals by other processes therefore take effect as soon
+//! as they would without the copy.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -25,39 +26,40 @@ use super::purge::Fetch;
 use super::store::DiskStore;
 use crate::{Cas, Content, Item, Large, ObjectChange, Seconds, Store, Tags, UpdateOutcome, Write};
 
-/// Longest body that may lie in memory, whatever the settings say: one that is to lie there alone
-/// is in memory while it is filled.
+/// Maximum length of a body in memory, in bytes, whatever the settings say. An entry without a file
+/// is in memory while it is being filled, so the limit of filling applies.
 pub const MEMORY_ENTRY_MAX: usize = FILL_MEMORY_MAX;
 
-/// How long a file's name counts as one that the kernel has in memory, after it was last looked at.
+/// How long a file's directory entry is assumed to be in the kernel's cache after the last use, in
+/// seconds.
 const WARM: Seconds = 10;
 
-/// How long ago a file must have changed, so that another change would give it another time: where
-/// the file system counts parts of a second, and where it does not. In nanoseconds.
+/// Minimum age of a file's last change, in nanoseconds, so that a further change would give the
+/// file another time stamp. The second value is for file systems that store whole seconds.
 const SETTLED: i128 = 100_000_000;
 const SETTLED_COARSE: i128 = 2_000_000_000;
 
-/// How much memory there is for entries.
+/// Limits of the entries in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemorySettings {
-    /// Bytes that entries and their tables may occupy.
+    /// Limit of the memory of entries and their tables, in bytes.
     pub limit: usize,
-    /// Longest body, of at most [`MEMORY_ENTRY_MAX`] bytes.
+    /// Maximum length of a body, in bytes; at most [`MEMORY_ENTRY_MAX`].
     pub entry_max: usize,
 }
 
-/// What memory holds and has done.
+/// Counters of the entries in memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MemoryCounts {
-    /// Bytes that it may occupy.
+    /// Limit of the memory, in bytes.
     pub limit: u64,
-    /// Bytes that it occupies.
+    /// Memory in use, in bytes.
     pub bytes: u64,
-    /// Entries in it.
+    /// Number of entries in memory.
     pub entries: u64,
-    /// Entries that were given from it.
+    /// Hits served from memory.
     pub hits: u64,
-    /// Entries that had to make room in it.
+    /// Entries that were evicted from memory.
     pub evicted: u64,
 }
 
@@ -68,16 +70,16 @@ pub(super) struct Memory {
     hits: AtomicU64,
 }
 
-/// What a file must still be for its copy to count.
+/// The identity of a file's content: a copy is valid while the file has the same identity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Identity([u8; IDENTITY]);
 
-/// Inode, size, and the times of the last changes of content and inode.
+/// Inode, size, modification time and change time.
 const IDENTITY: usize = 8 + 8 + 12 + 12;
 
 impl Identity {
-    /// That of a file, unless it was changed so lately that its times might not tell another
-    /// change.
+    /// The identity of a file. `None` if the file was changed so recently that a further change
+    /// might not change its time stamps.
     #[expect(
         clippy::cast_possible_wrap,
         reason = "some platforms have other types here"
@@ -112,12 +114,12 @@ impl Identity {
     }
 }
 
-/// What memory has of an entry.
+/// An entry found in memory.
 struct Kept {
-    /// Nothing where there is no file.
+    /// The identity of the file; `None` in a store without a folder.
     identity: Option<Identity>,
     file: Bytes,
-    /// Whether the file's name was looked at a moment ago.
+    /// Whether the entry was used within the last [`WARM`] seconds.
     is_warm: bool,
 }
 
@@ -146,7 +148,7 @@ impl Memory {
         self.store.set_limit(settings.limit);
     }
 
-    /// Longest body that is kept.
+    /// Maximum length of a body, in bytes.
     pub(super) fn entry_max(&self) -> usize {
         self.entry_max.load(Ordering::Relaxed)
     }
@@ -162,7 +164,7 @@ impl Memory {
         }
     }
 
-    /// What there is of an entry in this revision.
+    /// The image of an entry, if it has this revision.
     fn get(&self, id: &EntryId, revision: u32, is_before_file: bool, now: Millis) -> Option<Kept> {
         let at = seconds(now);
         let read = |item: Item<'_>| {
@@ -191,8 +193,8 @@ impl Memory {
         })
     }
 
-    /// Keeps an entry in this revision, in the place of what there was of it. Whether there was
-    /// room.
+    /// Stores the image of an entry with this revision, in place of a previous one. Returns false
+    /// if there is no room.
     pub(super) fn put(&self, id: &EntryId, revision: u32, image: Image, now: Millis) -> bool {
         let small;
         let content = match image {
@@ -215,7 +217,7 @@ impl Memory {
         matches!(outcome, UpdateOutcome::Stored(_))
     }
 
-    /// What is to be kept of a file that consists of these parts.
+    /// Builds the image of a file that consists of these parts.
     pub(super) fn image(&self, id: &EntryId, identity: Option<Identity>, parts: &[Bytes]) -> Image {
         let identity = identity.as_ref().map_or(&[][..], |identity| &identity.0);
         let length = identity.len() + parts.iter().map(Bytes::len).sum::<usize>();
@@ -236,15 +238,15 @@ impl Memory {
     }
 }
 
-/// What memory is to have of an entry.
+/// The image of an entry's file, preceded by the file's identity if there is a file.
 pub(super) enum Image {
     Small(Vec<u8>),
     Large(Large),
 }
 
 impl DiskStore {
-    /// A store without a folder: what is not in memory is not there. It takes `index_size` bytes
-    /// beside those of the settings, [`super::ENTRY_SIZE`] an entry.
+    /// Creates a store without a folder, in which all entries are in memory. The index uses
+    /// `index_size` bytes in addition to the settings' limit, [`super::ENTRY_SIZE`] per entry.
     #[must_use]
     pub fn in_memory(
         index_size: usize,
@@ -259,9 +261,10 @@ impl DiskStore {
         Arc::new(store)
     }
 
-    /// Changes how much memory there is for entries; without settings none are kept there.
+    /// Changes the limits of the entries in memory. `None` disables them.
     ///
-    /// What is above that goes by [`DiskStore::shrink_memory`], and with what is kept from now on.
+    /// Memory above a lowered limit is freed by [`DiskStore::shrink_memory`], and when entries are
+    /// added.
     pub fn set_memory(&self, settings: Option<MemorySettings>) {
         match (self.memory.get(), settings) {
             (Some(memory), settings) => {
@@ -278,21 +281,21 @@ impl DiskStore {
         }
     }
 
-    /// Frees what memory holds above its bound, for a thread that may take its time. Whether there
-    /// was anything.
+    /// Frees memory above the limit; may take long. Returns whether there was any.
     pub fn shrink_memory(&self, now: Millis) -> bool {
         let memory = self.memory.get();
         memory.is_some_and(|memory| memory.store.shrink(seconds(now)))
     }
 
-    /// What memory holds and has done.
+    /// The counters of the entries in memory.
     #[must_use]
     pub fn memory_counts(&self) -> MemoryCounts {
         let memory = self.memory.get();
         memory.map(Memory::counts).unwrap_or_default()
     }
 
-    /// Longest body of an entry that is worth being read as a whole, to be kept in memory.
+    /// Maximum length of a body that is worth reading entirely, because it will be kept in memory.
+    /// `None` if the entry is too long or memory is disabled.
     pub(super) fn kept_max(&self, expected: Option<Expected>) -> Option<u64> {
         let max = self.memory.get()?.entry_max() as u64;
         let blocks = expected.map_or(0, |expected| expected.blocks);
@@ -300,7 +303,8 @@ impl DiskStore {
         (max > 0 && length <= max + HEAD_LENGTH_MAX as u64).then_some(max)
     }
 
-    /// The entry from memory, if it has it and its file is what it was: with that, where it has one.
+    /// The entry from memory, if its revision and the file's identity still match. Also returns
+    /// that identity, if there is a file.
     pub(super) fn recall(
         &self,
         id: &EntryId,
@@ -323,7 +327,7 @@ impl DiskStore {
                 return None;
             }
         }
-        // An entry of another key is the disk's to tell of.
+        // A mismatch of the key is left to the lookup on the disk, which reports it.
         let parsed = head::parse(&kept.file, key, kept.file.len() as u64).ok()?;
         let start = usize::try_from(parsed.body.start).ok()?;
         let first = kept.file.slice(start.min(kept.file.len())..);
@@ -331,14 +335,15 @@ impl DiskStore {
         Some((opened, kept.identity))
     }
 
-    /// Counts an entry that is given, if it has come from memory.
+    /// Counts a hit, if the entry came from memory.
     pub fn note_given(&self, opened: &OpenEntry) {
         if let (None, Some(memory)) = (&opened.file, self.memory.get()) {
             memory.hits.fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    /// Keeps in memory what has been read of a file that was this before.
+    /// Keeps a file's content in memory. `identity` must have been determined before the file was
+    /// read.
     pub(super) fn keep_read(
         &self,
         id: &EntryId,
@@ -355,13 +360,13 @@ impl DiskStore {
         }
     }
 
-    /// Forgets what memory has of an entry. Whether it had anything.
+    /// Removes an entry from memory. Returns whether it was there.
     pub(super) fn forget(&self, id: &EntryId) -> bool {
         let memory = self.memory.get();
         memory.is_some_and(|memory| memory.remove(id, 0))
     }
 
-    /// Makes what has been fetched the entry, in memory alone.
+    /// Stores a fetched entry in a store without a folder.
     pub(super) fn commit_in_memory(
         &self,
         id: &EntryId,
@@ -384,7 +389,7 @@ impl DiskStore {
             is_checked: true,
             is_remembered: false,
         };
-        // Who finds the one must find the other.
+        // Under one lock, so that an entry found in the index is always in memory.
         let mut shard = self.index.of(id);
         let (_, removed) = shard.insert(id, stored, now);
         let expected = shard.expected(id);
@@ -398,7 +403,7 @@ impl DiskStore {
             return Err(StoreError::NoRoom);
         }
         self.counters.stored.fetch_add(1, Ordering::Relaxed);
-        // A purge that looked through the index meanwhile may have missed it.
+        // A concurrent purge may have read the index before the entry was added.
         if fetch.is_purged(id, &names) {
             self.remove_file(id);
             return Err(StoreError::Purged);
@@ -406,7 +411,7 @@ impl DiskStore {
         Ok(())
     }
 
-    /// Replaces the times of an entry that lies in memory alone.
+    /// Replaces the times of an entry in a store without a folder.
     pub(super) fn refresh_in_memory(
         &self,
         id: &EntryId,
@@ -437,7 +442,7 @@ impl DiskStore {
         }
     }
 
-    /// The file of an entry that lies in memory alone, for those who look through all.
+    /// The image of an entry in a store without a folder, for walks through all entries.
     pub(super) fn image_in_memory(&self, id: &EntryId) -> Option<Bytes> {
         let read = |item: Item<'_>| Bytes::copy_from_slice(item.value.bytes());
         self.memory.get()?.store.peek(&id.0, 0, read)

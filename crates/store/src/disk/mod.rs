@@ -1,23 +1,23 @@
-//! Objects in files of a folder: the disk tier of the store.
+//! The disk tier of the store: objects in files of a folder.
 //!
-//! One file an object, under nginx's path (`id.rs`), with a head of our own (`head.rs`) or of
-//! nginx's (`nginx.rs`, read only). An index in memory knows which files there are and when they
-//! were last used (`index.rs`); it is saved now and then (`saved.rs`), and what it does not know is
-//! found by looking through the folder beside service (`scan.rs`). Room is made before something is
-//! written (`room.rs`). An entry is written beside its place and renamed (`filler.rs`), and read by
-//! many while it is being filled (`fill.rs`).
+//! Each object is a file at nginx's path (`id.rs`), with our own head (`head.rs`) or nginx's
+//! (`nginx.rs`, read only). An index in memory lists the files in the order of their last use
+//! (`index.rs`). The index is saved periodically (`saved.rs`); a scan of the folder, concurrent
+//! with service, finds files that it does not list (`scan.rs`). Eviction makes room before an entry
+//! is written (`room.rs`). An entry is written to a temporary file and renamed (`filler.rs`), and
+//! may be read by many requests while it is being filled (`fill.rs`).
 //!
 //! ```text
-//! lookup ─▶ Present ─▶ open_in_memory ─▶ head, body          a hit, without waiting
-//!    │          └ disk needed ─▶ open_entry                  … on a thread that may wait
+//! lookup ─▶ Present ─▶ open_in_memory ─▶ head, body          a hit, without blocking
+//!    │          └ disk needed ─▶ open_entry                  a hit, on a thread that may block
 //!    └────▶ Absent ─▶ claim ─▶ Filler ─▶ Write::run …        a miss that is stored
-//!                       └ Taken ─▶ Fill::reader              a miss that another stores
+//!                       └ Taken ─▶ Fill::reader              a miss that another request fetches
 //! ```
 //!
-//! It knows no protocol and no configuration, and starts no thread. What says that it waits for the
-//! disk is for threads that may; all else takes one lock of one shard at most. Times that it counts
-//! by are the caller's clock, which must not go back ([`Millis`]); times in heads are the caller's
-//! business alone.
+//! The store knows no protocol and no configuration, and starts no thread. Functions documented as
+//! blocking on the disk are for threads that may block; all others take at most one lock of one
+//! shard. The store's own times are of the caller's clock, which must be monotonic ([`Millis`]);
+//! the store does not interpret the times in heads.
 
 mod clock;
 mod error;

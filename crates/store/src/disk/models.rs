@@ -1,17 +1,16 @@
-//! The index as the models of threads use it (`crate::models`): what `watched.rs` does, step by
-//! step.
+//! The index for the loom models of `crate::models`: the steps of `watched.rs`.
 
 use super::id::EntryId;
 use super::index::{Index, StoredEntry};
 
-/// An entry as a watcher has seen it.
+/// An entry with the counter of changes, as a watcher sees it.
 #[derive(Clone, Copy)]
 pub(crate) struct SeenEntry {
     pub(crate) revision: u32,
     changes: u64,
 }
 
-/// An index.
+/// An index for the models.
 pub(crate) struct EntryIndex(Index);
 
 const ID: EntryId = EntryId([7; 16]);
@@ -30,7 +29,7 @@ pub(crate) fn remove(index: &EntryIndex) {
     index.0.of(&ID).remove(&ID);
 }
 
-/// As `DiskStore::watch`.
+/// The steps of `DiskStore::watch`.
 pub(crate) fn see(index: &EntryIndex) -> Option<SeenEntry> {
     let shard = index.0.of(&ID);
     let revision = shard.expected(&ID)?.revision;
@@ -40,7 +39,7 @@ pub(crate) fn see(index: &EntryIndex) -> Option<SeenEntry> {
     })
 }
 
-/// As `WatchedEntry::stands`.
+/// The steps of `WatchedEntry::stands`.
 pub(crate) fn stands(index: &EntryIndex, seen: SeenEntry) -> bool {
     let number = index.0.number_of(&ID);
     index.0.changes(number) == seen.changes || index.0.shard(number).is_settled(&ID, seen.revision)

@@ -1,4 +1,5 @@
-//! nginx's own files, version 5, as 64-bit little-endian machines write them: read, never written.
+//! Reads nginx's cache files, version 5, as written on 64-bit little-endian machines. They are
+//! never written.
 //!
 //! ```text
 //!   0  version u64 (5) · valid until, s · updating, s · error, s · last modified · date, s (i64)
@@ -7,8 +8,8 @@
 //! 336  "\nKEY: " key "\n" · head as received · body to the end of the file
 //! ```
 //!
-//! The version and `header_start`, which must be 343 and the key's length, tell a file of such a
-//! machine from one of another. nginx keeps neither lengths nor checksums of bodies.
+//! Files of other machines are recognised by the version and by `header_start`, which must be 343
+//! plus the key's length. nginx stores neither lengths nor checksums of bodies.
 
 use bytes::{Buf, Bytes, BytesMut};
 
@@ -17,25 +18,25 @@ use super::id::EntryId;
 
 const VERSION: u64 = 5;
 
-/// Where the head begins, without the key's length.
+/// The value of `header_start`, without the key's length.
 const HEADER_START: usize = FIXED_LENGTH + KEY_PREFIX.len() + 1;
 
-/// Longest text of `Vary`.
+/// Maximum length of the stored `Vary`, in bytes.
 const VARY_MAX: usize = 128;
 
 const ETAG_MAX: usize = 128;
 
-/// Whether a file begins as nginx's do.
+/// Whether the file starts with nginx's version.
 pub(super) fn is_version(fixed: &[u8; FIXED_LENGTH]) -> bool {
     fixed.starts_with(&VERSION.to_le_bytes())
 }
 
-/// Length of the head up to the body.
+/// Length of the head, in bytes: the offset of the body.
 pub(super) fn length(fixed: &[u8; FIXED_LENGTH]) -> Result<usize, Fault> {
     Fixed::decode(fixed).map(|decoded| decoded.body_start)
 }
 
-/// Length of the key.
+/// Length of the key, in bytes.
 pub(super) fn key_length(fixed: &[u8; FIXED_LENGTH]) -> Option<usize> {
     let decoded = Fixed::decode(fixed).ok()?;
     decoded.header_start.checked_sub(HEADER_START)
@@ -90,7 +91,7 @@ impl Fixed {
     }
 }
 
-/// Reads a head; `bytes` begins with all of it.
+/// Parses a head; `bytes` must contain all of it.
 pub(super) fn parse(bytes: &Bytes, key: &[u8], file_length: u64) -> Result<ParsedHead, Fault> {
     let fixed = bytes.first_chunk().ok_or(Fault::Short)?;
     let decoded = Fixed::decode(fixed)?;
@@ -125,8 +126,8 @@ pub(super) fn parse(bytes: &Bytes, key: &[u8], file_length: u64) -> Result<Parse
     })
 }
 
-/// The head of an HTTP/1 response or of a CGI program, out of FastCGI's records where it stands in
-/// such. What HTTP/0.9 and HTTP/2 leave is not read.
+/// The head of an HTTP/1 or CGI response; FastCGI framing is removed. Responses of HTTP/0.9 and
+/// HTTP/2 are not supported.
 fn text(stored: &Bytes) -> Result<Bytes, Fault> {
     match stored.first() {
         Some(&FASTCGI_VERSION) => fastcgi_text(stored).ok_or(Fault::Form),
@@ -141,10 +142,10 @@ const FASTCGI_VERSION: u8 = 1;
 const FASTCGI_STDOUT: u8 = 6;
 const FASTCGI_STDERR: u8 = 7;
 
-/// Bytes before the content of a record.
+/// Length of a FastCGI record's header, in bytes.
 const RECORD_HEAD_LENGTH: usize = 8;
 
-/// What the program has written to its standard output. The last record goes on in the body.
+/// The output of the FastCGI program (`FCGI_STDOUT`). The last record may continue in the body.
 fn fastcgi_text(stored: &Bytes) -> Option<Bytes> {
     let mut text = BytesMut::new();
     let mut rest = &stored[..];
@@ -174,7 +175,7 @@ mod tests {
 
     const KEY: &[u8] = b"http://127.0.0.1/";
 
-    /// A file as `ngx_http_file_cache_set_header` writes it.
+    /// A file in the format of `ngx_http_file_cache_set_header`.
     fn file(text: &[u8], body: &[u8]) -> Vec<u8> {
         let header_start = (HEADER_START + KEY.len()) as u16;
         let body_start = header_start + text.len() as u16;
@@ -223,7 +224,7 @@ mod tests {
         let stored = [
             record(6, 5, 3, b"Statu\0\0\0"),
             record(7, 4, 0, b"Oops"),
-            // The rest of it is the body's.
+            // A record that continues in the body.
             record(6, 200, 0, b"s: 200\r\n\r\n"),
         ]
         .concat();

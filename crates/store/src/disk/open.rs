@@ -1,4 +1,4 @@
-//! Opening an entry: its file, its head, and what of the body came along; all of it checked.
+//! Opens entries: reads and validates the file's head and, for small entries, the body.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -20,23 +20,23 @@ use super::index::{Expected, StoredEntry, TagHashes};
 use super::memory::Identity;
 use super::store::DiskStore;
 
-/// Bodies of up to so many bytes should be checked before their first use in a process, longer
-/// ones beside it ([`OpenEntry::check_body`]).
+/// Maximum length of a body, in bytes, that should be verified before its first use in a process.
+/// Longer bodies should be verified in the background ([`OpenEntry::later_check`]).
 pub const CHECKED_FIRST_MAX: u64 = 1 << 20;
 
-/// Bytes of a file that are read with its head: of one that takes a single block, and of others.
+/// Size of the first read, in bytes: for a file of a single block, and for other files.
 const FIRST_READ_MIN: usize = 4096;
 const FIRST_READ_MAX: usize = 16 * 1024;
 
-/// Bytes that are read at once while a body is checked.
+/// Size of a read while a body is verified, in bytes.
 const CHECK_READ: usize = 64 * 1024;
 
-/// Why there is no hit.
+/// Why an entry could not be opened.
 #[derive(Debug)]
 pub enum Miss {
     /// There is no file.
     Gone,
-    /// The file was not the entry, and has been dropped.
+    /// The file was not a valid entry and has been removed.
     Wrong(Fault),
     /// The file could not be opened or read.
     Failed(io::Error),
@@ -64,31 +64,31 @@ impl From<Errno> for Miss {
 /// An entry whose file is open.
 #[derive(Debug)]
 pub struct OpenEntry {
-    /// What it was stored with.
+    /// The entry's metadata.
     pub head: Head,
-    /// Its file; nothing where it has come from memory.
+    /// The entry's file; `None` if the entry came from memory.
     pub file: Option<OwnedFd>,
-    /// Where the body lies in the file.
+    /// The range of the body in the file.
     pub body: Range<u64>,
-    /// What came of the body's beginning with the head; of a small entry, and of one from memory,
-    /// all of it.
+    /// The part of the body that was read along with the head: all of it for a small entry or one
+    /// from memory.
     pub first: Bytes,
     id: EntryId,
-    /// The body's checksum, as long as it is not known to be right.
+    /// The body's checksum, if it has not been verified.
     unchecked: Option<u32>,
     revision: Option<u32>,
 }
 
-/// What reading a head may do.
+/// Whether reading may block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Reading {
-    /// Wait for the disk.
+    /// Reading may block on the disk.
     Waiting,
-    /// Only take what is in memory.
+    /// Reading takes only what is in the page cache.
     InMemory,
 }
 
-/// Why a head was not read.
+/// Why a file was not read.
 enum Unread {
     /// The disk would have been needed.
     OnDisk,
@@ -105,14 +105,14 @@ impl From<Errno> for Unread {
     }
 }
 
-/// Whether opening fails with this for a link or a socket.
+/// Whether `open()` fails with this error for a symbolic link or a socket.
 fn is_no_file(error: Errno) -> bool {
     matches!(error, Errno::LOOP | Errno::NXIO)
 }
 
 impl DiskStore {
-    /// Opens an entry if that needs no disk; nothing where it might: then
-    /// [`DiskStore::open_entry`] does it.
+    /// Opens an entry without blocking; `None` if the disk may be needed. The caller then calls
+    /// [`DiskStore::open_entry`] on another thread.
     pub fn open_in_memory(
         &self,
         id: &EntryId,
@@ -141,7 +141,7 @@ impl DiskStore {
         }
     }
 
-    /// Opens an entry, waiting for the disk.
+    /// Opens an entry. Blocks on the disk.
     ///
     /// # Errors
     /// See [`Miss`].
@@ -168,8 +168,8 @@ impl DiskStore {
         }
     }
 
-    /// Replaces the times of an entry, waiting for the disk. Who reads its head meanwhile sees the
-    /// times before or after that.
+    /// Replaces the times of an entry. Blocks on the disk. Concurrent readers see the old times or
+    /// the new ones.
     ///
     /// # Errors
     /// See [`Miss`]; `Unsupported` for an entry that nginx has written.
@@ -183,7 +183,7 @@ impl DiskStore {
         let Some(folder) = &self.folder else {
             return self.refresh_in_memory(id, key, times, now);
         };
-        // Two that refresh would write the same copy.
+        // Without the lock, two concurrent refreshes would overwrite the same copy of the times.
         let _file = self.lock_file(id);
         let opened = self.open_locked(folder, id, key, now)?;
         let file = folder.open_entry_to_change(id)?;
@@ -196,13 +196,13 @@ impl DiskStore {
         }
         let (at, bytes) = head::replace_times(&start, times).map_err(Miss::Wrong)?;
         let written = folder::write_all(&file, at, &[bytes]);
-        // What has been read before must not be kept.
+        // Outdates images that were read before the change, so that they are not kept in memory.
         self.index.of(id).renew(id);
         self.forget(id);
         written.map_err(|failure| Miss::Failed(failure.error()))
     }
 
-    /// Opens an entry whose file lock is held: what is wrong with it stays.
+    /// Opens an entry whose file lock is held. An invalid file is not removed.
     fn open_locked(
         &self,
         folder: &CacheFolder,
@@ -235,7 +235,7 @@ impl DiskStore {
         miss
     }
 
-    /// Notes what has been found.
+    /// Records what was read in the index and in memory.
     fn opened(
         &self,
         id: &EntryId,
@@ -281,7 +281,7 @@ impl DiskStore {
         }
     }
 
-    /// Forgets an entry whose file is wrong; the file is unlinked by the next who may wait.
+    /// Removes an entry with an invalid file from the index, and queues the file for unlinking.
     fn drop_later(&self, id: &EntryId, fault: Fault) -> Miss {
         self.counters.wrong.fetch_add(1, Ordering::Relaxed);
         let removed = self.index.of(id).remove(id);
@@ -292,7 +292,7 @@ impl DiskStore {
         Miss::Wrong(fault)
     }
 
-    /// Unlinks a wrong file, unless it has been replaced meanwhile.
+    /// Unlinks an invalid file, unless it has been replaced in the meantime.
     fn drop_now(&self, id: &EntryId, fault: Fault, inode: Option<u64>) -> Miss {
         self.counters.wrong.fetch_add(1, Ordering::Relaxed);
         let _file = self.lock_file(id);
@@ -306,7 +306,7 @@ impl DiskStore {
 }
 
 impl OpenEntry {
-    /// One that has come from memory, whole and checked.
+    /// An entry from memory, complete and verified.
     pub(super) fn recalled(
         id: &EntryId,
         revision: u32,
@@ -325,30 +325,30 @@ impl OpenEntry {
         }
     }
 
-    /// By what an entry that has come from memory is known again, as long as it is the same: its
-    /// id and its revision in this store.
+    /// Identifies the content of an entry from memory: its id and its revision in this store.
+    /// `None` if the entry was read from its file.
     #[must_use]
     pub fn version(&self) -> Option<(EntryId, u32)> {
         let is_recalled = self.file.is_none();
         Some((self.id, self.revision.filter(|_| is_recalled)?))
     }
 
-    /// Its file alone, if it has not come from memory.
+    /// The entry's file; `None` if the entry came from memory.
     #[must_use]
     pub fn into_file(self) -> Option<OwnedFd> {
         self.file
     }
 
-    /// Whether the body's checksum has not been looked at in this process.
+    /// Whether this process has not verified the body's checksum.
     #[must_use]
     pub fn is_unchecked(&self) -> bool {
         self.unchecked.is_some()
     }
 
-    /// Reads the body and compares its checksum, waiting for the disk.
+    /// Reads the body and verifies its checksum. Blocks on the disk.
     ///
-    /// # Errors
-    /// The body is not what was stored: the entry has been dropped. Or it cannot be read.
+    /// # Errors The checksum does not match, and the entry has been removed; or the file cannot be
+    /// read.
     pub fn check_body(&mut self, store: &DiskStore) -> Result<(), Miss> {
         let (Some(checksum), Some(file)) = (self.unchecked, &self.file) else {
             return Ok(());
@@ -364,11 +364,10 @@ impl OpenEntry {
         Ok(())
     }
 
-    /// What is to be done beside serving the entry, for the first who serves it before its body's
-    /// checksum has been looked at.
+    /// The check to run in the background while the entry is served. `None` if the body has been
+    /// verified or another request has already started its check.
     ///
-    /// # Errors
-    /// There are no more descriptors.
+    /// # Errors The file descriptor cannot be duplicated.
     pub fn later_check(&self, store: &DiskStore) -> io::Result<Option<LaterCheck>> {
         let (Some(checksum), Some(revision)) = (self.unchecked, self.revision) else {
             return Ok(None);
@@ -386,7 +385,7 @@ impl OpenEntry {
     }
 }
 
-/// The check of a body that an entry's users do not wait for.
+/// A check of a body in the background, while the entry is served.
 #[derive(Debug)]
 pub struct LaterCheck {
     file: OwnedFd,
@@ -395,10 +394,9 @@ pub struct LaterCheck {
 }
 
 impl LaterCheck {
-    /// Reads the body and compares its checksum, waiting for the disk.
+    /// Reads the body and verifies its checksum. Blocks on the disk.
     ///
-    /// # Errors
-    /// As with [`OpenEntry::check_body`].
+    /// # Errors As for [`OpenEntry::check_body`].
     pub fn run(self, store: &DiskStore) -> Result<(), Miss> {
         match self.body.run(&self.file)? {
             Ok(()) => Ok(()),
@@ -407,7 +405,7 @@ impl LaterCheck {
     }
 }
 
-/// A part of a file, and the checksum that it should have.
+/// The range of a body in its file, and its expected checksum.
 #[derive(Debug)]
 pub(super) struct BodyCheck {
     body: Range<u64>,
@@ -419,7 +417,7 @@ impl BodyCheck {
         BodyCheck { body, checksum }
     }
 
-    /// Reads the body, waiting for the disk, and says what is wrong with it.
+    /// Reads the body and verifies its checksum. Blocks on the disk.
     pub(super) fn run(&self, file: &OwnedFd) -> Result<Result<(), Fault>, Errno> {
         let mut hasher = Hasher::new();
         let mut memory = vec![0; CHECK_READ];
@@ -445,22 +443,22 @@ fn inode(file: &OwnedFd) -> Option<u64> {
     rustix::fs::fstat(file).ok().map(|stat| stat.st_ino)
 }
 
-/// What has been read of a file.
+/// The part of a file that has been read.
 struct FilePrefix {
     parsed: ParsedHead,
-    /// What was read, from the beginning of the file.
+    /// The bytes read from the start of the file.
     bytes: Bytes,
-    /// The beginning of the body.
+    /// The bytes of the body among them.
     first: Bytes,
-    /// The body's checksum, as long as it is not known to be right.
+    /// The body's checksum, if it has not been verified.
     unchecked: Option<u32>,
-    /// What the file was before it was read, where it may be kept in memory.
+    /// The file's identity from before the read, if the file may be kept in memory.
     identity: Option<Identity>,
 }
 
 impl DiskStore {
-    /// Reads the head, and the body as far as that takes no second call, or is to be kept in
-    /// memory.
+    /// Reads the head, and the whole body if the entry is to be kept in memory. Otherwise the body
+    /// is read only as far as it comes with the head.
     fn read(
         &self,
         file: &OwnedFd,
@@ -478,8 +476,9 @@ impl DiskStore {
     }
 }
 
-/// Reads the head, and the body as far as that takes no second call, or is no longer than
-/// `whole_max`. A body that comes as a whole is checked, unless this process knows it.
+/// Reads the head, and the whole body if it is at most `whole_max` bytes long. Otherwise the body
+/// is read only as far as it comes with the head. A whole body is verified, unless this process has
+/// verified it before.
 fn read(
     file: &OwnedFd,
     key: &[u8],
@@ -511,8 +510,8 @@ fn read(
     })
 }
 
-/// Reads what follows `start` to the end of the file, which is there; in memory only if all of it
-/// is.
+/// Appends the rest of the file to `start`. If reading must not block and part of the rest is not
+/// in the page cache, returns `start` alone.
 fn read_rest(file: &OwnedFd, start: Bytes, end: u64, reading: Reading) -> Result<Bytes, Unread> {
     let end = usize::try_from(end).unwrap_or(usize::MAX);
     let mut whole = Vec::with_capacity(end);
@@ -527,7 +526,7 @@ fn read_rest(file: &OwnedFd, start: Bytes, end: u64, reading: Reading) -> Result
     }
 }
 
-/// Reads the head; with it comes all that was read of the file.
+/// Reads and parses the head. Also returns all bytes that were read.
 fn read_head(
     file: &OwnedFd,
     key: &[u8],
@@ -554,13 +553,13 @@ fn read_head(
 }
 
 thread_local! {
-    /// What files are read into, since most are shorter than what is asked for: memory is taken
-    /// only for what has come.
+    /// A buffer for reading files. Most files are shorter than the buffer, so that copying the
+    /// bytes read takes less memory than keeping the buffer.
     static MEMORY: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Reads the beginning of a file, by way of `memory`: at least the head, if the file is that long.
-/// Whether it was asked for more than has come.
+/// Reads the start of a file through the buffer `memory`: at least the head, unless the file is
+/// shorter. Also returns whether the read ended before its requested length.
 fn read_start(
     file: &OwnedFd,
     memory: &mut [u8],
@@ -569,7 +568,7 @@ fn read_start(
     let filled = read_some(file, 0, memory, reading)?;
     let start = memory.get(..filled).unwrap_or_default();
     let needed = match head::length(start) {
-        // Part of the page may be in memory.
+        // Only part of the page may be in the page cache.
         Err(Fault::Short) if reading == Reading::InMemory => return Err(Unread::OnDisk),
         needed => needed.map_err(Unread::Wrong)?,
     };
@@ -591,9 +590,9 @@ fn read_start(
     Ok((long.into(), has_ended))
 }
 
-/// Reads the head of a file of which `bytes` are all that was read, without asking for its length.
-/// Nothing where that is needed: what ends early in memory may go on on the disk, unless the head
-/// says that this is all.
+/// Parses the head of a file whose bytes are all in `bytes`, which saves the call for its length.
+/// Returns `None` if the length is needed: a read from the page cache may end before the file does,
+/// unless the head confirms the length.
 fn parse_whole(bytes: &Bytes, key: &[u8], reading: Reading) -> Result<Option<ParsedHead>, Unread> {
     let parsed = head::parse(bytes, key, bytes.len() as u64);
     match (reading, parsed) {
@@ -606,8 +605,8 @@ fn parse_whole(bytes: &Bytes, key: &[u8], reading: Reading) -> Result<Option<Par
     }
 }
 
-/// Reads until `memory` is full or the file ends; in memory, also to where the disk would be
-/// needed.
+/// Reads until `memory` is full or the file ends. If reading must not block, also ends where the
+/// disk would be needed.
 fn read_some(
     file: &OwnedFd,
     at: u64,

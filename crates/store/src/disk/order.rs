@@ -1,5 +1,5 @@
-//! Which of several fetches of one entry is stored: the one whose head came last, whichever is
-//! written first.
+//! Decides which of several concurrent fetches of an entry is stored: the one whose head was
+//! received last, whatever the order of the writes.
 
 use std::collections::hash_map::Entry;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -9,22 +9,22 @@ use base::hash::Map;
 use super::id::EntryId;
 use super::store::DiskStore;
 
-/// The entries that are being written.
+/// The entries that are being fetched and written.
 #[derive(Debug, Default)]
 pub(super) struct Order(Mutex<Entries>);
 
 #[derive(Debug, Default)]
 struct Entries {
-    /// Number of the last head that has come.
+    /// Sequence number of the last head received, over all entries.
     last: u64,
     writers: Map<EntryId, Writers>,
 }
 
-/// Who writes an entry.
+/// The concurrent fetches of an entry.
 #[derive(Debug, Default)]
 struct Writers {
     count: usize,
-    /// Number of the newest head that has been stored meanwhile.
+    /// Sequence number of the newest head that has been stored.
     stored: u64,
 }
 
@@ -34,7 +34,8 @@ impl Order {
     }
 }
 
-/// A fetch whose head has come. Its last write holds it, too: that may outlive who fetches.
+/// The position of a fetch in the order of received heads. Also held by the last write, which may
+/// outlive the filler.
 #[derive(Debug)]
 pub(super) struct Turn {
     store: Arc<DiskStore>,
@@ -43,7 +44,7 @@ pub(super) struct Turn {
 }
 
 impl Turn {
-    /// The head of an entry has come.
+    /// Registers a fetch when its head has been received.
     pub(super) fn begin(store: &Arc<DiskStore>, id: &EntryId) -> Arc<Turn> {
         let mut entries = store.order.lock();
         entries.last += 1;
@@ -57,7 +58,7 @@ impl Turn {
         })
     }
 
-    /// Whether the entry is to be stored: no newer one has been.
+    /// Whether the entry is to be stored, that is, no newer one has been. Records it as stored.
     pub(super) fn take(&self) -> bool {
         let mut entries = self.store.order.lock();
         let Some(writers) = entries.writers.get_mut(&self.id) else {

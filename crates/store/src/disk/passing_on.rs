@@ -1,7 +1,7 @@
-//! Entries that lie in memory alone, as bytes for the process that takes this one's place.
+//! Hands over the entries of a store without a folder to the process that replaces this one.
 //!
-//! What is passed on of an entry is what would be its file, with both checksums: who reads it
-//! believes nothing else. What lies in front of files is not passed on, the files are there.
+//! An entry is handed over as the image of its file, with both checksums, so that the receiver can
+//! validate it. Copies of files are not handed over, because the new process has the files.
 
 use std::cmp::Reverse;
 
@@ -13,20 +13,21 @@ use super::id::EntryId;
 use super::index::{StoredEntry, TagHashes};
 use super::store::DiskStore;
 
-/// An entry that is passed on.
+/// An entry that is handed over.
 #[derive(Clone, Debug)]
 pub struct PassedEntry {
-    /// What the entry is known by.
+    /// The entry's id.
     pub id: EntryId,
-    /// When it was used last.
+    /// When the entry was last used.
     pub used: Millis,
-    /// Head and body.
+    /// The image of the entry's file: head and body.
     pub file: Bytes,
 }
 
 impl DiskStore {
-    /// The entries that lie in memory alone, from the one that was used last; none where the store
-    /// has a folder. Each is read when it is asked for, and one that has gone by then is left out.
+    /// The entries of a store without a folder, the most recently used first; none if the store has
+    /// a folder. An entry is read when the iterator reaches it, and skipped if it has been removed
+    /// by then.
     pub fn passed_on(&self) -> impl Iterator<Item = PassedEntry> {
         let mut known = Vec::new();
         if self.folder.is_none() {
@@ -42,11 +43,11 @@ impl DiskStore {
         })
     }
 
-    /// Puts an entry of another process into a store without a folder, in the place of what there
-    /// is of it. Those that were used last are to come last. Whether there was room.
+    /// Adds an entry of another process to a store without a folder, in place of an existing one.
+    /// Entries should be added in the order of their last use, the most recently used last. Returns
+    /// false if there is no room.
     ///
-    /// # Errors
-    /// It is no entry of this version, or damaged.
+    /// # Errors The image is damaged or of another version.
     pub fn take_over(&self, passed: PassedEntry, now: Millis) -> Result<bool, Fault> {
         let PassedEntry { id, used, file } = passed;
         let key = head::key_of(&file).ok_or(Fault::Layout)?;
@@ -71,7 +72,7 @@ impl DiskStore {
             is_remembered: false,
         };
         let image = memory.image(&id, None, std::slice::from_ref(&file));
-        // Who finds the one must find the other.
+        // Under one lock, so that an entry found in the index is always in memory.
         let mut shard = self.index.of(&id);
         let (_, removed) = shard.insert(&id, stored, used.min(now));
         let expected = shard.expected(&id);

@@ -1,9 +1,10 @@
-//! Purging: entries that go at once, by id, by a name that they share, or by their key.
+//! Purges: removes entries immediately, by id, by group or tag, or by a predicate on the key.
 //!
-//! What is being fetched while its entry is purged may have been asked for before, so it is not
-//! stored, and no request follows it any more. Each fetch remembers at which purge it began; each
-//! purge is kept until no fetch is under way that began before it. What has come whole and is about
-//! to be stored is waited for, and then found by its file.
+//! The response of a fetch that is running during a purge may have been generated before it. It is
+//! therefore not stored, and later requests do not wait for it. Each fetch remembers the number of
+//! the last purge before its start; a purge is kept while there are fetches that began before it.
+//! If the body of an entry has been received entirely, the purge waits until the entry is stored,
+//! and then finds its file.
 
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -19,20 +20,20 @@ use super::id::EntryId;
 use super::index::TagHashes;
 use super::store::DiskStore;
 
-/// Most purges that are kept. Beyond that, what was being fetched before is not stored.
+/// Maximum number of purges kept. If it is exceeded, no fetch that began before is stored.
 const PURGES_MAX: usize = 4096;
 
-/// How long a purge waits for what has come whole to be stored. Where a disk takes longer than that
-/// it is treated as what is still being fetched.
+/// How long a purge waits for completely received entries to be stored. After that, such an entry
+/// is treated like one that is still being fetched.
 const STORED_WITHIN: Duration = Duration::from_millis(500);
 
-/// How often a purge looks whether that has been stored.
+/// The interval of polling while waiting for them.
 const STORED_CHECK: Duration = Duration::from_millis(1);
 
-/// Bytes of a head that are read for its key at first.
+/// Size of the first read for an entry's key, in bytes.
 const KEY_READ: usize = 4096;
 
-/// The number of the purge before which something began.
+/// The number of the last purge before an event.
 type Epoch = u64;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,7 +44,7 @@ enum What {
     All,
 }
 
-/// Purges that fetches under way must know of.
+/// The purges that running fetches must obey.
 #[derive(Debug, Default)]
 pub(super) struct Purges {
     /// Number of the last purge.
@@ -90,7 +91,7 @@ impl Purges {
         kept.purges.push((number, what));
     }
 
-    /// Whether an entry was purged since.
+    /// Whether the entry was purged after `since`.
     fn concerns(&self, since: Epoch, id: &EntryId, names: &TagHashes) -> bool {
         if self.last.load(Ordering::Acquire) == since {
             return false;
@@ -108,7 +109,7 @@ impl Purges {
     }
 }
 
-/// A fetch that is under way. Its last write holds it, too: that may outlive who fetches.
+/// A running fetch. Also held by its last write, which may outlive the filler.
 #[derive(Debug)]
 pub(super) struct Fetch {
     store: Arc<DiskStore>,
@@ -123,7 +124,7 @@ impl Fetch {
         })
     }
 
-    /// Whether an entry was purged since the fetch began.
+    /// Whether the entry has been purged since the fetch began.
     pub(super) fn is_purged(&self, id: &EntryId, names: &TagHashes) -> bool {
         self.store.purges.concerns(self.epoch, id, names)
     }
@@ -135,17 +136,17 @@ impl Drop for Fetch {
     }
 }
 
-/// What a purge of several entries has done.
+/// The result of a purge of several entries.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Purged {
-    /// Entries that are gone.
+    /// Number of removed entries.
     pub entries: u64,
     /// Entries whose file could not be unlinked.
     pub failed: u64,
 }
 
 impl TagHashes {
-    /// The names of an entry with this head.
+    /// The hashes of the group and tags in this head.
     pub(super) fn of(head: &Head) -> TagHashes {
         let group = if head.group.is_empty() {
             &head.key
@@ -159,7 +160,7 @@ impl TagHashes {
     }
 }
 
-/// The same in every process: the index is saved with it.
+/// A hash without a secret, because the saved index contains it.
 fn name_hash(name: &[u8]) -> u64 {
     let EntryId(digest) = EntryId::of(&[name]);
     digest
@@ -168,11 +169,10 @@ fn name_hash(name: &[u8]) -> u64 {
 }
 
 impl DiskStore {
-    /// Removes an entry, waiting for the disk; what is being fetched of it is not stored. Whether
-    /// there was one.
+    /// Removes an entry. Blocks on the disk. Running fetches of the entry are not stored. Returns
+    /// whether there was an entry.
     ///
-    /// # Errors
-    /// The error of `unlink()`, but for a file that is not there.
+    /// # Errors The error of `unlink()`, except for a missing file.
     pub fn purge(&self, id: &EntryId) -> io::Result<bool> {
         self.await_stored(|other, _| other == id);
         self.purges.note(What::Id(*id));
@@ -181,20 +181,20 @@ impl DiskStore {
         Ok(self.try_remove_file(id)?)
     }
 
-    /// Removes the entries of a group, waiting for the disk.
+    /// Removes the entries of a group. Blocks on the disk.
     pub fn purge_group(&self, group: &[u8]) -> Purged {
         let hash = name_hash(group);
         self.purge_named(What::Group(hash), |names| names.group == hash)
     }
 
-    /// Removes the entries with a tag, waiting for the disk.
+    /// Removes the entries with a tag. Blocks on the disk.
     pub fn purge_tag(&self, tag: &[u8]) -> Purged {
         let hash = name_hash(tag);
         self.purge_named(What::Tag(hash), |names| names.tags.contains(&hash))
     }
 
-    /// Removes the entries whose key `matches` says, waiting for the disk: every file is read for
-    /// its key. Nothing that is being fetched meanwhile is stored.
+    /// Removes the entries whose key satisfies `matches`. Blocks on the disk, and reads the key
+    /// from every file. No running fetch is stored.
     pub fn purge_matching(&self, matches: impl Fn(&[u8]) -> bool) -> Purged {
         self.await_stored(|_, _| true);
         self.purges.note(What::All);
@@ -210,16 +210,16 @@ impl DiskStore {
         purged
     }
 
-    /// Removes every entry, waiting for the disk. Files that the index knows are not read; of the
-    /// others the key tells whether they are entries. Nothing that is being fetched meanwhile is
-    /// stored.
+    /// Removes all entries. Blocks on the disk. Files that the index lists are not read; other
+    /// files are removed if they contain a key. No running fetch is stored.
     pub fn purge_all(&self) -> Purged {
         self.await_stored(|_, _| true);
         self.purges.note(What::All);
         self.index.forget_fills(|_, _| true);
         let mut purged = Purged::default();
         self.visit_files(|id, _| {
-            // The lock of the index is not held while a file is read.
+            // The lookup is a statement of its own, so that the shard's lock is not held while the
+            // file is read.
             let is_known = self.index.of(&id).expected(&id).is_some();
             if is_known || self.read_key(&id).is_some() {
                 purged.count(self.try_remove_locked(&id));
@@ -238,7 +238,8 @@ impl DiskStore {
         self.purge_names(matches)
     }
 
-    /// Waits until entries that have come whole and that a purge `concerns` are stored.
+    /// Waits until the completely received entries that the purge concerns are stored, but not
+    /// longer than [`STORED_WITHIN`].
     fn await_stored(&self, concerns: impl Fn(&EntryId, &Head) -> bool) {
         let begun = Instant::now();
         let is_awaited = |id: &EntryId, fill: &Fill| {
@@ -249,8 +250,8 @@ impl DiskStore {
         }
     }
 
-    /// Removes the entries whose names match. Where the index does not know the names of an entry,
-    /// or all entries, the files tell.
+    /// Removes the entries whose group or tags match. Reads them from the files if the index does
+    /// not know them, or does not know all entries.
     fn purge_names(&self, matches: impl Fn(&TagHashes) -> bool) -> Purged {
         let mut purged = Purged::default();
         for number in 0..self.index.shards() {
@@ -276,7 +277,7 @@ impl DiskStore {
         purged
     }
 
-    /// Removes an entry if its file says that it has such names.
+    /// Removes an entry if the group or tags in its file match.
     fn purge_if(&self, id: &EntryId, matches: impl Fn(&TagHashes) -> bool, purged: &mut Purged) {
         let names = self.read_names(id);
         if names.as_ref().is_some_and(matches) {
@@ -291,7 +292,8 @@ impl DiskStore {
         self.try_remove_file(id)
     }
 
-    /// The beginning of an entry's file, up to the end of its key or of its whole head.
+    /// Reads the start of an entry's file, up to the end of its key or of its whole head. Also
+    /// returns the file's length.
     fn read_start(&self, id: &EntryId, is_whole: bool) -> Option<(Vec<u8>, u64)> {
         let Some(folder) = &self.folder else {
             let image = self.image_in_memory(id)?;
@@ -324,7 +326,7 @@ impl DiskStore {
         Some(TagHashes::of(&parsed.head))
     }
 
-    /// Keys of all entries, waiting for the disk, as the files have them.
+    /// Passes the keys of all entries and the lengths of their files to `seen`. Blocks on the disk.
     pub fn visit_keys(&self, mut seen: impl FnMut(&EntryId, &[u8], u64)) {
         self.visit_files(|id, length| {
             if let Some(key) = self.read_key(&id) {

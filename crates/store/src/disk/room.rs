@@ -1,8 +1,9 @@
-//! Room on the disk: taken before anything is written, made by evicting what was used longest ago.
+//! The disk space of a store: reserved before a write, and made by evicting the least recently used
+//! entries.
 //!
-//! Who needs room takes it in memory at once; the files that had to go for it are *doomed*, and
-//! who has taken the room unlinks them before writing. So the folder never takes more than
-//! `max_size`, and no loop waits for a file to be unlinked.
+//! A reservation evicts entries from the index only, without blocking. Their files are queued as
+//! *doomed*, and the writer unlinks them before it writes. Thus the folder never exceeds
+//! `max_size`, and no event loop waits for a file to be unlinked.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -15,31 +16,32 @@ use super::id::{EntryId, TemporaryName};
 use super::index::Removed;
 use super::store::DiskStore;
 
-/// By how much the room of an entry of unknown length grows, at most.
+/// Maximum step by which the reservation of an entry of unknown length grows, in bytes.
 const STEP_MAX: u64 = 1 << 20;
 
-/// By which part of all room it grows at most.
+/// The step is at most the limit of the store divided by this number.
 const STEP_PART: u64 = 64;
 
-/// A file that is to be unlinked.
+/// A file queued for unlinking.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Doomed {
-    /// An entry that the index does not know any more; it stays if it has been replaced.
+    /// The file of an entry that was removed from the index. It stays if the entry has been stored
+    /// again.
     Entry(EntryId),
-    /// What a fill has left.
+    /// The temporary file of an abandoned fill.
     Temporary(TemporaryName),
 }
 
 #[derive(Debug)]
 pub(super) struct DiskBudget {
-    /// Blocks of all entries, and what fills have taken.
+    /// Blocks of all entries and reservations.
     used: AtomicU64,
-    /// Blocks that may be used.
+    /// Limit of the blocks.
     max: AtomicU64,
     doomed: Mutex<VecDeque<Doomed>>,
-    /// Files that are doomed or being unlinked.
+    /// Number of files in the queue or being unlinked.
     doomed_count: AtomicUsize,
-    /// Held by who unlinks.
+    /// Held while files are unlinked.
     unlinking: Mutex<()>,
 }
 
@@ -78,7 +80,7 @@ impl DiskBudget {
         self.used.fetch_sub(blocks, Ordering::Relaxed);
     }
 
-    /// Has a file unlinked by the next who may wait for the disk.
+    /// Queues a file for unlinking by the next thread that may block on the disk.
     pub(super) fn doom(&self, file: Doomed) {
         self.doomed_count.fetch_add(1, Ordering::AcqRel);
         lock(&self.doomed).push_back(file);
@@ -86,14 +88,15 @@ impl DiskBudget {
 }
 
 impl DiskStore {
-    /// For how long a file room is taken that is `length` bytes long and grows.
+    /// The length for which room is reserved when a file of unknown final length is `length` bytes
+    /// long.
     pub(super) fn room_ahead(&self, length: u64) -> u64 {
         let part = self.room.max.load(Ordering::Relaxed) / STEP_PART;
         let step = part.saturating_mul(self.block_size()).min(STEP_MAX);
         length.checked_next_multiple_of(step).unwrap_or(length)
     }
 
-    /// Takes room for so many blocks.
+    /// Reserves blocks, and evicts entries if necessary.
     pub(super) fn reserve(&self, blocks: u64) -> Result<(), StoreError> {
         let room = &self.room;
         let max = room.max.load(Ordering::Relaxed);
@@ -111,7 +114,7 @@ impl DiskStore {
         Ok(())
     }
 
-    /// Makes room for `needed` bytes beside those that are to stay free on the file system.
+    /// Frees disk space until `needed` bytes are available in addition to `min_free`.
     pub(super) fn keep_free(&self, needed: u64) -> Result<(), StoreError> {
         let min_free = self.min_free.load(Ordering::Relaxed);
         let Some(folder) = self.folder.as_ref().filter(|_| min_free > 0) else {
@@ -132,8 +135,8 @@ impl DiskStore {
         Ok(())
     }
 
-    /// Takes the entry used longest ago out of the index, if this process owns the folder. Whether
-    /// there was one.
+    /// Evicts the least recently used entry from the index, if this process owns the folder.
+    /// Returns whether there was one.
     pub(super) fn evict(&self) -> bool {
         if !self.is_owner() {
             return false;
@@ -145,8 +148,8 @@ impl DiskStore {
         true
     }
 
-    /// Gives back what an entry took that is no longer in the index, has its file unlinked by the
-    /// process that owns the folder, and counts it.
+    /// Releases the blocks and the memory of an entry that was removed from the index, and counts
+    /// it in `counter`. The owner of the folder also queues its file for unlinking.
     pub(super) fn let_go(&self, removed: Removed, counter: &AtomicU64) {
         if let Some(blocks) = removed.blocks {
             self.room.subtract(blocks);
@@ -158,8 +161,8 @@ impl DiskStore {
         }
     }
 
-    /// Waits for the disk: unlinks what is doomed, also what another thread is about to. Whether
-    /// there was anything.
+    /// Unlinks the queued files, and waits for those that another thread is unlinking. Blocks on
+    /// the disk. Returns whether there were any.
     pub(super) fn unlink_doomed(&self) -> bool {
         let Some(folder) = &self.folder else {
             return false;
@@ -172,7 +175,7 @@ impl DiskStore {
             match file {
                 Doomed::Entry(id) => {
                     let _file = self.lock_file(&id);
-                    // What has been stored or found since is another entry's.
+                    // If the index lists the id again, the file belongs to a newer entry.
                     if self.index.of(&id).expected(&id).is_none() {
                         let _ = folder.unlink_entry(&id);
                     }
@@ -192,7 +195,7 @@ impl DiskStore {
     }
 }
 
-/// Blocks that a fill has taken and not yet given to an entry.
+/// Blocks that a fill has reserved and that do not belong to an entry yet.
 #[derive(Debug)]
 pub(super) struct Reserved {
     store: Arc<DiskStore>,
@@ -207,7 +210,7 @@ impl Reserved {
         }
     }
 
-    /// Takes more, so that a file of so many bytes fits.
+    /// Extends the reservation for a file of `length` bytes.
     pub(super) fn grow_to(&mut self, length: u64) -> Result<(), StoreError> {
         let blocks = self.store.blocks(length);
         if blocks > self.blocks {
@@ -217,7 +220,7 @@ impl Reserved {
         Ok(())
     }
 
-    /// Gives the blocks that the entry takes to it, and the rest back.
+    /// Transfers blocks to the entry, and releases the rest.
     pub(super) fn give(mut self, blocks: u64) {
         let taken = std::mem::take(&mut self.blocks);
         self.store.room.subtract(taken);

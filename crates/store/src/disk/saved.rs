@@ -1,9 +1,9 @@
-//! The index in a file, so that a process knows after its start what the one before knew: which
-//! entries there are, when they were last used, and by which names they are purged.
+//! Saves the index in a file, so that a new process knows which entries there are, when they were
+//! last used, and their groups and tags.
 //!
-//! The file is `temp/index` below the folder: nginx's loader, which removes what it does not know,
-//! leaves folders of that name alone. It is written beside its place and renamed, now and then and
-//! at an orderly end.
+//! The file is `temp/index` below the cache's folder: nginx's cache loader, which deletes unknown
+//! files, does not enter a folder of that name. The file is written under a temporary name and
+//! renamed, periodically and at an orderly exit.
 //!
 //! ```text
 //! header   "TIDEINDX" · version u32 · size of blocks u32 · levels (4) · orderly u32 · checksum u32
@@ -12,9 +12,9 @@
 //! end      a chunk of length 0
 //! ```
 //!
-//! Nothing that it says is trusted with more than a look: a file that is not there, or another than
-//! it was, is noticed when it is opened. Ages are counted from the time of saving, so that neither
-//! a long pause nor a clock that has been set makes entries old.
+//! The saved index is only a hint: opening an entry reveals a missing or changed file. Ages are
+//! relative to the time of saving, so that neither a long pause nor a change of the clock makes
+//! entries old.
 
 use std::fs::File;
 use std::io::{self, BufReader, Read};
@@ -40,39 +40,39 @@ const MAGIC: &[u8; 8] = b"TIDEINDX";
 const VERSION: u32 = 1;
 const HEADER_LENGTH: usize = 28;
 
-/// Bytes of the header for the lengths of levels, 0 behind the last.
+/// Size of the levels field in the header, in bytes. Unused bytes are zero.
 const LEVELS_FIELD: usize = 4;
 
-/// Records of a chunk, and the longest chunk.
+/// Maximum number of records in a chunk, and maximum length of a chunk in bytes.
 const CHUNK_RECORDS: usize = 4096;
 const CHUNK_MAX: usize = 16 << 20;
 
-/// Length of a record without names.
+/// Length of a record without group and tags, in bytes.
 const RECORD_LENGTH: usize = 32;
 
-/// What has been read of a saved index.
+/// The result of loading the saved index.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SavedIndex {
-    /// Entries that are known from it.
+    /// Number of entries restored from it.
     pub entries: u64,
-    /// Whether it was saved at an orderly end: then it knows all entries.
+    /// Whether it was saved at an orderly exit and thus lists all entries.
     pub is_orderly: bool,
 }
 
 impl DiskStore {
-    /// Saves the index, waiting for the disk. At the end of an orderly process it says that it
-    /// knows all entries, unless one is stored after that.
+    /// Saves the index. Blocks on the disk. If `is_end` is set and the folder has been scanned, the
+    /// saved index is marked as complete; storing another entry removes the mark.
     ///
-    /// # Errors
-    /// The folder or the disk refuses. The index that was saved before stays as it is then.
+    /// # Errors A system call failed. The previously saved index is then unchanged.
     pub fn save_index(&self, is_end: bool, now: Millis) -> Result<(), StoreError> {
         self.save_index_while(|| true, is_end, now).map(drop)
     }
 
-    /// [`DiskStore::save_index`] as long as `goes_on` says so, which is asked every few thousand
-    /// entries. Whether it was saved; an index that is given up leaves the one before as it is.
+    /// Like [`DiskStore::save_index`], but stops when `goes_on` returns false, which is called
+    /// every few thousand entries. Returns whether the index was saved; otherwise the previously
+    /// saved index is unchanged.
     ///
-    /// # Errors
+    /// # Errors A system call failed.
     /// The folder or the disk refuses.
     pub fn save_index_while(
         &self,
@@ -93,7 +93,7 @@ impl DiskStore {
             at += length;
             Ok::<(), StoreError>(())
         };
-        // As long as the folder has not been looked through, the index does not know all of it.
+        // Before the folder has been scanned, the index may be incomplete.
         write(header(folder, is_end && self.is_scanned()))?;
         for number in 0..self.index.shards() {
             let saved = self.index.shard(number).saved();
@@ -106,7 +106,8 @@ impl DiskStore {
             }
         }
         write(chunk(&[], now))?;
-        // Where the machine fails, the file has to be whole under the name that it is read by.
+        // Syncs before renaming, so that after a power failure the file is complete under its final
+        // name.
         sync(&file)?;
         folder.rename_below(NEW_PATH, PATH)?;
         let is_whole = is_end && self.is_scanned();
@@ -114,23 +115,23 @@ impl DiskStore {
         Ok(true)
     }
 
-    /// An entry has been stored: an index that was saved before does not know it.
+    /// Called when an entry has been stored: the saved index is no longer complete.
     pub(super) fn note_change(&self) {
         if self.is_saved_whole.load(Ordering::Acquire)
             && self.is_saved_whole.swap(false, Ordering::AcqRel)
             && let Some(folder) = &self.folder
         {
-            // Where that fails the next process fetches it anew.
+            // If marking fails, the next process misses the entry and fetches it again.
             let _ = mark_incomplete(folder);
         }
     }
 
-    /// Reads the saved index, waiting for the disk. What is already known stays as it is.
+    /// Loads the saved index. Blocks on the disk. Entries that are already in the index are
+    /// unchanged.
     ///
-    /// A chunk that is damaged ends the reading; the folder has to be looked through then.
+    /// A damaged chunk ends the loading; the folder must then be scanned.
     ///
-    /// # Errors
-    /// The file cannot be read. That it is not there is none.
+    /// # Errors The file cannot be read. A missing file is not an error.
     pub fn load_index(&self, now: Millis) -> io::Result<SavedIndex> {
         let Some(folder) = &self.folder else {
             return Ok(SavedIndex::default());
@@ -151,7 +152,8 @@ impl DiskStore {
         }
         let mut saved = Vec::new();
         let is_whole = read_chunks(&mut file, now, &mut saved)?;
-        // From the newest: then each takes its place at the end of its shard.
+        // In the order from the newest, so that each record is inserted at the least recently used
+        // end of its shard.
         saved.sort_by_key(|record| std::cmp::Reverse(record.used));
         let mut loaded = SavedIndex {
             entries: 0,
@@ -167,7 +169,7 @@ impl DiskStore {
         if loaded.is_orderly {
             self.is_scanned.store(true, Ordering::Relaxed);
         }
-        // From now on the file is not of an orderly end: this process may be killed.
+        // Marks the file as incomplete, because this process may be killed later.
         if was_orderly && let Ok(file) = folder.open_other_to_change(PATH) {
             let _ = write_all(&file, 0, &[Bytes::from(header(folder, false))]);
         }
@@ -188,7 +190,7 @@ fn header(folder: &CacheFolder, is_orderly: bool) -> Vec<u8> {
     header
 }
 
-/// The levels that a folder had when its index was saved.
+/// The levels of the folder when its index was saved.
 pub(super) fn levels(folder: &CacheFolder) -> Option<Levels> {
     let mut header = [0; HEADER_LENGTH];
     let file = folder.open_other(PATH).ok()?;
@@ -204,8 +206,8 @@ pub(super) fn levels(folder: &CacheFolder) -> Option<Levels> {
         .flatten()
 }
 
-/// The saved index behind its header, and when it was saved; nothing where it is not of this
-/// folder.
+/// The saved index, positioned after its header, and the time of its saving. `None` if there is
+/// none, or if it was saved with other levels or another block size.
 pub(super) fn open(folder: &CacheFolder) -> io::Result<Option<(File, SystemTime)>> {
     let mut file = match folder.open_other(PATH) {
         Ok(file) => File::from(file),
@@ -222,7 +224,7 @@ pub(super) fn open(folder: &CacheFolder) -> io::Result<Option<(File, SystemTime)
     Ok(Some((file, saved_at)))
 }
 
-/// Has a saved index say that it may not know what is in the folder.
+/// Marks the saved index as incomplete.
 pub(super) fn mark_incomplete(folder: &CacheFolder) -> Result<(), DiskError> {
     if open(folder).ok().flatten().is_none() {
         return Ok(());
@@ -232,7 +234,7 @@ pub(super) fn mark_incomplete(folder: &CacheFolder) -> Result<(), DiskError> {
     write_all(&file, 0, &[Bytes::from(header(folder, false))])
 }
 
-/// Fills `memory`; false where the file ends before.
+/// Fills `memory`; returns false if the file ends before.
 fn read_exact(file: &mut impl Read, memory: &mut [u8]) -> io::Result<bool> {
     match file.read_exact(memory) {
         Ok(()) => Ok(true),
@@ -241,7 +243,7 @@ fn read_exact(file: &mut impl Read, memory: &mut [u8]) -> io::Result<bool> {
     }
 }
 
-/// Reads chunks. Whether all are there.
+/// Reads chunks of records. Returns whether all were present and valid.
 pub(super) fn read_chunks(
     file: &mut impl Read,
     now: Millis,
@@ -287,7 +289,7 @@ fn chunk(saved: &[SavedRecord], now: Millis) -> Vec<u8> {
 }
 
 fn encode(record: &SavedRecord, now: Millis, to: &mut Vec<u8>) {
-    // An entry with more tags is read for its names when it is purged.
+    // The group and tags of an entry with more tags are read from its file when needed.
     let names = record
         .names
         .as_ref()
@@ -363,7 +365,7 @@ mod tests {
         let mut expected = records();
         expected.iter_mut().for_each(|record| record.used += 1000);
         assert_eq!((is_whole, saved), (true, expected));
-        // A clock that has begun anew.
+        // The new process's clock starts at zero.
         assert_eq!(read(&bytes, 0).1[0].used, 0);
     }
 

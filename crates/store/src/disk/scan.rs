@@ -1,8 +1,8 @@
-//! Looking through the folder for entries that the index does not know, a few files at a time and
-//! beside service: after a start, and after a process that ended without saving its index.
+//! Scans the folder for entries that the index does not list, a few files at a time and
+//! concurrently with service. This is needed if there is no complete saved index.
 //!
-//! Only files are touched whose names are those of entries or of temporary files, where their
-//! levels say. Temporary files of processes that are gone are unlinked.
+//! Only files with names of entries or temporary files, in the folders that their levels require,
+//! are considered. Temporary files of previous processes are unlinked.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -15,21 +15,21 @@ use super::id::{EntryId, TemporaryName};
 use super::index::StoredEntry;
 use super::store::DiskStore;
 
-/// What is found in a folder.
+/// A file found in the folder.
 pub(super) enum ScanEntry {
     Entry(EntryId),
     Temporary(TemporaryName),
 }
 
-/// A walk through all levels.
+/// A walk through the subfolders of all levels.
 #[derive(Debug)]
 pub(super) struct Walk {
-    /// The folders that are being listed, from the outermost, with their paths.
+    /// The folders being listed, from the outermost, with their paths.
     open: Vec<(String, Dir)>,
 }
 
 impl Walk {
-    /// Where there is no folder there is nothing to be found.
+    /// Starts a walk. Without a folder, it finds nothing.
     pub(super) fn new(folder: Option<&CacheFolder>) -> Walk {
         let mut walk = Walk { open: Vec::new() };
         if let Some(folder) = folder {
@@ -38,7 +38,7 @@ impl Walk {
         walk
     }
 
-    /// A folder that cannot be listed has nothing that could be served.
+    /// Descends into a folder. A folder that cannot be listed is skipped.
     fn enter(&mut self, folder: &CacheFolder, path: String) {
         let name = if path.is_empty() { "." } else { &path };
         if let Ok(dir) = folder.open_folder(name).and_then(Dir::new) {
@@ -46,7 +46,8 @@ impl Walk {
         }
     }
 
-    /// Looks at the next name in the folders, which may be nothing of ours. `None` at the end.
+    /// Advances to the next name, which may be neither an entry nor a temporary file. Returns
+    /// `None` at the end.
     pub(super) fn step(&mut self, folder: &CacheFolder) -> Option<Option<ScanEntry>> {
         let depth = self.open.len().checked_sub(1)?;
         let (path, dir) = self.open.last_mut()?;
@@ -82,7 +83,7 @@ impl Walk {
     }
 }
 
-/// A look through the folder that goes on in steps.
+/// A scan of the folder, which proceeds in steps.
 #[derive(Debug)]
 pub struct Scanner {
     store: Arc<DiskStore>,
@@ -90,8 +91,8 @@ pub struct Scanner {
 }
 
 impl DiskStore {
-    /// Begins to look through the folder, waiting for the disk. Only the process that owns it
-    /// ([`DiskStore::try_own`]) should.
+    /// Starts a scan of the folder. Blocks on the disk. Only the owner of the folder
+    /// ([`DiskStore::try_own`]) should scan.
     pub fn scanner(self: &Arc<Self>) -> Scanner {
         Scanner {
             walk: Walk::new(self.folder.as_ref()),
@@ -99,8 +100,8 @@ impl DiskStore {
         }
     }
 
-    /// All entries of the folder with the lengths of their files, waiting for the disk; where there
-    /// is none, those of the index.
+    /// Passes all entries of the folder with the lengths of their files to `seen`. Blocks on the
+    /// disk. For a store without a folder, the entries are those of the index.
     pub(super) fn visit_files(&self, mut seen: impl FnMut(EntryId, u64)) {
         let Some(folder) = &self.folder else {
             for number in 0..self.index.shards() {
@@ -124,7 +125,7 @@ impl DiskStore {
 }
 
 impl Scanner {
-    /// Looks at up to so many names, waiting for the disk. Whether there are more.
+    /// Examines up to `names_max` names. Blocks on the disk. Returns whether there are more.
     pub fn step(&mut self, names_max: usize, now: Millis) -> bool {
         let store = Arc::clone(&self.store);
         let Some(folder) = &store.folder else {
@@ -144,7 +145,7 @@ impl Scanner {
         true
     }
 
-    /// Adds what the index does not know.
+    /// Adds an entry that the index does not list.
     fn note(&self, folder: &CacheFolder, id: &EntryId, now: Millis) {
         let store = &self.store;
         let expected = store.index.of(id).expected(id);
@@ -173,7 +174,7 @@ impl Scanner {
         }
     }
 
-    /// Unlinks what no fill of this process writes to.
+    /// Unlinks a temporary file, unless this process is writing to it.
     fn remove_temporary(&self, folder: &CacheFolder, name: TemporaryName) {
         let is_ours = self.store.lock_temporaries().contains(&name);
         if !is_ours {
@@ -181,7 +182,7 @@ impl Scanner {
         }
     }
 
-    /// What the saved index has told of and is not there is forgotten.
+    /// Removes the entries of the saved index whose files were not found.
     fn finish(&self) {
         let store = &self.store;
         for number in 0..store.index.shards() {

@@ -1,4 +1,4 @@
-//! The store itself: what it holds, what is asked of it, and what is noted of its entries.
+//! The store itself: its settings, state, lookups and claims, and the bookkeeping of its entries.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -20,51 +20,51 @@ use super::order::Order;
 use super::purge::Purges;
 use super::room::DiskBudget;
 
-/// Locks of files, by id: who changes what a name stands for holds its lock.
+/// Number of the locks that serialise changes to an entry's file; each serves many ids.
 const FILE_LOCKS: usize = 64;
 
-/// What a disk store is made with.
+/// The settings of a disk store.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// The folder. It is made if it is missing; its parent must be there.
+    /// The folder. It is created if it is missing; its parent must exist.
     pub path: PathBuf,
-    /// The lengths of the names of subfolders.
+    /// The levels of subfolders.
     pub levels: Levels,
-    /// Bytes that the index may take: [`ENTRY_SIZE`](super::ENTRY_SIZE) an entry.
+    /// Limit of the index's memory, in bytes: [`ENTRY_SIZE`](super::ENTRY_SIZE) per entry.
     pub index_size: usize,
-    /// Bytes that the files may take together.
+    /// Limit of the disk space of all files together, in bytes.
     pub max_size: Option<u64>,
-    /// Bytes that are to stay free on the file system; 0 where nothing is asked for.
+    /// Bytes that must stay free on the file system; 0 for no such limit.
     pub min_free: u64,
-    /// How long an entry stays that is not used.
+    /// How long an unused entry is kept.
     pub inactive: Millis,
 }
 
 /// Objects in the files of one folder.
 #[derive(Debug)]
 pub struct DiskStore {
-    /// Of all stores of this process no other has it.
+    /// Identifies the store within the process; never reused.
     pub(super) number: u64,
-    /// Nothing where all entries lie in memory.
+    /// `None` if all entries are in memory.
     pub(super) folder: Option<CacheFolder>,
-    /// Where there is or was memory for entries.
+    /// Set once memory for entries has been configured, even if it was disabled later.
     pub(super) memory: OnceLock<Memory>,
     pub(super) index: Index,
     pub(super) room: DiskBudget,
     pub(super) min_free: AtomicU64,
     pub(super) inactive: AtomicU64,
-    /// Whether the index knows every entry of the folder.
+    /// Whether the index lists every entry of the folder.
     pub(super) is_scanned: AtomicBool,
     pub(super) file_locks: [Mutex<()>; FILE_LOCKS],
-    /// The temporary files of this process.
+    /// The temporary files that this process is writing.
     pub(super) temporaries: Mutex<Set<TemporaryName>>,
     pub(super) purges: Purges,
     pub(super) order: Order,
     /// Whether this process owns the folder.
     pub(super) is_owner: AtomicBool,
-    /// Whether the saved index says that it knows all entries.
+    /// Whether the saved index is marked as complete.
     pub(super) is_saved_whole: AtomicBool,
-    /// Held by who saves the index.
+    /// Held while the index is saved.
     pub(super) saving: Mutex<()>,
     pub(super) counters: DiskCounters,
 }
@@ -78,62 +78,64 @@ pub(super) struct DiskCounters {
     pub(super) wrong: AtomicU64,
 }
 
-/// What a store holds and has counted.
+/// The counters of a store.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Entries in the index.
     pub entries: u64,
-    /// Bytes that their files and those being filled take.
+    /// Disk space of the entries and of running fills, in bytes.
     pub bytes: u64,
-    /// Entries that are being filled.
+    /// Number of claimed fetches.
     pub fills: u64,
-    /// Entries that were stored.
+    /// Entries that have been stored.
     pub stored: u64,
-    /// Entries that had to make room.
+    /// Entries that have been evicted.
     pub evicted: u64,
-    /// Entries that were not used for long.
+    /// Entries that were removed because they had not been used for long.
     pub expired: u64,
-    /// Entries whose file was unlinked by others.
+    /// Entries whose file was unlinked by another program.
     pub gone: u64,
-    /// Entries whose file was not what it should be.
+    /// Entries whose file was not valid.
     pub wrong: u64,
 }
 
 /// Whether an entry is stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Presence {
-    /// The index knows a file of it.
+    /// The index lists the entry. Its file may have been removed by another program.
     Present,
-    /// The folder has not been looked through yet: opening tells.
+    /// The folder has not been scanned yet. Opening the entry gives the answer.
     Unknown,
-    /// There is no entry of the key.
+    /// The entry is not stored.
     Absent,
 }
 
-/// What is known of an id.
+/// The result of a lookup.
 #[derive(Clone, Debug)]
 pub struct Lookup {
-    /// Whether it is stored.
+    /// Whether the entry is stored.
     pub presence: Presence,
-    /// How often it was asked for, this time included; 0 where nothing is known of it.
+    /// The number of requests for the entry, including this one; 0 if the index has no record of
+    /// it.
     pub uses: u32,
-    /// What [`DiskStore::mark`] has left, as long as that holds.
+    /// The marker set by [`DiskStore::mark`], if it has not expired.
     pub marker: Option<u16>,
-    /// The fetch that has been claimed and is under way; also of an entry that is present.
+    /// The running fetch that has claimed the entry. There may also be one while the entry is
+    /// present.
     pub fill: Option<Arc<Fill>>,
 }
 
-/// Whether a fetch may be made.
+/// The result of a claim.
 #[derive(Debug)]
 pub enum Claim {
-    /// It is the caller's to make.
+    /// The caller has the claim and must fetch the entry.
     Won(Box<Filler>),
-    /// Another request makes the entry already.
+    /// Another request has the claim and is fetching the entry.
     Taken(Arc<Fill>),
 }
 
 impl DiskStore {
-    /// Opens a folder, waiting for the disk.
+    /// Opens a store in a folder. Blocks on the disk.
     ///
     /// # Errors
     /// Those of `mkdir()` and `open()`.
@@ -142,7 +144,7 @@ impl DiskStore {
         Ok(DiskStore::with(folder, settings))
     }
 
-    /// Uses a folder that is open.
+    /// Opens a store in a folder that is already open.
     ///
     /// # Errors
     /// Those of `open()`.
@@ -179,31 +181,31 @@ impl DiskStore {
         }
     }
 
-    /// Its number: no other store of this process has, or has had, the same.
+    /// The number of the store, unique within the process and never reused.
     #[must_use]
     pub fn number(&self) -> u64 {
         self.number
     }
 
-    /// The folder, for what is only done where there is one.
+    /// The folder, or an error if the store has none.
     pub(super) fn folder(&self) -> Result<&CacheFolder, DiskError> {
         let missing = DiskError::of("openat()", Errno::NOENT);
         self.folder.as_ref().ok_or(missing)
     }
 
-    /// Bytes of a block; room is counted in blocks.
+    /// The block size, in bytes; space is accounted for in blocks.
     pub(super) fn block_size(&self) -> u64 {
         self.folder.as_ref().map_or(1, CacheFolder::block_size)
     }
 
-    /// How many blocks an entry of this length takes; in memory none.
+    /// The number of blocks that a file of this length occupies; 0 in a store without a folder.
     pub(super) fn blocks(&self, length: u64) -> u64 {
         self.folder
             .as_ref()
             .map_or(0, |folder| folder.blocks(length))
     }
 
-    /// Changes the bounds. What is above them goes with the next [`DiskStore::maintain`].
+    /// Changes the limits. The next calls of [`DiskStore::maintain`] remove entries above them.
     pub fn set_bounds(&self, max_size: Option<u64>, min_free: u64, inactive: Millis) {
         let blocks = max_size.map_or(u64::MAX / 2, |size| size / self.block_size());
         self.room.set_max(blocks);
@@ -211,7 +213,7 @@ impl DiskStore {
         self.inactive.store(inactive, Ordering::Relaxed);
     }
 
-    /// What is known of an id, without looking at the disk. Counts as a use of it.
+    /// Looks up an id in the index, without access to the disk. Counts as a use.
     #[must_use]
     pub fn lookup(&self, id: &EntryId, now: Millis) -> Lookup {
         let known = self.index.of(id).lookup(id, now);
@@ -230,38 +232,39 @@ impl DiskStore {
         }
     }
 
-    /// Whether the index knows a file of an entry; not a use of it.
+    /// Whether the index lists the entry. Does not count as a use.
     #[must_use]
     pub fn has(&self, id: &EntryId) -> bool {
         self.index.of(id).expected(id).is_some()
     }
 
-    /// Counts a use of what may not be stored, and says how many there were.
+    /// Counts a use of an id that need not be stored. Returns the number of uses.
     pub fn note_use(&self, id: &EntryId, now: Millis) -> u32 {
         let (uses, removed) = self.index.of(id).note_use(id, now);
         self.make_way(removed);
         uses
     }
 
-    /// Has an id carry a number of the caller's until `until`, or until it is stored.
+    /// Attaches a number of the caller to an id, until the given time or until the id is stored.
     pub fn mark(&self, id: &EntryId, marker: u16, until: Millis, now: Millis) {
         let removed = self.index.of(id).mark(id, marker, until, now);
         self.make_way(removed);
     }
 
-    /// Asks for the right to fetch an entry, which one has at a time. From one to whom nothing has
-    /// come for `age` it is taken over.
+    /// Claims the right to fetch an entry, which one request has at a time. The claim of a fetch
+    /// that has made no progress for `age` is taken over.
     pub fn claim(self: &Arc<Self>, id: &EntryId, age: Millis, now: Millis) -> Claim {
         self.claim_unless(id, now, |fill| !fill.is_overdue(age, now))
     }
 
-    /// The same for one who has asked for it in any case: it is taken over from one to whom all has
-    /// come, though that may not be written yet. What comes now is newer.
+    /// Claims the right to fetch an entry again. The claim of a fetch that has received its whole
+    /// body is taken over even if it has not been written yet, because the new response will be
+    /// newer.
     pub fn claim_newer(self: &Arc<Self>, id: &EntryId, now: Millis) -> Claim {
         self.claim_unless(id, now, |fill| !fill.is_over())
     }
 
-    /// Claims an entry unless another fetch holds it.
+    /// Claims the entry, unless there is a fetch for which `holds` returns true.
     pub(super) fn claim_unless(
         self: &Arc<Self>,
         id: &EntryId,
@@ -280,26 +283,27 @@ impl DiskStore {
         Claim::Won(Box::new(Filler::new(self, fill, id, true)))
     }
 
-    /// Fetches an entry whatever others do. Whoever stores last has stored it.
+    /// Fetches an entry without a claim, concurrently with other fetches. The fetch whose head is
+    /// received last is stored.
     #[must_use]
     pub fn filler(self: &Arc<Self>, id: &EntryId) -> Filler {
-        // No one waits for it, who would ask since when.
+        // Only the holder of a claim needs a start time.
         Filler::new(self, Arc::new(Fill::new(0)), id, false)
     }
 
-    /// Whether all entries lie in memory, so that no call waits for a disk.
+    /// Whether all entries are in memory, so that no call blocks on a disk.
     #[must_use]
     pub fn is_in_memory(&self) -> bool {
         self.folder.is_none()
     }
 
-    /// What the store holds and has counted.
+    /// The counters of the store.
     #[must_use]
     pub fn counts(&self) -> Counts {
         let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let (mut entries, mut evicted) = (self.index.files() as u64, of(&self.counters.evicted));
         if self.folder.is_none() {
-            // The index learns of what has made room in memory only when it is asked for.
+            // The index notices evictions from memory only at the next use of the entry.
             let memory = self.memory_counts();
             entries = memory.entries.min(entries);
             evicted += memory.evicted;
@@ -316,13 +320,13 @@ impl DiskStore {
         }
     }
 
-    /// Whether the index knows every entry of the folder.
+    /// Whether the index lists every entry of the folder.
     #[must_use]
     pub fn is_scanned(&self) -> bool {
         self.is_scanned.load(Ordering::Relaxed)
     }
 
-    /// What a name stands for is changed under this lock, by threads that may wait.
+    /// The lock under which an entry's file is replaced, changed or unlinked. Blocks.
     pub(super) fn lock_file(&self, id: &EntryId) -> MutexGuard<'_, ()> {
         let number = base::hash::of(&id.0) as usize % FILE_LOCKS;
         self.file_locks[number]
@@ -336,14 +340,14 @@ impl DiskStore {
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Lets go what had to make room in the index.
+    /// Handles a record that the index has evicted to make room.
     pub(super) fn make_way(&self, removed: Option<Removed>) {
         if let Some(removed) = removed {
             self.let_go(removed, &self.counters.evicted);
         }
     }
 
-    /// Notes an entry that has been stored, whose blocks have been taken.
+    /// Records a stored entry, whose blocks have already been accounted for.
     pub(super) fn note_stored(&self, id: &EntryId, stored: StoredEntry, now: Millis) {
         let (replaced, removed) = self.index.of(id).insert(id, stored, now);
         self.room.subtract(replaced.unwrap_or(0));
@@ -351,8 +355,8 @@ impl DiskStore {
         self.counters.stored.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Notes an entry whose file has been found, unless the index has learnt of another file since
-    /// it was asked. The revision that it has now.
+    /// Records an entry whose file has been found, unless the index has another revision than the
+    /// caller expects. Returns the new revision.
     pub(super) fn note_found(
         &self,
         id: &EntryId,
@@ -374,8 +378,8 @@ impl DiskStore {
         revision
     }
 
-    /// Unlinks an entry whose lock is held. The index forgets it even where that fails, so that it
-    /// is not served again. Whether there was a file.
+    /// Unlinks an entry whose file lock is held. The index removes it even if unlinking fails, so
+    /// that it is not served again. Returns whether there was a file.
     pub(super) fn try_remove_file(&self, id: &EntryId) -> Result<bool, Errno> {
         let unlinked = self.folder.as_ref().map(|folder| folder.unlink_entry(id));
         let removed = self.index.of(id).remove(id);
@@ -391,7 +395,7 @@ impl DiskStore {
         }
     }
 
-    /// The same where no one asks what came of it.
+    /// Like [`DiskStore::try_remove_file`], but ignores the result.
     pub(super) fn remove_file(&self, id: &EntryId) {
         let _ = self.try_remove_file(id);
     }

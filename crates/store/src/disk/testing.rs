@@ -1,11 +1,11 @@
-//! Files of entries without a folder, for fuzz targets.
+//! Encodes and parses entries' files without a folder, for fuzz targets.
 
 use bytes::Bytes;
 
 use super::head::{self, Encoded, EntryTimes, Fault, Head, NewHead};
 use super::saved;
 
-/// The file of an entry; nothing where its head is too long.
+/// The file of an entry; `None` if its head is too long.
 #[must_use]
 pub fn file(new: NewHead, body: &[u8]) -> Option<Vec<u8>> {
     let mut encoded = Encoded::new(new).ok()?;
@@ -13,12 +13,12 @@ pub fn file(new: NewHead, body: &[u8]) -> Option<Vec<u8>> {
     Some([&head[0], &head[1], body].concat())
 }
 
-/// Computes the checksum of a head anew, so that changes to it are read.
+/// Recomputes the checksum of a head, so that a modified head is accepted.
 pub fn seal(file: &mut [u8]) {
     head::seal(file);
 }
 
-/// Reads a file's head, and which part of the file is its body.
+/// Parses a file, and returns its head and body.
 ///
 /// # Errors
 /// See [`Fault`].
@@ -33,13 +33,13 @@ pub fn parse(file: &Bytes, key: &[u8]) -> Result<(Head, Bytes), Fault> {
     Ok((parsed.head, file.slice(body)))
 }
 
-/// The key in a file's head.
+/// The key in the head of a file.
 #[must_use]
 pub fn key_of(file: &[u8]) -> Option<&[u8]> {
     head::key_of(file)
 }
 
-/// Replaces the times in a file.
+/// Replaces the times in the head of a file.
 ///
 /// # Errors
 /// See [`Fault`].
@@ -52,8 +52,8 @@ pub fn replace_times(file: &mut [u8], times: &EntryTimes) -> Result<(), Fault> {
     Ok(())
 }
 
-/// Reads what follows the header of a saved index. How many entries there are, and whether all of
-/// them were read.
+/// Parses the chunks of a saved index. Returns the number of entries, and whether all chunks were
+/// valid.
 #[must_use]
 pub fn saved_entries(mut chunks: &[u8], now: super::Millis) -> (usize, bool) {
     let mut entries = Vec::new();

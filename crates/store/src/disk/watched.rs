@@ -1,5 +1,5 @@
-//! Entries that were given from memory, for who keeps what has been made of them: whether the store
-//! would give the same again, told without a lock as long as nothing near them has changed.
+//! Watches entries that were given from memory, for users that cache data derived from them: tells
+//! whether the entry is still current, without a lock if nothing in its shard has changed.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -10,26 +10,26 @@ use super::memory::Identity;
 use super::open::OpenEntry;
 use super::store::DiskStore;
 
-/// An entry as it was given from memory.
+/// An entry from memory, with the state of the index when it was opened.
 ///
-/// One thread has it; others may change the entry meanwhile.
+/// It belongs to one thread, while other threads may change the entry.
 #[derive(Debug)]
 pub struct WatchedEntry {
     store: Arc<DiskStore>,
     id: EntryId,
     revision: u32,
-    /// What its file was, where it has one.
+    /// The identity of the entry's file, if there is one.
     identity: Option<Identity>,
-    /// The shard that its id belongs to, and how much had changed there when this was seen to
-    /// stand.
+    /// The shard of the id, and the shard's counter of changes when the entry was last known to be
+    /// current.
     shard: usize,
     changes: Cell<u64>,
 }
 
 impl WatchedEntry {
-    /// Whether the store would still give this entry for its id. Where nothing has been stored,
-    /// marked, claimed or removed in its shard that is a read of a number, else it takes the lock
-    /// of the shard; in front of a folder the file's name is looked at as well.
+    /// Whether the store would still return this entry. If nothing has been stored, marked, claimed
+    /// or removed in the entry's shard, this is an atomic read; otherwise it locks the shard. In a
+    /// store with a folder, the file's status is checked as well.
     #[must_use]
     pub fn stands(&self) -> bool {
         if self.store.index.changes(self.shard) != self.changes.get() {
@@ -48,7 +48,7 @@ impl WatchedEntry {
         }
     }
 
-    /// Its id and revision: two of one store that have the same are the same.
+    /// Identifies the entry's content: its id and its revision in this store.
     #[must_use]
     pub fn version(&self) -> (EntryId, u32) {
         (self.id, self.revision)
@@ -56,15 +56,14 @@ impl WatchedEntry {
 }
 
 impl DiskStore {
-    /// Whether there is memory for entries now.
+    /// Whether memory for entries is enabled.
     #[must_use]
     pub fn has_memory(&self) -> bool {
         let memory = self.memory.get();
         memory.is_some_and(|memory| memory.entry_max() > 0)
     }
 
-    /// The entry from memory if it lies there and nothing else stands for its id: no marker, and no
-    /// fetch of another. Counts as a use of it.
+    /// Opens an entry from memory, unless its id has a marker or a running fetch. Counts as a use.
     pub fn watch(
         self: &Arc<Self>,
         id: &EntryId,
@@ -74,7 +73,7 @@ impl DiskStore {
         self.memory.get()?;
         let number = self.index.number_of(id);
         let mut shard = self.index.shard(number);
-        // What has no entry is not asked for here: the long way counts that.
+        // An id without an entry is left to the ordinary lookup, which counts its use.
         let expected = shard.expected(id)?;
         let known = shard.lookup(id, now);
         let changes = shard.changes();

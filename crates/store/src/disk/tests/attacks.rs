@@ -1,4 +1,4 @@
-//! Files that are not what they should be, and clocks that jump.
+//! Damaged and foreign files, and clocks that jump.
 
 use std::os::unix::fs::symlink;
 
@@ -10,8 +10,8 @@ fn path(folder: &TestFolder, key: &str) -> PathBuf {
     folder.0.join(levels.path(&id(key)).as_str())
 }
 
-/// Opens an entry whose file has these bytes, in a process that does not know it and in one that
-/// does. Whether it is an entry; and then the body is `body`.
+/// Writes `file` as an entry's file and opens it, in a store that does not know the entry and in
+/// one that does. Returns whether the file was accepted; its body must then be `expected`.
 fn is_entry(folder: &TestFolder, key: &str, file: &[u8], expected: &[u8]) -> bool {
     let path = path(folder, key);
     fs::write(&path, file).unwrap();
@@ -29,7 +29,7 @@ fn is_entry(folder: &TestFolder, key: &str, file: &[u8], expected: &[u8]) -> boo
         }
         Err(miss) => {
             assert!(matches!(miss, Miss::Wrong(_)), "{miss:?}");
-            // A body that did not come with the head is checked later.
+            // A body that was not read with the head is verified later.
             if !matches!(in_memory, Some(Err(Miss::Wrong(_)))) {
                 assert!(matches!(body(&store, key, 0), Err(Miss::Wrong(_))));
             }
@@ -77,7 +77,7 @@ fn file_with_a_flipped_bit_is_dropped() {
         {
             let mut flipped = whole.clone();
             flipped[byte] ^= 1 << (byte % 8);
-            // The second copy of the times has not been written.
+            // The second copy of the times is unused.
             let is_unused = (120..168).contains(&byte);
             assert_eq!(
                 is_entry(&folder, "a", &flipped, &stored),
@@ -105,7 +105,7 @@ fn file_of_another_key_or_version_is_dropped() {
         other[at] = byte;
         assert!(!is_entry(&folder, "a", &other, b""));
     }
-    // A version of nginx's, and its head cut off.
+    // The version of nginx, with the wrong head and with no head.
     let mut other = a.clone();
     other[..8].copy_from_slice(&5_u64.to_le_bytes());
     assert!(!is_entry(&folder, "a", &other, b""));
@@ -158,7 +158,8 @@ fn what_is_no_file_is_dropped() {
     assert_eq!(folder.files(), [elsewhere]);
 }
 
-/// What memory holds of a file may end anywhere: that is no file that is cut off.
+/// The page cache may hold any part of a file. A partial read must not be mistaken for a truncated
+/// file.
 #[test]
 fn file_that_is_not_in_memory_is_left_to_those_who_may_wait() {
     use rustix::fs::Advice::DontNeed;
@@ -180,7 +181,7 @@ fn file_that_is_not_in_memory_is_left_to_those_who_may_wait() {
     assert_eq!(store.counts().wrong, 0);
 }
 
-/// The folder and one that takes its name: what is written goes to the one that was opened.
+/// Another folder takes the name of the open one: writes go to the folder that was opened.
 #[test]
 fn folder_is_the_one_that_was_opened() {
     let folder = TestFolder::new();
@@ -193,7 +194,7 @@ fn folder_is_the_one_that_was_opened() {
     assert!(folder.files().is_empty());
     assert_eq!(body(&store, "a", 0).unwrap(), b"x");
     fs::remove_dir_all(&moved).unwrap();
-    // A folder that is gone takes nothing, and that is all.
+    // Storing in a removed folder fails, without further harm.
     assert!(matches!(body(&store, "a", 0), Err(Miss::Gone)));
     let refused = put_with(&store, new_head("a"), b"x", 0);
     assert!(matches!(refused, Err(StoreError::Failed(_))), "{refused:?}");
@@ -223,8 +224,8 @@ fn clock_that_jumps_loses_nothing() {
     assert_eq!(store.counts().entries, 0);
 }
 
-/// Heads of files are damaged and entries purged while threads store and read: what is read is what
-/// was stored, and the counts are those of the folder in the end.
+/// Heads of files are damaged and entries purged while threads store and read. Every successful
+/// read returns the stored content, and in the end the counters match the folder.
 #[test]
 fn storing_reading_and_purging_at_once_stays_right() {
     let folder = TestFolder::new();
@@ -279,7 +280,7 @@ fn storing_reading_and_purging_at_once_stays_right() {
     threads
         .into_iter()
         .for_each(|thread| thread.join().unwrap());
-    // What was damaged last is noticed here.
+    // Reading detects the files that were damaged last.
     for number in 0..80 {
         let _ = body(&store, &number.to_string(), 400);
     }

@@ -1,4 +1,4 @@
-//! Entries that are filled while others read them.
+//! Entries that are read while they are being filled.
 
 use super::*;
 
@@ -31,7 +31,7 @@ fn wait<T>(mut poll: impl FnMut(&mut Context<'_>) -> Poll<T>) -> T {
     }
 }
 
-/// Reads to the end; nothing where the body is broken off.
+/// Reads to the end of the body; `None` if it is truncated.
 fn read_to_end(reader: &mut Reader, max: usize) -> Option<Vec<u8>> {
     let mut body = Vec::new();
     loop {
@@ -88,8 +88,8 @@ fn one_claims_an_entry_at_a_time() {
     drop(won(&store, "a"));
 }
 
-/// Who fetches may panic, and so may the thread that writes: the claim is free, whoever waits
-/// learns of it, and nothing is stored.
+/// The fetching thread and the writing thread may panic: the claim is released, waiting requests
+/// are notified, and nothing is stored.
 #[test]
 fn a_panic_while_it_is_filled_frees_the_claim() {
     let folder = TestFolder::new();
@@ -109,7 +109,7 @@ fn a_panic_while_it_is_filled_frees_the_claim() {
         });
         assert!(panicking.join().is_err());
         let expected = if is_whole {
-            // The readers have all of the entry.
+            // The body was complete, so readers get all of it.
             Progress::Complete
         } else {
             Progress::Broken
@@ -121,7 +121,7 @@ fn a_panic_while_it_is_filled_frees_the_claim() {
     assert!(folder.files().is_empty());
 }
 
-/// What has come whole is stored by one call, and only where there is something to store.
+/// [`Filler::store`] writes the rest of a complete entry, and does nothing otherwise.
 #[test]
 fn what_is_left_is_stored_by_one_call() {
     let folder = TestFolder::new();
@@ -144,7 +144,7 @@ fn what_is_left_is_stored_by_one_call() {
         assert_eq!(filler.store(), Ok(()));
         assert_eq!(fill.progress(), Progress::Complete);
         assert_eq!(body(&store, key, 0).unwrap(), [first, rest].concat());
-        // Another takes its place, with readers of the one before.
+        // The next fetch replaces the entry while the previous one still has readers.
         let mut next = won(&store, key);
         next.begin(id(key), new_head(key)).unwrap();
         next.push("next".into());
@@ -154,7 +154,7 @@ fn what_is_left_is_stored_by_one_call() {
     }
 }
 
-/// A file that the index does not know is replaced by what is stored under its name.
+/// Storing replaces a file that the index does not list.
 #[test]
 fn a_file_that_is_not_known_is_replaced() {
     let folder = TestFolder::new();
@@ -168,7 +168,7 @@ fn a_file_that_is_not_known_is_replaced() {
     assert_eq!(folder.files(), files);
 }
 
-/// Whoever asks for long without an answer loses the claim, and not what comes of it.
+/// A fetch without progress loses the claim, but is still stored if it completes.
 #[test]
 fn a_claim_that_is_overdue_is_taken_over() {
     let folder = TestFolder::new();
@@ -191,7 +191,8 @@ fn a_claim_that_is_overdue_is_taken_over() {
     first.finish(150).unwrap();
     assert_eq!(write_all(&mut first), Ok(Stage::Committed));
     drop(first);
-    // The end of the first is not that of the second, which goes on as long as something comes.
+    // The end of the first fetch does not release the claim of the second, which lasts while the
+    // second makes progress.
     let mut second = second;
     second.begin(id("a"), new_head("a")).unwrap();
     for now in [1000, 2000] {
@@ -276,7 +277,7 @@ fn body_of_another_length_than_announced_is_broken_off() {
     }
 }
 
-/// A body that is broken off while a part of it is being written.
+/// The body is truncated while a part of it is being written.
 #[test]
 fn write_that_is_under_way_when_the_body_breaks_off_stores_nothing() {
     let folder = TestFolder::new();
@@ -299,7 +300,7 @@ fn write_that_is_under_way_when_the_body_breaks_off_stores_nothing() {
     assert_eq!(store.counts().bytes, 0);
 }
 
-/// Readers on several threads, some from the beginning, some that come late, some that leave.
+/// Readers on several threads: some start early, some late, and some leave early.
 #[test]
 fn what_is_filled_once_is_read_by_many_on_several_threads() {
     let folder = TestFolder::new();
@@ -338,7 +339,7 @@ fn what_is_filled_once_is_read_by_many_on_several_threads() {
     for thread in threads {
         assert!(thread.join().unwrap().is_some_and(|read| read == whole));
     }
-    // Memory holds no more than the tail.
+    // Only the tail of the body is in memory.
     let mut reader = fill.reader().unwrap();
     assert!(matches!(reader.next(usize::MAX), FillChunk::File { .. }));
     reader.seek(whole.len() as u64 - TAIL_MAX as u64 / 2);
@@ -350,7 +351,7 @@ fn what_is_filled_once_is_read_by_many_on_several_threads() {
     assert!(body(&store, "a", 0).unwrap() == whole);
 }
 
-/// An upstream that sends single bytes costs no buffer for each.
+/// An upstream that sends single bytes does not cause a buffer per byte.
 #[test]
 fn single_bytes_are_held_together() {
     let folder = TestFolder::new();
@@ -386,7 +387,7 @@ fn small_entry_is_one_write() {
     assert!(filler.next_write().is_none());
 }
 
-/// The wake of one that waits for a marker or an entry must find the claim free.
+/// When a waiting request is woken for a marker or an entry, the claim must already be released.
 #[test]
 fn claim_is_free_before_waiters_are_woken() {
     let folder = TestFolder::new();
@@ -442,12 +443,12 @@ fn what_is_purged_while_it_is_fetched_is_not_stored() {
         assert_eq!(purge(), 0);
         filler.finish(0).unwrap();
         assert_eq!(write_all(&mut filler), Err(StoreError::Purged));
-        // Its readers get it all the same: they have asked before.
+        // The entry's readers still get the whole body: they began before the purge.
         assert!(read_to_end(&mut reader, 1000).unwrap() == bytes(0, 100_000));
         assert_eq!(presence(&store, "a"), Presence::Absent);
         assert!(folder.files().is_empty());
         drop(filler);
-        // What begins behind the purge is stored.
+        // A fetch that begins after the purge is stored.
         put(&store, "a", b"x", 0);
         store.purge(&id("a")).unwrap();
     }
@@ -458,7 +459,7 @@ fn what_is_purged_while_it_is_fetched_is_not_stored() {
     assert_eq!(presence(&store, "a"), Presence::Present);
 }
 
-/// Nobody who asks behind a purge follows what was being fetched, unless its key is another one.
+/// Requests after a purge do not wait for a fetch that began before, unless its key does not match.
 #[test]
 fn what_is_purged_while_it_is_fetched_is_fetched_anew() {
     let folder = TestFolder::new();
@@ -486,7 +487,7 @@ fn what_is_purged_while_it_is_fetched_is_fetched_anew() {
     }
 }
 
-/// An entry that has come whole when it is purged is stored first, and then found by its file.
+/// A purge waits until a completely received entry is stored, and then finds its file.
 #[test]
 fn what_has_come_whole_is_stored_before_a_purge() {
     let folder = TestFolder::new();
@@ -518,7 +519,7 @@ fn what_has_come_whole_is_stored_before_a_purge() {
     }
 }
 
-/// The last write may outlive who fetches: a purge that comes between is heeded all the same.
+/// The last write may outlive the filler: it still obeys a purge that happens in between.
 #[test]
 fn purge_is_heeded_by_a_write_whose_filler_is_gone() {
     let folder = TestFolder::new();
@@ -535,8 +536,9 @@ fn purge_is_heeded_by_a_write_whose_filler_is_gone() {
     assert!(folder.files().is_empty());
 }
 
-/// Without a file only memory is left, which the slowest reader holds: no more of it than the
-/// bound, and whoever comes when the beginning is gone fetches anew.
+/// If the file cannot be written, the body is only in memory, as long as the slowest reader needs
+/// it, and within the limit. A late reader, for which the start is no longer available, must fetch
+/// again.
 #[test]
 fn without_room_the_slowest_reader_sets_the_pace() {
     let folder = TestFolder::new();
@@ -591,14 +593,14 @@ fn without_room_the_slowest_reader_sets_the_pace() {
     assert!(read_slow == whole && read_quick == whole);
     slow.seek(1_000_000);
     assert!(matches!(slow.next(1), FillChunk::Broken));
-    // A slow reader that leaves holds nothing.
+    // After a slow reader has left, nothing is kept for it.
     drop(slow);
     drop(quick);
     assert_eq!(fill.held(), 0);
     assert_eq!(store.counts().bytes, 0);
 }
 
-/// What stands ready, once.
+/// The bytes of the next chunk.
 fn take(reader: &mut Reader, max: usize) -> Vec<u8> {
     match reader.next(max) {
         FillChunk::Bytes(bytes) => bytes.to_vec(),

@@ -1,4 +1,4 @@
-//! Memory in front of files, and in the place of them.
+//! Memory in front of files, and stores without a folder.
 
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,7 +11,7 @@ const MEMORY: MemorySettings = MemorySettings {
     entry_max: 64 * 1024,
 };
 
-/// A store with a folder, and memory in front of it.
+/// A store with a folder and with memory in front of it.
 fn in_front(folder: &TestFolder) -> Arc<DiskStore> {
     let store = folder.store();
     store.set_memory(Some(MEMORY));
@@ -22,13 +22,13 @@ fn alone() -> Arc<DiskStore> {
     DiskStore::in_memory(1 << 20, 10_000, MEMORY)
 }
 
-/// An entry without its file being opened; nothing where memory does not have it.
+/// Opens an entry from memory, without opening its file; `None` if it is not in memory.
 fn recalled(store: &DiskStore, key: &str, now: Millis) -> Option<OpenEntry> {
     let opened = store.open_in_memory(&id(key), key.as_bytes(), now)?.ok()?;
     opened.file.is_none().then_some(opened)
 }
 
-/// Reads an entry until memory has it: a file that has just been written is not kept.
+/// Reads an entry until it is in memory: a file that has just been written is not kept.
 fn warm(store: &DiskStore, key: &str) {
     let begun = Instant::now();
     while recalled(store, key, 0).is_none() {
@@ -41,7 +41,7 @@ fn warm(store: &DiskStore, key: &str) {
     }
 }
 
-/// Stores an entry in memory alone.
+/// Stores an entry in a store without a folder.
 fn put_alone(store: &Arc<DiskStore>, key: &str, body: &[u8]) -> Result<(), StoreError> {
     let mut filler = store.filler(&id(key));
     filler.begin(id(key), new_head(key)).unwrap();
@@ -72,7 +72,7 @@ fn what_was_read_is_given_from_memory() {
         assert_eq!(opened.head.text, "head");
         store.note_given(&opened);
     }
-    // What is longer comes from the disk, and so does what another key asks for.
+    // Longer entries, and entries requested with another key, are read from the disk.
     put(&store, "long", &bytes(3, 64 * 1024 + 1), 0);
     thread::sleep(Duration::from_millis(150));
     for _ in 0..2 {
@@ -101,21 +101,21 @@ fn what_others_change_or_unlink_is_not_given_from_memory() {
     assert!(matches!(body(&store, "unlinked", 0), Err(Miss::Gone)));
     assert!(recalled(&store, "unlinked", 0).is_none());
 
-    // By another process, with the same length.
+    // Replaced by another process, with the same length.
     let other = folder.store();
     put(&other, "replaced", b"after!", 0);
     assert!(recalled(&store, "replaced", 0).is_none());
     warm(&store, "replaced");
     assert_eq!(recalled(&store, "replaced", 0).unwrap().first, "after!");
 
-    // In place; a file of an entry that is not unlinked first.
+    // Changed in place.
     let changed = path(&folder, "changed");
     let mut file = fs::read(&changed).unwrap();
     *file.last_mut().unwrap() ^= 1;
     fs::write(&changed, &file).unwrap();
     assert!(recalled(&store, "changed", 0).is_none());
 
-    // Its times were replaced.
+    // The times were replaced.
     let times = EntryTimes {
         valid_until: 5,
         ..EntryTimes::default()
@@ -167,13 +167,13 @@ fn what_this_store_changes_is_another_entry_at_once() {
         let by_key = store.purge_matching(|key| key == b"a");
         assert_eq!((by_key.entries, first()), (1, None));
         put(b"five");
-        // Not used for ten seconds.
+        // The entry has not been used for ten seconds.
         assert_eq!(store.maintain(10, 100_000).removed, 1);
         assert_eq!(store.memory_counts().entries, 0);
     }
 }
 
-/// What was read before a refresh, and is kept only after it, does not come back.
+/// An image that was read before a refresh and is kept only after it is not served.
 #[test]
 fn a_slow_reader_does_not_bring_back_what_is_over() {
     let folder = TestFolder::new();
@@ -200,7 +200,7 @@ fn a_store_without_folder_keeps_what_fits() {
     assert_eq!(presence(&store, "a"), Presence::Absent);
     put_alone(&store, "a", b"body").unwrap();
     assert_eq!(presence(&store, "a"), Presence::Present);
-    // What is too long goes on to its readers all the same.
+    // Readers still get a body that is too long to be stored.
     let long = bytes(1, 64 * 1024 + 1);
     let mut filler = store.filler(&id("long"));
     filler.begin(id("long"), new_head("long")).unwrap();
@@ -213,7 +213,7 @@ fn a_store_without_folder_keeps_what_fits() {
     drop(reader);
     assert!(filler.is_pointless());
     assert_eq!(presence(&store, "long"), Presence::Absent);
-    // One that is announced is not gathered at all.
+    // A body whose announced length is too long is not buffered at all.
     let mut filler = store.filler(&id("long"));
     let head = NewHead {
         body_length: Some(1 << 30),
@@ -266,7 +266,7 @@ fn memory_stays_within_its_bound() {
     }
     assert_eq!(found, counts.entries);
     assert_eq!(store.counts().entries, counts.entries);
-    // A smaller bound holds at once, and none is none.
+    // Lower limits take effect at once. `None` disables memory.
     let smaller = MemorySettings {
         limit: 600_000,
         ..MEMORY
@@ -281,7 +281,7 @@ fn memory_stays_within_its_bound() {
     assert!(recalled(&store, "a", 0).is_none());
 }
 
-/// Threads that store, read, refresh and purge at once never see anything but what was stored.
+/// Concurrent threads that store, read, refresh and purge only ever read stored content.
 #[test]
 fn all_at_once_nothing_foreign_is_seen() {
     let folder = TestFolder::new();
@@ -336,7 +336,7 @@ fn all_at_once_nothing_foreign_is_seen() {
     }
 }
 
-/// Watches an entry that memory has.
+/// Watches an entry that is in memory.
 fn watched(store: &Arc<DiskStore>, key: &str) -> super::super::WatchedEntry {
     let (_, watched) = store.watch(&id(key), key.as_bytes(), 0).unwrap();
     assert!(watched.stands());
@@ -372,7 +372,7 @@ fn a_watched_entry_stands_until_its_id_stands_for_something_else() {
         let store = alone();
         put_alone(&store, "a", b"one").unwrap();
         let watched = watched(&store, "a");
-        // Neither uses nor what others store, purge and fetch are anything to it.
+        // Uses, and changes to other entries, do not invalidate the watched entry.
         let _ = store.lookup(&id("a"), 0);
         put_alone(&store, "b", b"other").unwrap();
         put_alone(&store, "c", b"other").unwrap();
@@ -411,7 +411,7 @@ fn a_watched_entry_stands_as_long_as_its_file() {
     }
 }
 
-/// Once an entry has been replaced nobody is told that the one before it stands.
+/// After an entry has been replaced, no thread sees the previous one as current.
 #[test]
 fn what_is_replaced_does_not_stand_for_other_threads() {
     const ROUNDS: u64 = 2000;
@@ -457,7 +457,7 @@ fn entries_go_over_to_another_store_with_what_they_are_purged_by() {
     for (number, length) in [10, 20_000, 64 * 1024].into_iter().enumerate() {
         put_alone(&older, &format!("{length}"), &bytes(number as u8, length)).unwrap();
     }
-    // A use makes it the newest.
+    // A use makes the entry the most recently used.
     let _ = older.lookup(&id("10"), 7);
     let passed: Vec<_> = older.passed_on().collect();
     assert_eq!(passed.len(), 3);
@@ -472,7 +472,7 @@ fn entries_go_over_to_another_store_with_what_they_are_purged_by() {
     }
     let again: Vec<EntryId> = newer.passed_on().map(|entry| entry.id).collect();
     assert_eq!(again.len(), 3);
-    // A store with a folder has its files.
+    // A store with a folder hands over nothing.
     let folder = TestFolder::new();
     let store = in_front(&folder);
     put(&store, "a", b"a", 0);
@@ -494,7 +494,7 @@ fn damaged_entries_are_not_taken_over() {
             file: file.into(),
             ..passed.clone()
         };
-        // Times are written twice.
+        // A damaged copy of the times is tolerated, because there are two.
         let taken = newer.take_over(damaged, 0);
         assert!(taken.is_err() || times.contains(&(bit / 8)), "bit {bit}");
     }

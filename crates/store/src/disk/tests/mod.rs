@@ -1,4 +1,4 @@
-//! Tests of the disk tier as a whole, in folders of their own.
+//! Tests of the whole disk tier, each in a folder of its own.
 
 use std::fs;
 use std::os::unix::fs::{FileExt, MetadataExt};
@@ -18,7 +18,7 @@ mod filling;
 mod memory;
 mod sharing;
 
-/// A folder that goes with the test.
+/// A folder that is removed at the end of the test.
 struct TestFolder(PathBuf);
 
 impl TestFolder {
@@ -42,19 +42,19 @@ impl TestFolder {
         }
     }
 
-    /// A store that has looked through the folder.
+    /// A store that has scanned the folder.
     fn store(&self) -> Arc<DiskStore> {
         scanned(&self.settings())
     }
 
-    /// Paths of all files below.
+    /// The paths of all files below the folder.
     fn files(&self) -> Vec<PathBuf> {
         let mut files = Vec::new();
         walk(&self.0, &mut files);
         files
     }
 
-    /// Bytes of all files below, by blocks.
+    /// Disk space of all files below the folder, in bytes, rounded up to blocks.
     fn disk_usage(&self) -> u64 {
         let length = |path: &PathBuf| fs::metadata(path).map_or(0, |file| file.len());
         self.files()
@@ -101,7 +101,7 @@ fn new_head(key: &str) -> NewHead {
     }
 }
 
-/// Does all writes that there are to do.
+/// Runs all pending writes.
 fn write_all(filler: &mut Filler) -> Result<Stage, StoreError> {
     let mut stage = Stage::More;
     while let Some(write) = filler.next_write() {
@@ -134,13 +134,13 @@ fn put(store: &Arc<DiskStore>, key: &str, body: &[u8], now: Millis) {
     );
 }
 
-/// Bytes that differ from place to place and from seed to seed.
+/// Bytes that depend on their offset and on the seed.
 fn bytes(seed: u8, length: usize) -> Vec<u8> {
     let byte = |at: usize| (at as u8).wrapping_mul(31) ^ (at >> 8) as u8 ^ seed;
     (0..length).map(byte).collect()
 }
 
-/// The body of an entry, read from its file.
+/// Reads the body of an entry from its file.
 fn body(store: &DiskStore, key: &str, now: Millis) -> Result<Vec<u8>, Miss> {
     let mut opened = store.open_entry(&id(key), key.as_bytes(), now)?;
     opened.check_body(store)?;
@@ -216,7 +216,7 @@ fn bodies_of_any_length_come_back() {
         put(&store, &key, &stored, 0);
         assert!(body(&store, &key, 0).unwrap() == stored, "{length}");
     }
-    // A process that begins anew checks them.
+    // A new process verifies them.
     let store = scanned(&folder.settings());
     for length in [
         0,
@@ -274,7 +274,7 @@ fn entry_replaces_the_one_before() {
     put(&store, "a", b"new", 0);
     assert_eq!(body(&store, "a", 0).unwrap(), b"new");
     assert_eq!(store.counts().bytes, 4096);
-    // Who reads the former goes on.
+    // A reader of the replaced file can continue.
     let mut read = vec![0; 100_000];
     let start = before.body.start;
     fs::File::from(before.into_file().unwrap())
@@ -329,7 +329,7 @@ fn size_is_kept_before_anything_is_written() {
         filler.finish(number).unwrap();
         write_all(&mut filler).unwrap();
         assert!(folder.disk_usage() <= max, "after {number}");
-        // The one that is used again and again stays.
+        // The entry that is used in each round is not evicted.
         if number >= 10 {
             assert_eq!(
                 store.lookup(&self::id("10"), number).presence,
@@ -345,7 +345,7 @@ fn size_is_kept_before_anything_is_written() {
     assert_eq!(store.counts().bytes, folder.disk_usage());
 }
 
-/// What does not fit takes nothing away from the others where its length is known.
+/// An entry whose announced length can never fit evicts nothing.
 #[test]
 fn entry_that_can_never_fit_evicts_nothing() {
     let folder = TestFolder::new();
@@ -401,7 +401,7 @@ fn what_is_not_used_expires() {
     assert_eq!((last.removed, last.is_more), (9, false));
     assert_eq!(folder.files().len(), 1);
     assert_eq!(store.maintain(10, 10_499).removed, 0);
-    // An id that was only asked for is no entry that expires.
+    // An id that was only requested has no entry that could expire.
     assert_eq!(store.note_use(&id("x"), 501), 1);
     assert_eq!(store.maintain(10, 10_500).removed, 1);
     assert_eq!(store.maintain(10, 10_501).removed, 1);
@@ -459,7 +459,7 @@ fn folder_is_scanned_in_steps_and_temporary_files_go() {
     fs::create_dir_all(temporary.parent().unwrap()).unwrap();
     let temporary = temporary.with_file_name(format!("{entry}.0000000001"));
     fs::write(&temporary, b"x").unwrap();
-    // None of these is ours.
+    // Foreign files, which must stay.
     let foreign = [
         place.join("readme"),
         place.join(&entry),
@@ -490,7 +490,7 @@ fn folder_is_scanned_in_steps_and_temporary_files_go() {
     assert_eq!(store.counts().entries, 50);
     assert!(!temporary.exists());
     assert!(foreign.iter().all(|path| path.exists()));
-    // The temporary file of this process is left alone.
+    // The temporary file of this process stays.
     filler.finish(0).unwrap();
     assert_eq!(write_all(&mut filler), Ok(Stage::Committed));
     assert_eq!(store.counts().bytes, usage + 102_400);
@@ -511,13 +511,13 @@ fn entry_that_was_unlinked_outside_is_gone_at_the_next_open() {
     assert!(matches!(body(&store, "a", 0), Err(Miss::Gone)));
     assert_eq!(presence(&store, "a"), Presence::Absent);
     let in_memory = store.open_in_memory(&id("b"), b"b", 0);
-    // The kernel need not know that a file is not there.
+    // The kernel's cache may lack the information that the file does not exist.
     if !matches!(in_memory, Some(Err(Miss::Gone))) {
         assert!(in_memory.is_none());
         assert!(matches!(body(&store, "b", 0), Err(Miss::Gone)));
     }
     assert_eq!((store.counts().entries, store.counts().gone), (1, 2));
-    // `rm -rf` of everything.
+    // As after `rm -rf` of the folder.
     fs::remove_dir_all(&folder.0).unwrap();
     assert!(matches!(body(&store, "c", 0), Err(Miss::Gone)));
     assert_eq!(store.counts().bytes, 0);
@@ -576,7 +576,7 @@ fn purge_by_id_group_tag_and_key() {
     fill();
     assert_eq!(store.purge_tag(b"all").entries, 4);
     fill();
-    // The files tell where the index does not know names, or nothing.
+    // If the index does not know the tags or the entries, purging reads the files.
     let scanned = scanned(&folder.settings());
     assert_eq!(scanned.purge_tag(b"red").entries, 2);
     assert_eq!(left(&scanned), [false, false, true, true]);
@@ -585,7 +585,7 @@ fn purge_by_id_group_tag_and_key() {
     assert_eq!(left(&unscanned), [false, false, false, true]);
 }
 
-/// What the index knows is removed unread; a file that it does not know must be an entry.
+/// Files of listed entries are removed unread; other files only if they are entries.
 #[test]
 fn all_entries_are_purged_and_nothing_else() {
     let folder = TestFolder::new();
@@ -661,7 +661,7 @@ fn index_is_known_after_an_orderly_end() {
     );
     assert_eq!(presence(&store, "x"), Presence::Unknown);
     assert_eq!(store.counts().bytes, 100 * 4096);
-    // Ages go on where they were.
+    // The times of the last use are preserved.
     fs::remove_file(
         folder.0.join(
             store
@@ -721,7 +721,7 @@ fn index_of_other_levels_or_damaged_is_not_read() {
     assert_eq!(loaded(&folder.settings()), (1, false));
 }
 
-/// A process that is to take over serves what the one before stores, and the other way round.
+/// Two processes share a folder during an upgrade: each serves what the other stores.
 #[test]
 fn two_processes_serve_one_folder_until_one_ends() {
     let folder = TestFolder::new();
@@ -761,7 +761,7 @@ fn two_processes_serve_one_folder_until_one_ends() {
     );
 }
 
-/// An index of one shard, beside a list that does the same slowly.
+/// Compares an index of one shard with a simple model.
 #[test]
 fn index_evicts_in_the_order_of_use() {
     let index = Index::new(40 * ENTRY_SIZE);

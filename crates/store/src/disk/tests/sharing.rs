@@ -1,10 +1,10 @@
-//! A folder that others change, too: other processes, other fetches of an entry, an operator.
+//! A folder that is also changed by other processes, concurrent fetches and the operator.
 
 use std::ops::ControlFlow;
 
 use super::*;
 
-/// A fetch whose head has come, and some of whose body waits to be written.
+/// A fetch whose body has been received but not written yet.
 fn begun(store: &Arc<DiskStore>, key: &str, body: &str) -> Filler {
     let mut filler = store.filler(&id(key));
     filler.begin(id(key), new_head(key)).unwrap();
@@ -34,7 +34,7 @@ fn answer_that_came_last_stays_whichever_is_written_last() {
     assert_eq!(end(newer).unwrap(), Stage::Committed);
     assert_eq!(body(&store, "a", 0).unwrap(), b"fourth");
 
-    // What fails or is given up does not stand in the way of others.
+    // A failed or abandoned fetch does not prevent older ones from being stored.
     let (first, second) = (begun(&store, "a", "fifth"), begun(&store, "a", "sixth"));
     drop(second);
     assert_eq!(end(first).unwrap(), Stage::Committed);
@@ -42,7 +42,7 @@ fn answer_that_came_last_stays_whichever_is_written_last() {
     assert_eq!(folder.files().len(), 1, "no temporary file is left");
 }
 
-/// What has come last is given, though neither of two fetches has been written yet.
+/// Requests get the response whose head was received last, even before it has been written.
 #[test]
 fn answer_that_came_last_is_seen_before_it_is_written() {
     let folder = TestFolder::new();
@@ -151,7 +151,7 @@ fn folder_that_was_removed_is_made_anew() {
         assert_eq!(folder.files().len(), 1);
         assert_eq!(store.keep_folder().unwrap(), Kept::There);
     }
-    // One that cannot be made is told of each time it is asked for.
+    // If the folder cannot be created, every call returns the error.
     fs::remove_dir_all(&folder.0).unwrap();
     fs::write(&folder.0, "a file").unwrap();
     assert!(store.keep_folder().is_err());
@@ -180,7 +180,7 @@ fn folder_is_listed_while_it_is_used_and_when_it_is_not() {
     };
     put_with(&store, tagged, b"a's", 1000).unwrap();
     put(&store, "b", &vec![b'b'; 100_000], 2000);
-    // Levels are known by the files, and later by the index.
+    // The levels are derived from the files at first, and later read from the saved index.
     for has_index in [false, true] {
         let all = listed(&folder);
         let keys: Vec<_> = all.iter().map(|one| one.key.as_deref().unwrap()).collect();
@@ -280,7 +280,7 @@ fn what_is_no_cache_is_not_listed() {
     }
 }
 
-/// An index that is given up, and one that a process was killed over, leave the one before.
+/// An aborted save, and one in which the process was killed, leave the previous index in place.
 #[test]
 fn index_that_is_not_whole_replaces_none() {
     let folder = TestFolder::new();
