@@ -1,4 +1,5 @@
-//! What decides what the figures of a run mean: the first line of its report.
+//! The conditions of a run, on which the meaning of its figures depends: the first line of its
+//! report.
 
 use std::fmt;
 use std::time::Duration;
@@ -7,41 +8,42 @@ use crate::plan::{Arrivals, Length, Plan, Protocol, Spacing};
 use crate::report::some;
 use crate::tls::Tls;
 
-/// The conditions of a run, or of several that went on at the same time.
+/// The conditions of a run, or of several simultaneous runs whose results are summed.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Conditions {
-    /// The URLs as they were written.
+    /// The URLs as given on the command line.
     pub urls: Vec<String>,
-    /// How many processes sent load.
+    /// Number of processes that sent load.
     pub processes: u32,
-    /// The connections of the conditions.
+    /// Number of connections.
     pub connections: u64,
-    /// The threads of the conditions.
+    /// Number of threads.
     pub threads: u64,
-    /// The engine of the clients.
+    /// The engine of the load tester.
     pub engine: String,
-    /// The open loop, with the rate of all processes.
+    /// The parameters of the open loop, with the total rate of all processes; `None` for the closed
+    /// loop.
     pub arrivals: Option<Arrivals>,
-    /// When it was to end; requests are those of all processes.
+    /// The length of the run; requests are those of all processes.
     pub length: Length,
-    /// How long load was sent before anything counted.
+    /// Duration of the warm-up, which is not counted.
     pub warmup: Duration,
-    /// Over which time the connections started.
+    /// The time over which the connections were started.
     pub ramp: Duration,
-    /// How long a connection waited between a response and its next request.
+    /// The pause between a response and the connection's next request.
     pub think_time: Duration,
-    /// The protocol that was spoken.
+    /// The protocol.
     pub protocol: Protocol,
-    /// How many requests a connection of HTTP/1 had under way at most.
+    /// Maximum number of pipelined requests on an HTTP/1 connection.
     pub pipeline: u64,
-    /// Every request had a connection of its own.
+    /// Whether every request had its own connection.
     pub new_connections: bool,
-    /// TLS sessions went on over the next connections.
+    /// Whether TLS sessions were resumed.
     pub resume: bool,
 }
 
 impl Conditions {
-    /// Those of one run. `urls` are its URLs as a report shows them.
+    /// The conditions of one run. `urls` are its URLs as a report shows them.
     #[must_use]
     pub fn new(plan: &Plan, urls: Vec<String>) -> Conditions {
         Conditions {
@@ -65,10 +67,9 @@ impl Conditions {
         }
     }
 
-    /// Adds those of another process: its connections, its rate and its requests come on top.
+    /// Adds the conditions of another process: its connections, threads, rate and requests.
     ///
-    /// # Errors
-    /// What is so different that the sum would mean nothing, in words.
+    /// # Errors Names a difference because of which the sum would be meaningless.
     pub fn add(&mut self, other: &Conditions) -> Result<(), &'static str> {
         self.arrivals = match (self.arrivals, other.arrivals) {
             (None, None) => None,
@@ -170,7 +171,7 @@ impl fmt::Display for Conditions {
     }
 }
 
-/// What is said of a protocol behind the connections; nothing of HTTP/1.
+/// What the first line of a report says about the protocol; empty for HTTP/1.
 pub(crate) fn protocol_words(protocol: Protocol) -> String {
     match protocol {
         Protocol::Http1 => String::new(),
@@ -181,7 +182,7 @@ pub(crate) fn protocol_words(protocol: Protocol) -> String {
     }
 }
 
-/// The name of a spacing, as the command line has it.
+/// The name of a spacing on the command line.
 pub(crate) fn spacing_name(spacing: Spacing) -> &'static str {
     match spacing {
         Spacing::Constant => "constant",

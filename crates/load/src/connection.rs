@@ -1,4 +1,4 @@
-//! A connection to a server as bytes: the engine's stream, in the clear or through TLS.
+//! The byte stream to a server: the engine's stream, with or without TLS.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -10,7 +10,7 @@ use engine::net::Stream;
 use crate::tally::RequestError;
 use crate::tls::{Session, SessionProgress};
 
-/// A connection to a server, in the clear or through TLS.
+/// A connection to a server, with or without TLS.
 pub(crate) struct Connection {
     stream: Stream,
     session: Option<RefCell<Session>>,
@@ -24,12 +24,13 @@ impl Connection {
         }
     }
 
-    /// The stream underneath, to receive from.
+    /// The underlying stream, to receive from.
     pub(crate) fn stream(&self) -> &Stream {
         &self.stream
     }
 
-    /// Appends to what is to be sent. Where a session cannot go on, the next receive tells.
+    /// Queues bytes for sending, encrypted if there is a session. If encryption fails, the next
+    /// receive returns an error.
     pub(crate) fn push(&self, scratch: &mut BytesMut, bytes: &Bytes) {
         match &self.session {
             None => self.stream.push(bytes.clone()),
@@ -45,12 +46,13 @@ impl Connection {
         }
     }
 
-    /// Gives the kernel what was pushed.
+    /// Starts sending the queued bytes.
     pub(crate) fn start_send(&self) {
         self.stream.start_send();
     }
 
-    /// Gives what a received buffer holds to `take`, in pieces.
+    /// Passes the contents of a received buffer to `take`, after decryption and possibly in several
+    /// pieces.
     ///
     /// # Errors
     /// [`RequestError::TlsBroken`].
@@ -67,21 +69,20 @@ impl Connection {
         opened.map_err(|_| RequestError::TlsBroken)
     }
 
-    /// What came with the handshake, before anything was asked.
+    /// Application data that arrived together with the handshake, before the first request.
     pub(crate) fn take_early(&self) -> Vec<u8> {
         let early = |session: &RefCell<Session>| session.borrow_mut().take_early();
         self.session.as_ref().map(early).unwrap_or_default()
     }
 
-    /// Whether the server may end the connection now: over TLS it has to say so first
-    /// (close_notify), in the clear it cannot.
+    /// Whether the end of the connection may delimit a response. Over TLS this requires a
+    /// close_notify; without TLS it is always allowed.
     pub(crate) fn may_end(&self) -> bool {
         let ended = |session: &RefCell<Session>| session.borrow().has_ended();
         self.session.as_ref().is_none_or(ended)
     }
 
-    /// Waits until something comes that no request has asked for, or the connection ends: whether
-    /// something came.
+    /// Waits until unrequested bytes arrive or the connection ends. Returns whether bytes arrived.
     pub(crate) async fn surplus(&self) -> bool {
         while let Ok(buffer) = self.stream.recv_idle(None).await
             && !buffer.is_empty()
@@ -96,11 +97,11 @@ impl Connection {
         false
     }
 
-    /// Ends the connection; through TLS the server is told that nothing more follows, unless it was
-    /// first to say so.
+    /// Closes the connection. Over TLS it first sends a close_notify, unless the server has closed
+    /// the connection already.
     pub(crate) fn close(self: Rc<Connection>) {
-        // It is someone else's too where a request is still to leave at the end of this turn: then
-        // it is given up.
+        // Another reference exists if a queued request has not been sent yet; the request is then
+        // dropped.
         let Some(Connection {
             stream,
             session: Some(session),

@@ -1,30 +1,30 @@
-//! Numbers within requests that are drawn anew for each one, so that a run need not ask the same
-//! thing again and again.
+//! Numbers in requests that are drawn at random for each request, so that a run does not repeat the
+//! same request.
 //!
-//! They are written as curl(1) writes ranges, `[001-100]`, here both ends with the same number of
-//! digits: so a request is as long as any other made of it, and only digits have to be put in
-//! place.
+//! They are written as ranges in the syntax of curl(1), `[001-100]`. Both ends must have the same
+//! number of digits. Thus all requests from one template have the same length, and only the digits
+//! are overwritten.
 
 use crate::schedule::Random;
 
-/// Digits that a number has at most; any such number fits into 64 bits.
+/// Maximum number of digits of a number, so that it fits into 64 bits.
 const DIGITS_MAX: usize = 18;
 
-/// A number within a request's bytes.
+/// A number in a request's bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Drawn {
-    /// Where its first digit stands.
+    /// The offset of its first digit.
     offset: usize,
-    /// How many digits it has, leading zeros among them.
+    /// Number of digits, including leading zeros.
     digits: usize,
-    /// The least that it can be.
+    /// The smallest value.
     first: u64,
-    /// How many numbers it can be.
+    /// Number of possible values.
     count: u64,
 }
 
 impl Drawn {
-    /// The number's place in a text that begins `by` bytes earlier.
+    /// The same number after the request has been prefixed with `by` bytes.
     pub(crate) fn moved(self, by: usize) -> Drawn {
         Drawn {
             offset: self.offset + by,
@@ -32,7 +32,7 @@ impl Drawn {
         }
     }
 
-    /// Writes a number into its place; each one of its range is as likely as any other.
+    /// Overwrites the number with a random one from its range, uniformly distributed.
     pub(crate) fn draw(&self, bytes: &mut [u8], random: &mut Random) {
         let mut number = self.first + random.below(self.count);
         let place = bytes.get_mut(self.offset..self.offset + self.digits);
@@ -43,8 +43,9 @@ impl Drawn {
     }
 }
 
-/// `text` with the first number of each range in its place, and where they stand. What only looks
-/// like a range, such as an IPv6 address, `[1-10]` or `[9-0]`, stays as it is.
+/// Parses the ranges in a text. Returns the text with the first number of each range, and the
+/// positions of the numbers. Text that only resembles a range, such as an IPv6 address, `[1-10]` or
+/// `[9-0]`, stays as it is.
 #[must_use]
 pub fn ranges(text: &str) -> (String, Vec<Drawn>) {
     let mut plain = String::with_capacity(text.len());
@@ -71,7 +72,7 @@ pub fn ranges(text: &str) -> (String, Vec<Drawn>) {
     (plain, drawn)
 }
 
-/// The range `FIRST-LAST]` that `text` begins with: digits of each, and both numbers.
+/// Parses a range `FIRST-LAST]` at the start of `text`: the number of digits, and both numbers.
 fn range_at(text: &str) -> Option<(usize, u64, u64)> {
     let (range, _) = text.split_once(']')?;
     let (first, last) = range.split_once('-')?;

@@ -1,10 +1,9 @@
-//! Unary calls of gRPC: how a message is framed, when an answer is whole, and what statuses are
-//! called.
+//! Unary gRPC calls: the framing of messages, the validation of responses, and the names of
+//! statuses.
 //!
-//! <https://github.com/grpc/grpc/blob/master/doc/PROTOCOL-HTTP2.md>. Messages are bytes: what
-//! stands in them, Protocol Buffers as a rule, is their server's business. Not here: the frames of
-//! HTTP/2, calls of several messages, compression (a message that a server has compressed counts as
-//! it came).
+//! <https://github.com/grpc/grpc/blob/master/doc/PROTOCOL-HTTP2.md>. Messages are opaque bytes;
+//! their encoding, usually Protocol Buffers, is not interpreted. Not here: the frames of HTTP/2,
+//! streaming calls, decompression (of a compressed message, the framing is checked).
 
 use proto::base64::{self, Alphabet};
 use proto::h2::response::ResponseHead;
@@ -12,16 +11,16 @@ use proto::header::KnownField;
 
 use crate::tally::{RequestError, STATUSES};
 
-/// The media type of calls and of their answers, behind which their format may stand (`+proto`).
+/// The media type of requests and responses, which the message encoding may follow (`+proto`).
 pub(crate) const MEDIA_TYPE: &str = "application/grpc";
 
-/// Bytes before each message: whether it is compressed, and its length.
+/// Length of a message's prefix in bytes: the compressed flag and the length.
 const PREFIX_LENGTH: usize = 5;
 
-/// The field of trailers that says how a call went.
+/// The trailer with the status of the call.
 const STATUS: &[u8] = b"grpc-status";
 
-/// The names of statuses by their numbers,
+/// The names of the statuses, by number:
 /// <https://grpc.github.io/grpc/core/md_doc_statuscodes.html>.
 const STATUS_NAMES: [&str; 17] = [
     "OK",
@@ -43,7 +42,7 @@ const STATUS_NAMES: [&str; 17] = [
     "UNAUTHENTICATED",
 ];
 
-/// The name of a status; of one that has none, its number.
+/// The name of a status, or its number if it has no name.
 #[must_use]
 pub fn status_name(status: usize) -> String {
     match STATUS_NAMES.get(status) {
@@ -52,8 +51,7 @@ pub fn status_name(status: usize) -> String {
     }
 }
 
-/// A message as it is sent, its prefix before it; `None` where it is longer than the prefix can
-/// say.
+/// A message with its prefix; `None` if the length does not fit into the prefix.
 #[must_use]
 pub fn framed(message: &[u8]) -> Option<Vec<u8>> {
     let length = u32::try_from(message.len()).ok()?;
@@ -64,11 +62,10 @@ pub fn framed(message: &[u8]) -> Option<Vec<u8>> {
     Some(framed)
 }
 
-/// The messages of a file: one a line in Base64 (RFC 4648, section 4), an empty line for one
-/// without a byte.
+/// Parses the messages of a file: one per line in Base64 (RFC 4648, section 4); an empty line is an
+/// empty message.
 ///
-/// # Errors
-/// Which line is none, or that there is no line.
+/// # Errors Names the first invalid line, or says that there is no line.
 pub fn messages(text: &str) -> Result<Vec<Vec<u8>>, String> {
     let read = |(index, line): (usize, &str)| {
         let fault = || format!("line {}: no message in Base64", index + 1);
@@ -88,14 +85,14 @@ pub fn messages(text: &str) -> Result<Vec<Vec<u8>>, String> {
 
 fn message(line: &str) -> Option<Vec<u8>> {
     let unpadded = line.trim_end_matches('=');
-    // Whatever stands behind padding would be left out.
+    // The decoder would ignore text after the padding.
     let is_whole = !unpadded.contains('=') && line.len() - unpadded.len() <= 2;
     let mut message = Vec::new();
     let is_read = base64::decode(unpadded.as_bytes(), Alphabet::Standard, &mut message);
     (is_whole && is_read).then_some(message)
 }
 
-/// Whether a path is that of a method: it ends with a service and a method.
+/// Whether a path ends with a service and a method.
 #[must_use]
 pub fn is_method(path: &str) -> bool {
     let mut parts = path.rsplit('/');
@@ -104,7 +101,7 @@ pub fn is_method(path: &str) -> bool {
     method && service && parts.next().is_some() && !path.contains('?')
 }
 
-/// An answer as far as it has come, beside its body's length.
+/// The state of a response, without the length of its body.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct CallProgress {
     is_grpc: bool,
@@ -113,8 +110,8 @@ pub(crate) struct CallProgress {
 }
 
 impl CallProgress {
-    /// One that begins with this head. With `ends` nothing follows: then it holds what trailers
-    /// would.
+    /// The state after the head. If `ends` is set, there is no body, and the head contains the
+    /// fields of the trailers.
     pub(crate) fn new(head: &ResponseHead, ends: bool) -> CallProgress {
         let media_type = head.value(KnownField::ContentType).unwrap_or_default();
         CallProgress {
@@ -124,7 +121,7 @@ impl CallProgress {
         }
     }
 
-    /// These bytes of the body have come, behind so many others.
+    /// Processes bytes of the body, which follow `before` earlier ones.
     pub(crate) fn data(&mut self, before: u64, bytes: &[u8]) {
         let begin = usize::try_from(before).unwrap_or(PREFIX_LENGTH);
         let missing = self.prefix.get_mut(begin..).unwrap_or_default();
@@ -133,17 +130,18 @@ impl CallProgress {
         }
     }
 
-    /// Trailers have come, in which this [status stands](status_in).
+    /// Processes trailers with this status, as parsed by [`status_in`].
     pub(crate) fn ends(&mut self, status: Option<u16>) {
         self.status = status;
     }
 
-    /// Its status, if it is an answer of gRPC at all.
+    /// The status, if the response is a gRPC response.
     pub(crate) fn status(self) -> Option<u16> {
         self.status.filter(|_| self.is_grpc)
     }
 
-    /// What is wrong with it, whose body had so many bytes and whose status should be this one.
+    /// The error of a complete response with a body of `length` bytes, if there is one. `expected`
+    /// is the expected status.
     pub(crate) fn fault(self, length: u64, expected: u16) -> Option<RequestError> {
         let Some(status) = self.status() else {
             return Some(RequestError::NotGrpc);
@@ -151,12 +149,12 @@ impl CallProgress {
         if status != expected {
             return Some(RequestError::GrpcStatus);
         }
-        // Calls that went wrong have no message.
+        // A failed call needs no message.
         let is_whole = status != 0 || self.is_one_message(length);
         (!is_whole).then_some(RequestError::GrpcMessage)
     }
 
-    /// Whether a body of this length is one message.
+    /// Whether a body of this length is exactly one message.
     fn is_one_message(self, length: u64) -> bool {
         let [is_compressed, l0, l1, l2, l3] = self.prefix;
         let announced = u32::from_be_bytes([l0, l1, l2, l3]);
@@ -164,7 +162,7 @@ impl CallProgress {
     }
 }
 
-/// The status that stands in trailers, or in a head that ends its response.
+/// The status in trailers, or in the head of a response without a body.
 pub(crate) fn status_in(trailers: &ResponseHead) -> Option<u16> {
     let mut fields = trailers.fields().iter();
     let found = fields.find(|field| field.name(trailers.bytes()) == STATUS);
@@ -179,7 +177,7 @@ fn is_media_type(value: &[u8]) -> bool {
         && matches!(rest.first(), None | Some(b'+' | b';' | b' '))
 }
 
-/// Digits; what is beyond the numbers that are counted is none.
+/// Parses a status. `None` if it is not a number below [`STATUSES`].
 fn status(value: &[u8]) -> Option<u16> {
     let digits = std::str::from_utf8(value).ok()?;
     let is_number = digits.bytes().all(|byte| byte.is_ascii_digit());

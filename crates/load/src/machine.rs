@@ -1,4 +1,4 @@
-//! What the machine allows, and whether the tool itself was the limit.
+//! The limits of this machine, and whether the load tester itself was the bottleneck.
 //!
 //! Linux only: limits from getrlimit(2), ports and backlog from /proc/sys/net, processor time from
 //! /proc/thread-self/schedstat.
@@ -15,20 +15,22 @@ use crate::report::some;
 use crate::run::RunResult;
 use crate::tally::RequestError;
 
-/// Descriptors that a process needs beside its connections.
+/// Number of file descriptors that the process needs in addition to its connections.
 const DESCRIPTORS_BESIDE: u64 = 32;
 
-/// The share of a processor above which a client thread is the limit rather than the server.
+/// The processor use of a client thread, as a fraction, above which the load tester is considered
+/// the bottleneck.
 const BUSY_MAX: f64 = 0.9;
 
-/// The share of the time in which several processes must have measured at the same time for a sum
-/// to mean something.
+/// The minimum fraction of the time in which all processes measured simultaneously. Below it, the
+/// sum of their results is not meaningful.
 const TOGETHER_MIN: f64 = 0.9;
 
-/// Below this a run is all beginning, and says nothing of who was the limit.
+/// Minimum duration of a run for a judgement about the bottleneck. Shorter runs are dominated by
+/// their start.
 const JUDGED_MIN: Duration = Duration::from_millis(100);
 
-/// A look at the calling thread's clock, to be compared with a later one.
+/// A reading of the calling thread's processor time, to be compared with a later one.
 pub(crate) struct CpuClock {
     begin: Instant,
     cpu: Duration,
@@ -36,7 +38,7 @@ pub(crate) struct CpuClock {
 }
 
 impl CpuClock {
-    /// Begins to watch the calling thread.
+    /// Takes a reading for the calling thread.
     pub(crate) fn begin() -> CpuClock {
         CpuClock {
             begin: Instant::now(),
@@ -45,7 +47,7 @@ impl CpuClock {
         }
     }
 
-    /// How the thread, which must be the same, has spent its time since.
+    /// The thread's use of time since the reading. Must be called on the same thread.
     pub(crate) fn end(&self) -> Busy {
         Busy {
             cpu: thread_cpu().saturating_sub(self.cpu),
@@ -55,7 +57,7 @@ impl CpuClock {
     }
 }
 
-/// How a thread spent its time.
+/// A thread's use of time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Busy {
     cpu: Duration,
@@ -64,7 +66,7 @@ pub struct Busy {
 }
 
 impl Busy {
-    /// One that computed, waited for a processor, and lived for so long.
+    /// From the times that a thread computed, waited for a processor, and existed.
     pub(crate) fn of([cpu, waited, elapsed]: [Duration; 3]) -> Busy {
         Busy {
             cpu,
@@ -77,19 +79,19 @@ impl Busy {
         [self.cpu, self.waited, self.elapsed]
     }
 
-    /// The share of the time in which the thread computed.
+    /// The fraction of the time in which the thread computed.
     #[must_use]
     pub fn computing(&self) -> f64 {
         self.cpu.as_secs_f64() / self.elapsed.as_secs_f64().max(1e-9)
     }
 
-    /// The share of the time in which it could have computed, but others had the processor.
+    /// The fraction of the time in which the thread was runnable, but waited for a processor.
     #[must_use]
     pub fn waiting(&self) -> f64 {
         self.waited.as_secs_f64() / self.elapsed.as_secs_f64().max(1e-9)
     }
 
-    /// Processor time of the thread.
+    /// The thread's processor time.
     #[must_use]
     pub fn cpu(&self) -> Duration {
         self.cpu
@@ -102,7 +104,7 @@ fn thread_cpu() -> Duration {
     Duration::new(seconds, u32::try_from(time.tv_nsec).unwrap_or_default())
 }
 
-/// How long the thread has waited for a processor; zero where the kernel does not count it.
+/// How long the thread has waited for a processor; zero if the kernel does not record it.
 fn thread_waited() -> Duration {
     let text = fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
     let waited = text.split_whitespace().nth(1);
@@ -113,10 +115,9 @@ fn thread_waited() -> Duration {
     )
 }
 
-/// Sees whether connections can be made from each of these addresses.
+/// Checks whether connections can be made from each of these addresses.
 ///
-/// # Errors
-/// The first one that is none of this machine's, with the kernel's reason.
+/// # Errors The first address that does not belong to this machine, with the system's error.
 pub fn check_sources(sources: &[IpAddr]) -> Result<(), String> {
     for source in sources {
         UdpSocket::bind((*source, 0)).map_err(|error| format!("--source {source}: {error}"))?;
@@ -124,8 +125,8 @@ pub fn check_sources(sources: &[IpAddr]) -> Result<(), String> {
     Ok(())
 }
 
-/// Raises the soft limit of descriptors to the hard one and says what will bite in a run like
-/// `plan`.
+/// Raises the soft limit of file descriptors to the hard limit, and returns warnings about limits
+/// that `plan` will exceed.
 #[must_use]
 pub fn prepare(plan: &Plan) -> Vec<String> {
     let limit = getrlimit(Resource::Nofile);
@@ -133,7 +134,7 @@ pub fn prepare(plan: &Plan) -> Vec<String> {
         current: limit.maximum,
         maximum: limit.maximum,
     };
-    // If it fails, the soft limit stays, and is what is reported.
+    // If raising fails, the soft limit stays in force and is reported.
     let _ = setrlimit(Resource::Nofile, raised);
     let facts = Facts {
         descriptors: getrlimit(Resource::Nofile).current,
@@ -143,7 +144,7 @@ pub fn prepare(plan: &Plan) -> Vec<String> {
     warnings(plan, &facts)
 }
 
-/// What the kernel says of its limits; `None` where it says nothing.
+/// The limits of the kernel; `None` if one cannot be determined.
 struct Facts {
     descriptors: Option<u64>,
     ports: Option<u64>,
@@ -154,7 +155,7 @@ fn read(name: &str) -> String {
     fs::read_to_string(format!("/proc/sys/{name}")).unwrap_or_default()
 }
 
-/// How many ports a range such as `32768 60999` has.
+/// Number of ports in a range such as `32768 60999`.
 fn port_range(text: &str) -> Option<u64> {
     let mut ends = text.split_whitespace().map(str::parse::<u64>);
     let (low, high) = (ends.next()?.ok()?, ends.next()?.ok()?);
@@ -207,7 +208,7 @@ fn warnings(plan: &Plan, facts: &Facts) -> Vec<String> {
     warnings
 }
 
-/// Why the figures of a run are the tool's limit rather than the server's; nothing if they are not.
+/// The reasons why the load tester was the bottleneck; empty if it was not.
 #[must_use]
 pub fn limits(outcome: &RunResult) -> Vec<String> {
     let mut limits = Vec::new();
@@ -248,7 +249,7 @@ pub(crate) mod tests {
     use engine::EngineKind;
     use engine::net::Address;
 
-    /// A plan that says nothing in particular.
+    /// A plan with arbitrary values.
     pub(crate) fn plan(connections: usize) -> Plan {
         let address: std::net::SocketAddr = "127.0.0.1:80".parse().unwrap();
         Plan {
@@ -319,7 +320,7 @@ pub(crate) mod tests {
             ([890, 0, 1000], 0, 10, None),
             ([910, 0, 1000], 0, 10, Some("computed 91 %")),
             ([500, 450, 1000], 0, 10, Some("waited 45 %")),
-            // The beginning of a run says nothing.
+            // A run that is too short to be judged.
             ([99, 0, 99], 0, 10, None),
             ([0, 0, 1000], 3, 10, Some("3 connections could not be made")),
             ([0, 0, 1000], 0, 8, Some("for only 8.0 of 10.0 s")),
@@ -338,7 +339,7 @@ pub(crate) mod tests {
     fn sources_are_addresses_of_this_machine() {
         let sources = ["127.0.0.1", "127.9.8.7"].map(|address| address.parse().unwrap());
         assert_eq!(check_sources(&sources), Ok(()));
-        // RFC 5737: for documentation, so no host has it.
+        // An address for documentation (RFC 5737), which no host has.
         let error = check_sources(&["192.0.2.1".parse().unwrap()]).unwrap_err();
         assert!(error.contains("--source 192.0.2.1: "), "{error}");
     }

@@ -1,4 +1,4 @@
-//! What a run does: whom it asks for what, over how many connections, how fast and for how long.
+//! The parameters of a run: servers and requests, number of connections, rate and length.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -13,89 +13,86 @@ use crate::grpc;
 use crate::target::Target;
 use crate::tls::{Maker, Tls, TlsError};
 
-/// Requests that one connection may have under way (`--pipeline`).
+/// Maximum number of pipelined requests on a connection (`--pipeline`).
 pub const PIPELINE_MAX: usize = 1024;
 
-/// Streams that one connection may have under way (`--streams`).
+/// Maximum number of concurrent streams on a connection (`--streams`).
 pub const STREAMS_MAX: usize = 1024;
 
 /// The name of HTTP/2 in ALPN (RFC 9113, section 3.2).
 pub(crate) const ALPN_HTTP2: &[u8] = b"h2";
 
-/// Everything about a run.
+/// The parameters of a run.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// Whom to ask; there is at least one. Connections are dealt to them in turn, and where every
-    /// request has one of its own, by the weight of what each is asked for.
+    /// The servers; at least one. Connections are assigned to them in turn. If every request has
+    /// its own connection, the server is chosen by the total weight of its requests.
     pub servers: Vec<Server>,
-    /// What is spoken with them.
+    /// The protocol.
     pub protocol: Protocol,
-    /// Bodies of requests of HTTP/2, of which each has one, drawn at random; there are none where
-    /// they have no body.
+    /// Bodies of HTTP/2 requests: each request gets a random one. Empty if requests have no body.
     pub bodies: Vec<Vec<u8>>,
-    /// Which request comes next.
+    /// The order of requests.
     pub order: Order,
-    /// How many connections are open at the same time; at least one.
+    /// Number of concurrent connections; at least one.
     pub connections: usize,
-    /// How many threads drive them; at least one, at most one a connection.
+    /// Number of threads; at least one, and at most one per connection.
     pub threads: usize,
     /// When the run ends.
     pub length: Length,
-    /// How long load is sent before anything counts.
+    /// Duration of the warm-up, which is not counted.
     pub warmup: Duration,
-    /// How many requests a connection of HTTP/1 has under way at most.
+    /// Maximum number of pipelined requests on an HTTP/1 connection.
     pub pipeline: usize,
-    /// Every request opens a connection of its own.
+    /// Whether every request opens its own connection.
     pub new_connections: bool,
-    /// Over which time the connections start, one after the other.
+    /// The time over which the connections are started.
     pub ramp: Duration,
-    /// How long a connection waits between a response and its next request; of the closed loop
-    /// only.
+    /// The pause between a response and the connection's next request; only in the closed loop.
     pub think_time: Duration,
-    /// It waits a random part of that time instead, each as likely as any other.
+    /// Whether each pause is instead a random fraction of `think_time`, uniformly distributed.
     pub random_think_time: bool,
-    /// Requests start at moments of their own, whatever the server does: the open loop. `None` is
-    /// the closed one.
+    /// The open loop: requests start on a schedule, whatever the server does. `None` is the closed
+    /// loop.
     pub arrivals: Option<Arrivals>,
-    /// How long a connection attempt may take, and a request from its sending to the end of its
-    /// response.
+    /// Time limit for connecting, and for a request from its sending to the end of its response.
     pub timeout: Duration,
-    /// What responses must be.
+    /// The requirements for responses.
     pub expect: Expect,
-    /// Addresses of this machine to connect from, in turn; the kernel chooses where there are none.
+    /// Source addresses of this machine, used in turn. If empty, the kernel chooses.
     pub sources: Vec<IpAddr>,
-    /// The engine of the clients.
+    /// The engine of the load tester.
     pub engine: EngineKind,
-    /// The network interface by which their connections pass the kernel by: with the engine `Xdp`,
-    /// and with one thread.
+    /// The network interface on which connections bypass the kernel: only with the engine `Xdp` and
+    /// one thread.
     pub interface: Option<String>,
-    /// Where random numbers start, so that a run can be repeated.
+    /// The seed of the random numbers, so that a run can be repeated.
     pub seed: u64,
-    /// Keep a [`Sample`](crate::Sample) of every request, 48 bytes each.
+    /// Whether to record a [`Sample`](crate::Sample) of every request, 48 bytes each.
     pub samples: bool,
-    /// Keep the total times of every second apart, about 300 KiB each.
+    /// Whether to record the total times of every second separately, about 300 KiB each.
     pub intervals: bool,
 }
 
-/// The protocol that the load is made of.
+/// The protocol of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Protocol {
     /// HTTP/1.1, one request at a time on a connection.
     Http1,
-    /// HTTP/2: over TLS where the server agrees to it, in the clear without asking.
+    /// HTTP/2: negotiated by ALPN over TLS, otherwise with prior knowledge.
     Http2 {
-        /// How many requests a connection has under way at most.
+        /// Maximum number of concurrent requests on a connection.
         streams: usize,
     },
-    /// Unary calls of gRPC, by HTTP/2.
+    /// Unary gRPC calls over HTTP/2.
     Grpc {
-        /// How many calls a connection has under way at most.
+        /// Maximum number of concurrent calls on a connection.
         streams: usize,
     },
 }
 
 impl Protocol {
-    /// Its name in reports.
+    /// The protocol's name in reports.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -105,7 +102,7 @@ impl Protocol {
         }
     }
 
-    /// How many streams a connection has under way at most.
+    /// Maximum number of concurrent streams on a connection.
     #[must_use]
     pub fn streams(self) -> usize {
         match self {
@@ -114,65 +111,65 @@ impl Protocol {
         }
     }
 
-    /// Whether responses are those of calls.
+    /// Whether requests are gRPC calls.
     pub(crate) fn is_grpc(self) -> bool {
         matches!(self, Protocol::Grpc { .. })
     }
 }
 
-/// Which request a connection sends next.
+/// How a connection chooses its next request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
     /// A random one, by weight.
     Random,
-    /// The one behind the last in the list, whatever it weighs. Connections begin at places of
-    /// their own. Where every request has a connection of its own, the list is that of the servers.
+    /// The next one in the list, whatever its weight. Connections start at different positions. If
+    /// every request has its own connection, the list is that of the servers.
     InTurn,
 }
 
 /// When a run ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Length {
-    /// After this time, warm-up not counted. Requests under way then are counted as unfinished.
+    /// After this time, not including the warm-up. Requests still in progress count as unfinished.
     Time(Duration),
-    /// When so many requests have ended, well or not.
+    /// After this number of requests have succeeded or failed.
     Requests(u64),
-    /// When so many requests of every connection have ended, well or not; warm-up counts among
-    /// them.
+    /// After this number of requests of every connection have succeeded or failed, including those
+    /// of the warm-up.
     Each(u64),
 }
 
-/// When requests of the open loop begin.
+/// The schedule of the open loop.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Arrivals {
-    /// Requests a second, over all threads.
+    /// Requests per second, over all threads.
     pub rate: f64,
-    /// How they are spaced.
+    /// The spacing of the start times.
     pub spacing: Spacing,
 }
 
-/// How the starts of requests are spaced in the open loop.
+/// The spacing of requests' start times in the open loop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Spacing {
-    /// All intervals are of the same length.
+    /// All intervals are equal.
     Constant,
-    /// As independent users come: exponentially distributed.
+    /// A Poisson process: intervals are exponentially distributed, as with independent users.
     Poisson,
 }
 
-/// What responses must be; the length is always compared with what the head says.
+/// The requirements for responses. The length is always verified against the head.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Expect {
-    /// This status and no other. `None` takes 200 to 399; of gRPC, whose own status it is, 0.
+    /// The expected status. `None` accepts 200 to 399 or, for gRPC, whose own status is meant, 0.
     pub status: Option<u16>,
-    /// The SHA-256 of every body.
+    /// The SHA-256 digest of every body.
     pub sha256: Option<[u8; 32]>,
-    /// Any status is right, whatever `status` says.
+    /// Whether any status is accepted, regardless of `status`.
     pub any_status: bool,
-    /// Every body is as long as the first one of its thread.
+    /// Whether every body must be as long as the first one of its thread.
     pub same_length: bool,
-    /// What takes longer is right, but not good ([`Tally::good`](crate::tally::Tally::good)).
-    /// `None` is no limit.
+    /// The time limit for responses that count as good
+    /// ([`Tally::good`](crate::tally::Tally::good)); slower ones still succeed. `None` is no limit.
     pub within: Option<Duration>,
 }
 
@@ -186,34 +183,34 @@ impl Expect {
     }
 }
 
-/// One server and what it is asked for.
+/// A server and its requests.
 #[derive(Clone, Debug)]
 pub struct Server {
-    /// Where to connect to.
+    /// The address to connect to.
     pub address: Address,
-    /// How TLS is spoken with it; `None` is in the clear.
+    /// The TLS settings; `None` without TLS.
     pub tls: Option<Tls>,
-    /// What to ask for; at least one.
+    /// The requests; at least one.
     pub requests: Vec<Request>,
 }
 
-/// One request, ready to be sent.
+/// An encoded request.
 #[derive(Clone, Debug)]
 pub struct Request {
-    /// Head and body as HTTP/1 sends them; for HTTP/2 the names and values of `fields`.
+    /// For HTTP/1, head and body; for HTTP/2, the names and values of `fields`.
     pub bytes: Bytes,
-    /// For HTTP/2: names and values, the pseudo-fields first.
+    /// For HTTP/2, the ranges of names and values in `bytes`, pseudo-header fields first.
     pub fields: Vec<(Span, Span)>,
-    /// Its response has no body, whatever its head says.
+    /// Whether the method is HEAD, so that the response has no body.
     pub is_head: bool,
-    /// How often it comes, compared with the others; at least 1.
+    /// The weight relative to the server's other requests; at least 1.
     pub weight: u32,
-    /// Numbers in its bytes that are other ones each time.
+    /// Numbers in `bytes` that are drawn at random for each request.
     pub drawn: Vec<Drawn>,
 }
 
 impl Request {
-    /// These bytes of HTTP/1, which are always the same. `is_head` tells that the method is HEAD.
+    /// A fixed HTTP/1 request. `is_head` says whether the method is HEAD.
     #[must_use]
     pub fn http1(bytes: Vec<u8>, is_head: bool) -> Request {
         Request {
@@ -226,29 +223,29 @@ impl Request {
     }
 }
 
-/// How requests are written.
+/// The template of the requests.
 #[derive(Clone, Debug)]
 pub struct RequestForm {
-    /// The method of the request form.
+    /// The method.
     pub method: String,
-    /// Header fields beside `Host`, which one of these replaces.
+    /// Header fields other than `Host`, unless it is overridden.
     pub fields: Vec<(String, String)>,
-    /// The body, whose length goes into `Content-Length`; calls of gRPC have messages in its place.
+    /// The body, whose length becomes `Content-Length`. gRPC calls use messages instead.
     pub body: Option<Vec<u8>>,
-    /// Asks the server to close the connection after its response; in HTTP/2 it cannot be asked.
+    /// Whether to send `Connection: close`. Not possible in HTTP/2.
     pub close: bool,
-    /// Sets of further fields, of which each request has one, each set as often as any other. None
-    /// is no further fields.
+    /// Sets of additional fields. There is one request for each set, all with the same weight. If
+    /// empty, there are no additional fields.
     pub sets: Vec<Vec<(String, String)>>,
-    /// Ranges such as `[001-100]` in the head stand for numbers that are [drawn](crate::drawn) anew
-    /// for each request.
+    /// Whether ranges such as `[001-100]` in the head stand for numbers that are
+    /// [drawn](crate::drawn) at random for each request.
     pub varied: bool,
-    /// What they are written for.
+    /// The protocol for which the requests are encoded.
     pub protocol: Protocol,
 }
 
 impl RequestForm {
-    /// The requests for `target`: one for each set of fields.
+    /// Encodes the requests for `target`: one for each set of fields.
     fn requests(&self, target: &Target, weight: u32) -> Vec<Request> {
         match &self.sets[..] {
             [] => vec![self.request(target, weight, &[])],
@@ -360,11 +357,10 @@ impl RequestForm {
     }
 }
 
-/// The targets as servers: those of one address, and through TLS of one name, share its
-/// connections.
+/// Groups the targets into servers: targets with the same address, and for TLS with the same name,
+/// share a server.
 ///
-/// # Errors
-/// When TLS cannot be spoken with one of them.
+/// # Errors If the TLS configuration of one of them is invalid.
 pub fn servers(
     targets: &[(Target, u32)],
     form: &RequestForm,
@@ -379,10 +375,9 @@ pub fn servers(
     Ok(servers)
 }
 
-/// Adds a request to the server that `target` names, or that server.
+/// Adds a request to the target's server, and adds the server if it is missing.
 ///
-/// # Errors
-/// When TLS cannot be spoken with it.
+/// # Errors If the TLS configuration is invalid.
 pub fn add(
     servers: &mut Vec<Server>,
     target: &Target,

@@ -1,5 +1,5 @@
-//! Whether servers listen where load is to be sent, before a run that would go on failing until its
-//! time is over.
+//! Checks before a run whether the servers are listening. Otherwise the run would only fail until
+//! its end.
 
 use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
@@ -10,8 +10,7 @@ use crate::plan::Plan;
 
 /// Connects to every server of a plan once.
 ///
-/// # Errors
-/// The first address that no connection can be made to, and why.
+/// # Errors The first address to which connecting failed, and the reason.
 pub fn reach(plan: &Plan) -> Result<(), String> {
     let mut tried: Vec<&Address> = Vec::new();
     for address in plan.servers.iter().map(|server| &server.address) {

@@ -1,7 +1,7 @@
-//! A run's report: text for people, JSON, CSV, and the log format of HdrHistogram.
+//! The report of a run: as text, JSON and CSV, and in the log format of HdrHistogram.
 //!
-//! The first line says whether the tool was the limit, because then the other lines say little
-//! about the server.
+//! The first line says whether the load tester was the bottleneck, because the other lines then say
+//! little about the server.
 
 use std::fmt::Write;
 use std::time::Duration;
@@ -20,28 +20,30 @@ use crate::tls::NegotiatedTls;
 /// The percentiles of a report.
 pub const PERCENTILES: [f64; 8] = [50.0, 75.0, 90.0, 95.0, 99.0, 99.9, 99.99, 99.999];
 
-/// Fewer requests than this are called few.
+/// Runs with fewer requests than this get a warning.
 const REQUESTS_FEW: u64 = 20;
 
-/// A run shorter than this is called short.
+/// Runs shorter than this get a warning.
 const ELAPSED_SHORT: Duration = Duration::from_millis(50);
 
-/// Two system calls and a switch of threads take longer than this, in nanoseconds.
+/// A lower bound for plausible response times, in nanoseconds: two system calls and a context
+/// switch take longer.
 const TOTAL_POSSIBLE_NS: u64 = 1_000;
 
-/// How many values must lie beyond a percentile for it to be more than the accident of one.
+/// The minimum number of values beyond a percentile for it to be reported, so that it is not
+/// determined by a single outlier.
 const BEYOND_MIN: f64 = 5.0;
 
-/// A percentile of times in nanoseconds; `None` where there are too few of them for it: of 100
-/// there is no 99.9th.
+/// A percentile of times in nanoseconds; `None` if there are too few values: for instance, the
+/// 99.9th of 100 values.
 #[must_use]
 pub fn percentile(times: &Histogram<u64>, percentile: f64) -> Option<u64> {
     let beyond = times.len() as f64 * (100.0 - percentile) / 100.0;
-    // As much below as a decimal fraction may be off.
+    // The tolerance covers the rounding error of the decimal fraction.
     (beyond >= BEYOND_MIN - 1e-6).then(|| times.value_at_percentile(percentile))
 }
 
-/// `1 request`, `2 requests`.
+/// A count with its noun: `1 request`, `2 requests`.
 #[must_use]
 pub fn some(count: u64, one: &str) -> String {
     match count {
@@ -50,14 +52,15 @@ pub fn some(count: u64, one: &str) -> String {
     }
 }
 
-/// How many rows a distribution has at most.
+/// Maximum number of rows of a distribution.
 const ROWS_MAX: u32 = 12;
 
-/// How many characters the longest bar has.
+/// Length of the longest bar, in characters.
 const BAR_LENGTH_MAX: u64 = 40;
 
-/// Adds how the times are distributed, as bars: each row reaches to a power of two microseconds,
-/// the longest times are one row. Nothing for a single value, which is in the table.
+/// Appends the distribution of the times as bars. The upper bound of each row is a power of two in
+/// microseconds; the last row has all longer times. Nothing is appended for a single value, which
+/// is in the table.
 fn distribution(times: &Histogram<u64>, text: &mut String) {
     if times.len() < 2 {
         return;
@@ -102,23 +105,23 @@ fn distribution(times: &Histogram<u64>, text: &mut String) {
     }
 }
 
-/// What a report is made of.
+/// The data of a report.
 #[derive(Clone, Copy, Debug)]
 pub struct Report<'a> {
-    /// What was to be done.
+    /// The conditions of the run.
     pub conditions: &'a Conditions,
-    /// What came of it.
+    /// The result of the run.
     pub outcome: &'a RunResult,
 }
 
 impl Report<'_> {
-    /// Responses a second that were complete and as expected.
+    /// Complete and expected responses per second.
     #[must_use]
     pub fn rate(&self) -> f64 {
         per_second(self.outcome.tally.succeeded, self.outcome.elapsed)
     }
 
-    /// The report for people.
+    /// The report as text.
     #[must_use]
     pub fn text(&self) -> String {
         let tally = &self.outcome.tally;
@@ -200,7 +203,7 @@ impl Report<'_> {
         text
     }
 
-    /// Why the figures say little, or cannot be.
+    /// The reasons why the figures are not reliable.
     fn doubts(&self) -> Vec<String> {
         let RunResult { tally, elapsed, .. } = self.outcome;
         let mut doubts = Vec::new();
@@ -251,8 +254,8 @@ impl Report<'_> {
         distribution(&tally.total, text);
     }
 
-    /// One JSON object. Times are in microseconds, rates in one second; a time that there are too
-    /// few requests for is `null`.
+    /// The report as one JSON object. Times are in microseconds, rates per second. A percentile
+    /// with too few values is `null`.
     #[must_use]
     pub fn json(&self) -> String {
         let outcome = self.outcome;
@@ -374,8 +377,8 @@ impl Report<'_> {
         ) + "\n"
     }
 
-    /// A line of names and a line of values. Times are in microseconds, rates in one second; a time
-    /// that there are too few requests for is empty.
+    /// The report as a line of names and a line of values. Times are in microseconds, rates per
+    /// second. A percentile with too few values is empty.
     #[must_use]
     pub fn csv(&self) -> String {
         let outcome = self.outcome;
@@ -429,11 +432,9 @@ impl Report<'_> {
         format!("{}\n{}\n", names.join(","), values.join(","))
     }
 
-    /// Total times in nanoseconds by seconds of the run, in the log format that HdrHistogram's
-    /// tools read.
+    /// The total times by seconds of the run, in nanoseconds, in the log format of HdrHistogram.
     ///
-    /// # Errors
-    /// A text, if the format cannot hold them.
+    /// # Errors A message, if the times cannot be encoded.
     pub fn histogram_log(&self) -> Result<Vec<u8>, String> {
         let mut log = Vec::new();
         let mut serializer = V2DeflateSerializer::new();
@@ -456,7 +457,7 @@ impl Report<'_> {
     }
 }
 
-/// The names of what is said of times, in the order of [`rows`].
+/// The names of the values of [`rows`], in the same order.
 fn row_names() -> impl Iterator<Item = String> {
     let percentiles = PERCENTILES.map(|percentile| format!("p{percentile}"));
     let before = ["min", "mean", "deviation"].map(str::to_owned);
@@ -464,7 +465,7 @@ fn row_names() -> impl Iterator<Item = String> {
     all.chain(["max".to_owned()])
 }
 
-/// What is said of times, in nanoseconds; `None` what there are too few for.
+/// The statistics of times, in nanoseconds; `None` if there are too few values.
 fn rows(times: &Histogram<u64>) -> Vec<Option<f64>> {
     let any = |value: f64| (!times.is_empty()).then_some(value);
     let mut rows = vec![
@@ -477,7 +478,7 @@ fn rows(times: &Histogram<u64>) -> Vec<Option<f64>> {
     rows
 }
 
-/// Names and values of one histogram, in microseconds; `None` what there are too few times for.
+/// Names and statistics of one histogram, in microseconds; `None` if there are too few values.
 fn summary(times: &Histogram<u64>) -> impl Iterator<Item = (String, Option<String>)> {
     let microseconds =
         |nanoseconds: Option<f64>| nanoseconds.map(|nanoseconds| number(nanoseconds / 1000.0));
@@ -495,13 +496,14 @@ pub(crate) fn strings(texts: &[String]) -> String {
     format!("[{}]", texts.join(","))
 }
 
-/// A number with three digits behind the point; what is none is 0, because JSON has no word for it.
+/// A number with three decimals. Not a number and infinity become 0, because JSON cannot express
+/// them.
 pub(crate) fn number(value: f64) -> String {
     let value = if value.is_finite() { value } else { 0.0 };
     format!("{value:.3}")
 }
 
-/// A JSON string (RFC 8259, section 7).
+/// Encodes a JSON string (RFC 8259, section 7).
 #[must_use]
 pub fn quoted(text: &str) -> String {
     let mut quoted = String::from("\"");
@@ -525,7 +527,7 @@ pub(crate) fn per_second(count: u64, elapsed: Duration) -> f64 {
     count as f64 / elapsed.as_secs_f64()
 }
 
-/// Nanoseconds with a unit that fits.
+/// A time in nanoseconds, with a suitable unit.
 pub(crate) fn time(nanoseconds: f64) -> String {
     match nanoseconds {
         value if value < 1e6 => format!("{:.1} us", value / 1e3),
@@ -534,7 +536,7 @@ pub(crate) fn time(nanoseconds: f64) -> String {
     }
 }
 
-/// Bytes with a decimal unit that fits.
+/// A number of bytes, with a suitable decimal unit.
 fn bytes(count: f64) -> String {
     match count {
         count if count < 1e3 => format!("{count:.0} B"),
@@ -602,7 +604,7 @@ mod tests {
     #[test]
     fn a_distribution_is_bars_that_add_up() {
         let mut text = String::new();
-        // Three of up to 64 us, one of up to 128 us, and one far away.
+        // Three values up to 64 us, one up to 128 us, and one far beyond.
         distribution(
             &times([40_000, 50_000, 60_000, 100_000, 1_000_000_000]),
             &mut text,

@@ -1,5 +1,5 @@
-//! Responses as the load tester reads them: the head by `proto`, the body counted and compared with
-//! what the head says.
+//! Reads the responses of a run: `proto` parses the head; the body is counted and verified against
+//! the head.
 //!
 //! ```text
 //! Head ─┬─▶ Length ──┬─▶ complete, Head again
@@ -8,9 +8,8 @@
 //!  └────┴─▶ UntilClose ─▶ complete at the end of input
 //! ```
 //!
-//! No body is kept, and nothing is allocated for a head that comes in one piece. A head that
-//! repeats the last one byte for byte, as those of one page do until the clock changes `Date`, says
-//! the same and is not read again.
+//! Bodies are not kept, and a head that arrives in one piece needs no allocation. A head that is
+//! identical to the previous one, as for the same page until `Date` changes, is not parsed again.
 
 use proto::h1::chunked::Decoder;
 use proto::h1::response::{BodyFraming, ResponseHead, parse};
@@ -20,21 +19,22 @@ use sha2::{Digest, Sha256};
 use crate::plan::Expect;
 use crate::tally::RequestError;
 
-/// Bytes of a response head at most; more is a failure of the server's.
+/// Maximum length of a response's head, in bytes; a longer head is an error.
 pub(crate) const HEAD_BYTES_MAX: usize = 64 * 1024;
 
-/// Reads the responses of one connection, one after the other.
+/// Reads the responses of one connection in sequence.
 pub(crate) struct Reader {
     expect: Expect,
     head: ResponseHead,
-    /// The bytes that `head` was read from, if they came in one piece; empty where it says nothing.
+    /// The bytes that `head` was parsed from, if they arrived in one piece; empty if `head` is not
+    /// valid.
     last: Vec<u8>,
-    /// A head that did not come in one piece.
+    /// A head that arrives in several pieces.
     pieces: Vec<u8>,
     state: State,
     body: u64,
     digest: Option<Sha256>,
-    /// The value of `Server` in the last response, where it is wanted.
+    /// The `Server` field of the last response, if it is recorded.
     server: Option<Vec<u8>>,
 }
 
@@ -45,22 +45,22 @@ enum State {
     UntilClose,
 }
 
-/// A response that came in full.
+/// A complete response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct CompleteResponse {
     pub(crate) status: u16,
-    /// Bytes of its body, chunk framing not counted.
+    /// Length of the body, in bytes, without chunked framing.
     pub(crate) body: u64,
-    /// No other response follows on this connection.
+    /// Whether no further response follows on this connection.
     pub(crate) closes: bool,
-    /// Its status of gRPC, where it is the answer to a call.
+    /// The gRPC status, if the request was a gRPC call.
     pub(crate) grpc_status: Option<u16>,
-    /// It is complete, but not what was expected.
+    /// Why the response is not as expected, if it is not.
     pub(crate) failure: Option<RequestError>,
 }
 
 impl Reader {
-    /// With `keeps_server`, [`server`](Self::server) tells who answered.
+    /// If `keeps_server` is set, [`server`](Self::server) returns the `Server` field.
     pub(crate) fn new(expect: Expect, keeps_server: bool) -> Reader {
         Reader {
             expect,
@@ -74,7 +74,7 @@ impl Reader {
         }
     }
 
-    /// Begins with the first response of another connection to the same server.
+    /// Prepares for the first response of another connection to the same server.
     pub(crate) fn restart(&mut self) {
         if self.last.is_empty() {
             self.head.clear();
@@ -84,9 +84,9 @@ impl Reader {
         self.body = 0;
     }
 
-    /// Goes on with what came, and answers with how many bytes of it were used. The rest belongs to
-    /// the next response; where there is no answer, nothing is left. `is_head` tells that the
-    /// request was HEAD.
+    /// Processes received bytes. Returns how many were used, and a response if it is complete. The
+    /// rest belongs to the next response; without a complete response, all bytes are used.
+    /// `is_head` says whether the method was HEAD.
     pub(crate) fn advance(
         &mut self,
         input: &[u8],
@@ -129,7 +129,7 @@ impl Reader {
         Ok((used, None))
     }
 
-    /// The end of input while a response was awaited.
+    /// Handles the end of input while a response is awaited.
     pub(crate) fn end(&mut self) -> Result<CompleteResponse, RequestError> {
         match self.state {
             State::UntilClose => Ok(self.complete()),
@@ -138,12 +138,13 @@ impl Reader {
         }
     }
 
-    /// The value of `Server` in the last head that was read.
+    /// The `Server` field of the last head.
     pub(crate) fn server(&self) -> &[u8] {
         self.server.as_deref().unwrap_or_default()
     }
 
-    /// How many bytes were used, and whether the response is complete with its head.
+    /// Reads a head. Returns the number of bytes used, and whether the response has no body and is
+    /// thus complete.
     fn read_head(&mut self, input: &[u8], is_head: bool) -> Result<(usize, bool), RequestError> {
         let before = self.pieces.len();
         let length = match before {
@@ -155,7 +156,7 @@ impl Reader {
         };
         let used = length.saturating_sub(before);
         match self.head.status() {
-            // An interim response; another head follows.
+            // An interim response: the head of another response follows.
             100..=199 => return Ok((used, false)),
             200..=999 => {}
             _ => return Err(RequestError::GarbageHead),
@@ -171,13 +172,13 @@ impl Reader {
         Ok((used, false))
     }
 
-    /// Whether `input` begins with the last head, byte for byte.
+    /// Whether `input` starts with a copy of the previous head.
     fn repeats(&self, input: &[u8]) -> bool {
         !self.last.is_empty() && input.starts_with(&self.last)
     }
 
-    /// The length of the head that `input` completes; `None` where more is needed, which is kept
-    /// then.
+    /// The length of the head that `input` completes. `None` if more bytes are needed; the received
+    /// ones are kept.
     fn parse_head(&mut self, input: &[u8]) -> Result<Option<usize>, RequestError> {
         self.last.clear();
         let in_one_piece = self.pieces.is_empty();
@@ -250,7 +251,8 @@ impl Reader {
 mod tests {
     use super::*;
 
-    /// Reads everything in pieces of `piece` bytes: statuses with lengths, and how it ended.
+    /// Reads the input in pieces of `piece` bytes. Returns statuses and lengths, and the error at
+    /// the end.
     fn read(input: &[u8], piece: usize, expect: Expect) -> (Vec<(u16, u64)>, Option<RequestError>) {
         let mut reader = Reader::new(expect, false);
         let mut answers = Vec::new();
@@ -386,7 +388,7 @@ mod tests {
             assert_eq!((response.status, response.body), (status, length), "{head}");
             assert_eq!(reader.server(), format!("s{length}").as_bytes());
         }
-        // After half a head on one connection, the next begins anew.
+        // An incomplete head of one connection does not affect the next connection.
         assert_eq!(
             reader.advance(b"HTTP/1.1 200 OK\r\nA", false),
             Ok((18, None))
@@ -398,7 +400,7 @@ mod tests {
             assert_eq!((used, response.unwrap().body), (whole.len(), 2));
             reader.restart();
         }
-        // What repeats the last head is the answer to HEAD all the same.
+        // A repeated head may also be the response to a HEAD request.
         let (used, response) = reader.advance(ok.as_bytes(), true).unwrap();
         assert_eq!((used, response.unwrap().body), (ok.len(), 0));
     }

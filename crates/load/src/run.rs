@@ -1,7 +1,7 @@
-//! A run: its threads, what they share, how it begins and ends.
+//! A run: its threads, their shared state, its start and end.
 //!
-//! Every thread has a runtime and connections of its own and counts for itself. The calling thread
-//! only waits, tells how it goes, and asks all to stop when it is told to.
+//! Every thread has its own runtime, connections and counters. The calling thread only waits,
+//! reports progress, and stops the threads on request.
 
 use std::cell::{Cell, RefCell, RefMut};
 use std::future::poll_fn;
@@ -27,116 +27,115 @@ use crate::schedule::{OpenLoop, Random, Seat, Weights};
 use crate::tally::{RequestError, Tally, record};
 use crate::tls::{HandshakeError, Mark, NegotiatedTls, Session, Tls};
 
-/// How often a thread looks up whether it is to stop, and tells how far it is.
+/// The interval at which a thread publishes its progress and checks whether it should stop.
 const TICK: Duration = Duration::from_millis(50);
 
-/// How often the caller is told how it goes, and asked whether to stop.
+/// The interval at which the caller gets progress reports and is asked whether to stop.
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(100);
 
-/// How long each interval of the histogram log is.
+/// Length of an interval of the histogram log.
 const LOG_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Bytes of one receive buffer on epoll; large ones make large bodies cheaper, and idle connections
-/// hold none.
+/// Size of a receive buffer on epoll, in bytes. Large buffers make large bodies cheaper; idle
+/// connections hold none.
 const BUFFER_SIZE: usize = 64 * 1024;
 
-/// Bytes of copies of requests that are made room for at once; given back when all of them were
+/// Size of an allocation for copies of requests, in bytes; it is freed when all of them have been
 /// sent.
 const COPIES_SIZE: usize = 64 * 1024;
 
-/// Kinds of handshakes that are told apart.
+/// Maximum number of distinct results of TLS handshakes that are recorded.
 const AGREED_MAX: usize = 16;
 
-/// What a run came to.
+/// The result of a run.
 #[derive(Clone, Debug, Default)]
 pub struct RunResult {
-    /// The counts of all threads together.
+    /// The counts of all threads.
     pub tally: Tally,
-    /// When measuring began, since 1970.
+    /// When the measurement began, since 1970.
     pub began: Duration,
-    /// How long it was measured: the longest of the threads, or from the first beginning to the
-    /// last end of several processes.
+    /// Duration of the measurement: that of the longest thread or, for several processes, from the
+    /// first start to the last end.
     pub elapsed: Duration,
-    /// How long all processes measured at the same time; `elapsed` where there is one.
+    /// How long all processes measured simultaneously; `elapsed` if there is one process.
     pub together: Duration,
-    /// Requests that were under way when the time was over.
+    /// Requests that were still in progress at the end.
     pub unfinished: u64,
-    /// Requests of the open loop whose moment came while no connection was free, until the end.
+    /// Requests of the open loop that never started, because no connection was free until the end.
     pub not_started: u64,
-    /// It was stopped before its end.
+    /// Whether the run was interrupted.
     pub interrupted: bool,
-    /// How busy each thread was.
+    /// The processor use of each thread.
     pub busy: Vec<Busy>,
-    /// Total times by seconds of the run, where the plan wants them.
+    /// Total times by seconds of the run, if the plan requests them.
     pub intervals: Vec<Histogram<u64>>,
-    /// Every complete response, where the plan wants it.
+    /// A sample of every complete response, if the plan requests them.
     pub samples: Vec<Sample>,
-    /// The first of them.
+    /// The first response, if samples are recorded.
     pub first: Option<First>,
-    /// Requests that were under way at the same time at most, the sum of the threads.
+    /// Maximum number of concurrent requests, as the sum of the threads' maxima.
     pub parallel: u64,
-    /// How many of them left their connection open.
+    /// Number of sampled responses after which the connection stayed open.
     pub kept_alive: u64,
-    /// What became of connections.
+    /// Counts of connections.
     pub connections: Connections,
-    /// What was agreed upon in TLS handshakes: every kind once, those of the first servers first.
+    /// The results of TLS handshakes, without duplicates, those of the first servers first.
     pub agreed: Vec<NegotiatedTls>,
-    /// Why the first TLS handshake that failed did so; not kept in files.
+    /// The error of the first failed TLS handshake; not saved in files.
     pub refusal: Option<String>,
-    /// Segments of connections that pass the kernel by whose checksums were wrong; not kept in
-    /// files.
+    /// Segments with wrong checksums on connections that bypass the kernel; not saved in files.
     pub damaged_segments: u64,
-    /// The fewest streams that a server takes at once, where that was less than the plan's.
+    /// The lowest limit of concurrent streams set by a server, if it was below the plan's.
     pub streams_allowed: Option<u32>,
 }
 
-/// What became of connections. Where there are several threads, these are sums.
+/// Counts of connections, as sums over the threads.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Connections {
-    /// The most that were open at the same time.
+    /// Maximum number of open connections.
     pub open_max: u64,
-    /// How many were open at the end.
+    /// Number of open connections at the end.
     pub open_at_end: u64,
-    /// On how many at least one response came in full.
+    /// Number of connections with at least one complete response.
     pub used: u64,
 }
 
-/// One request whose response came in full; kept where the plan wants it.
+/// The times of one request with a complete response.
 #[derive(Clone, Copy, Debug)]
 pub struct Sample {
-    /// When it ended, since 1970.
+    /// When the response was complete, since 1970.
     pub wall: Duration,
-    /// How long its connection took, if it is the first on it.
+    /// How long connecting took, if the request was the connection's first.
     pub connect: Duration,
-    /// From its sending to the first byte of its response.
+    /// The time from sending the request to the first byte of the response.
     pub wait: Duration,
-    /// From its start, connecting included, to the end of its response.
+    /// The time from the start, including connecting, to the end of the response.
     pub total: Duration,
 }
 
-/// What the first response was; kept with the samples.
+/// Properties of the first response; recorded together with the samples.
 #[derive(Clone, Debug, Default)]
 pub struct First {
-    /// The value of `Server`.
+    /// The `Server` field.
     pub server: Vec<u8>,
-    /// Bytes of its body.
+    /// Length of the body, in bytes.
     pub length: u64,
 }
 
-/// How far a run is.
+/// The progress of a run.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Progress {
-    /// Since the threads began, warm-up included.
+    /// The time since the threads started, including the warm-up.
     pub elapsed: Duration,
-    /// Requests that have ended since the warm-up.
+    /// Number of requests that have succeeded or failed since the warm-up.
     pub ended: u64,
-    /// Those of them that failed.
+    /// Number of them that failed.
     pub failed: u64,
-    /// Those of the failures where there was no connection, or it broke or stalled.
+    /// Number of failures because a connection could not be made, broke or stalled.
     pub broken: u64,
 }
 
-/// What threads tell while they run.
+/// The progress that threads publish, and the signal to stop them.
 struct RunProgress {
     stop: AtomicBool,
     ended: Vec<AtomicU64>,
@@ -158,7 +157,7 @@ impl RunProgress {
     }
 }
 
-/// What one thread came to.
+/// The result of one thread.
 struct ThreadResult {
     tally: Tally,
     elapsed: Duration,
@@ -175,11 +174,9 @@ struct ThreadResult {
     streams_allowed: Option<u32>,
 }
 
-/// See `plan`. `watch` is told ten times a second how it goes, and ends the run by
-/// returning `false`.
+/// Runs `plan`. `watch` gets the progress ten times a second; the run ends if it returns false.
 ///
-/// # Errors
-/// When threads or their engines cannot be had.
+/// # Errors If threads or their engines cannot be created.
 pub fn run(plan: &Arc<Plan>, mut watch: impl FnMut(Progress) -> bool) -> io::Result<RunResult> {
     let threads = plan.threads.clamp(1, plan.connections.max(1));
     let shared = Arc::new(RunProgress::new(threads));
@@ -191,7 +188,8 @@ pub fn run(plan: &Arc<Plan>, mut watch: impl FnMut(Progress) -> bool) -> io::Res
             .name(format!("load {number}"))
             .spawn(move || {
                 let part = run_thread(&plan, &shared, number, threads);
-                // The receiver waits for every thread; it is gone only when the caller has failed.
+                // The receiver waits for every thread, so sending fails only after an error of the
+                // caller.
                 let _ = sender.send(part);
             })?;
     }
@@ -268,8 +266,8 @@ fn merge(parts: Vec<ThreadResult>, interrupted: bool) -> RunResult {
 }
 
 impl RunResult {
-    /// Adds the counts of others that sent load at the same time. Times and what is kept of single
-    /// requests stay.
+    /// Adds the counts of another process that sent load simultaneously. Durations and samples of
+    /// single requests are not changed.
     pub(crate) fn add(&mut self, other: RunResult) {
         self.tally.add(&other.tally);
         self.unfinished += other.unfinished;
@@ -308,7 +306,7 @@ fn run_thread(
         },
         ..Settings::default()
     };
-    // The barrier is for all: who fails must come to it, too.
+    // Every thread must reach the barrier, even if its runtime could not be created.
     let runtime = Runtime::new(plan.engine, settings).and_then(|mut runtime| {
         let filter = match &plan.interface {
             Some(interface) => Some(runtime.block_on(async { pass_kernel_by(interface) })?),
@@ -317,26 +315,26 @@ fn run_thread(
         Ok((runtime, filter))
     });
     shared.begin.wait();
-    // The filter is the kernel's for as long as the thread has the queue that it was opened with.
+    // The kernel keeps the filter while the thread has the queue that was opened with it.
     let (mut runtime, filter) = runtime?;
     let thread = Rc::new(Thread::new(plan, number, threads));
     let mut part = runtime.block_on(drive(Rc::clone(&thread), shared, number, threads));
     if let (Ok(part), Some(_)) = (&mut part, &filter) {
         part.damaged_segments = xdp::reports().iter().map(|queue| queue.damaged).sum();
     }
-    // Connections end with their runtime.
+    // Dropping the runtime closes the connections.
     drop(runtime);
     part
 }
 
-/// Has connections of this thread begin at an interface and pass the kernel by.
+/// Makes new connections of this thread use an interface directly, bypassing the kernel.
 fn pass_kernel_by(interface: &str) -> io::Result<xdp::Filter> {
     let options = xdp::Options {
         interface: interface.to_owned(),
         mode: xdp::Mode::Auto,
         profile: xdp::Profile::Balanced,
         threads: 1,
-        // Only answers come this way, to ports that this thread has connected from.
+        // Incoming packets are only responses to ports from which this thread has connected.
         bypasses_firewall: true,
         role: xdp::Role::Client,
     };
@@ -347,7 +345,7 @@ fn pass_kernel_by(interface: &str) -> io::Result<xdp::Filter> {
     Ok(opened.filter)
 }
 
-/// The part of `all` that falls to one of several.
+/// The share of `all` for thread `number` of `of`.
 fn share(all: u64, number: usize, of: usize) -> u64 {
     let (number, of) = (number as u64, of as u64);
     all / of + u64::from(number < all % of)
@@ -384,7 +382,7 @@ async fn drive(
         let thread = Rc::clone(&thread);
         engine::spawn(async move {
             if let Some(pace) = &thread.pace {
-                // An alarm that cannot be set leaves the moments to the connections that end a
+                // If the alarm cannot be set, arrivals are taken only when a connection finishes a
                 // request.
                 let _ = pace.dispatch(&alarm).await;
             }
@@ -422,51 +420,51 @@ async fn drive(
     })
 }
 
-/// What all connections of one thread share.
+/// The state that all connections of a thread share.
 pub(crate) struct Thread {
     plan: Arc<Plan>,
     weights: PlanWeights,
-    /// The requests of each server, the thread's own: several would wear out the counters of shared
-    /// bytes.
+    /// The requests of each server, copied for this thread, so that threads do not contend for the
+    /// reference counters of [`Bytes`].
     requests: Vec<Vec<Request>>,
-    /// See [`Plan`]; the thread's own as well.
+    /// The bodies of the plan, copied for this thread as well.
     bodies: Vec<Bytes>,
-    /// How TLS is spoken with each server, where it is.
+    /// The TLS settings of each server, if it uses TLS.
     tls: Vec<Option<Tls>>,
     agreed: RefCell<Agreements>,
-    /// Why the first handshake that failed did so.
+    /// The error of the first failed handshake.
     reason: RefCell<Option<String>>,
-    /// Memory for records to be sent.
+    /// A buffer for encrypted records.
     scratch: RefCell<BytesMut>,
-    /// Memory for requests that differ from one to the next.
+    /// A buffer for copies of requests with drawn numbers.
     copies: RefCell<BytesMut>,
     streams_allowed: Cell<Option<u32>>,
-    /// Connections with something to send at the end of this turn.
+    /// Connections with queued data, to be sent at the end of the turn.
     sending: RefCell<Vec<Rc<Connection>>>,
     connections: Cell<Connections>,
     tally: RefCell<Tally>,
     intervals: RefCell<Intervals>,
     kept: RefCell<RequestSamples>,
-    /// How long the first body was.
+    /// Length of the first body.
     length: Cell<Option<u64>>,
     pace: Option<OpenLoop>,
-    /// What started before is not counted.
+    /// Requests that started earlier are not counted.
     measured_from: Cell<Instant>,
     measuring: Cell<bool>,
-    /// Requests that may still be started.
+    /// Number of requests that may still be started.
     budget: Cell<u64>,
-    /// Requests that must still end.
+    /// Number of requests that must still succeed or fail.
     left: Cell<u64>,
-    /// Requests started and ended since the warm-up.
+    /// Number of requests started and finished since the warm-up.
     started: Cell<u64>,
     counted: Cell<u64>,
-    /// The most that were between the two.
+    /// Maximum number of concurrent requests.
     parallel: Cell<u64>,
     over: Cell<bool>,
     main: RefCell<Option<Waker>>,
 }
 
-/// How likely each server and each of its requests is.
+/// The weights of the servers, and of each server's requests.
 pub(crate) struct PlanWeights {
     pub(crate) servers: Weights,
     pub(crate) requests: Vec<Weights>,
@@ -486,7 +484,7 @@ impl PlanWeights {
     }
 }
 
-/// What is kept of single requests.
+/// The recorded data of single requests.
 #[derive(Default)]
 struct RequestSamples {
     samples: Vec<Sample>,
@@ -494,21 +492,21 @@ struct RequestSamples {
     alive: u64,
 }
 
-/// What was agreed upon in handshakes.
+/// The recorded results of TLS handshakes.
 #[derive(Default)]
 struct Agreements {
-    /// By server, what the last handshake looked like.
+    /// The mark of the last handshake with each server.
     last: Vec<Option<Mark>>,
     kinds: Vec<NegotiatedTls>,
 }
 
 impl Agreements {
-    /// Takes in a handshake, which most of the time is as the last one was.
+    /// Records a handshake. Most handshakes have the same result as the previous one.
     fn note(&mut self, server: usize, session: &Session) {
         if self.last.len() <= server {
             self.last.resize(server + 1, None);
         }
-        // A resumed session of TLS 1.2 has no key exchange, which says nothing new.
+        // A resumed session of TLS 1.2 has no key exchange and would give incomplete information.
         if session.is_resumed() && !self.kinds.is_empty() {
             return;
         }
@@ -526,7 +524,7 @@ impl Agreements {
     }
 }
 
-/// Total times by seconds.
+/// Total times by seconds of the run.
 #[derive(Default)]
 struct Intervals {
     begin: Option<Instant>,
@@ -541,7 +539,7 @@ impl Intervals {
         }
     }
 
-    /// Begins the next interval if this one is over.
+    /// Starts a new interval if the current one has ended.
     fn turn(&mut self, now: Instant) {
         let (Some(begin), Some(current)) = (self.begin, &mut self.current) else {
             return;
@@ -633,7 +631,7 @@ impl Thread {
         Arc::clone(&self.plan)
     }
 
-    /// Waits until a connection is to start a request, and returns that moment; `None` if the run
+    /// Waits until a connection may start a request, and returns the start time; `None` if the run
     /// has no more requests.
     pub(crate) async fn start(&self, seat: &Seat) -> Option<Instant> {
         if self.has_ended() {
@@ -645,7 +643,7 @@ impl Thread {
         }
     }
 
-    /// The moment at which a connection is to start a request, if it is not after `now`.
+    /// The start time of a connection's next request, if it is not later than `now`.
     pub(crate) fn try_start(&self, now: Instant) -> Option<Instant> {
         if self.has_ended() {
             return None;
@@ -667,12 +665,12 @@ impl Thread {
         Some(start)
     }
 
-    /// Whether no more requests are to be started.
+    /// Whether no more requests may be started.
     pub(crate) fn has_ended(&self) -> bool {
         self.over.get() || self.budget.get() == 0
     }
 
-    /// What a server is asked for.
+    /// The requests for a server.
     pub(crate) fn requests(&self, server: usize) -> &[Request] {
         self.requests
             .get(server)
@@ -680,7 +678,7 @@ impl Thread {
             .unwrap_or_default()
     }
 
-    /// What the next request of HTTP/2 has for a body.
+    /// The body of the next HTTP/2 request.
     pub(crate) fn body(&self, random: &mut Random) -> Bytes {
         let place = match self.bodies.len() {
             0 | 1 => 0,
@@ -701,13 +699,12 @@ impl Thread {
         }
     }
 
-    /// How TLS is spoken with a server; `None` is in the clear.
+    /// The TLS settings of a server; `None` without TLS.
     pub(crate) fn tls(&self, server: usize) -> Option<&Tls> {
         self.tls.get(server)?.as_ref()
     }
 
-    /// Hands were shaken with a server, which took `time` on a connection that was begun at
-    /// `begin`.
+    /// Records a handshake that took `time`. `begin` is when connecting began.
     pub(crate) fn shook_hands(
         &self,
         server: usize,
@@ -727,7 +724,7 @@ impl Thread {
         }
     }
 
-    /// Hands could not be shaken.
+    /// Records a failed handshake.
     pub(crate) fn refused(&self, error: &HandshakeError) {
         let mut reason = self.reason.borrow_mut();
         if reason.is_none() {
@@ -735,7 +732,7 @@ impl Thread {
         }
     }
 
-    /// A server takes so many streams at once.
+    /// Records a server's limit of concurrent streams.
     pub(crate) fn allowed(&self, streams: u32) {
         if (streams as usize) < self.plan.protocol.streams() {
             let least = self.streams_allowed.get().unwrap_or(streams).min(streams);
@@ -743,21 +740,21 @@ impl Thread {
         }
     }
 
-    /// A connection was closed.
+    /// Records the end of a connection.
     pub(crate) fn closed(&self) {
         let mut connections = self.connections.get();
         connections.open_at_end = connections.open_at_end.saturating_sub(1);
         self.connections.set(connections);
     }
 
-    /// The first response that counts came on a connection.
+    /// Records the first counted response of a connection.
     pub(crate) fn used(&self) {
         let mut connections = self.connections.get();
         connections.used += 1;
         self.connections.set(connections);
     }
 
-    /// Has `request` sent over `connection` at the end of this turn.
+    /// Queues `request` on `connection`; it is sent at the end of the turn.
     pub(crate) fn send(&self, connection: &Rc<Connection>, request: &Request, random: &mut Random) {
         if request.drawn.is_empty() {
             self.send_bytes(connection, &request.bytes)
@@ -766,13 +763,13 @@ impl Thread {
         }
     }
 
-    /// Has a copy of `bytes` sent over `connection` at the end of this turn.
+    /// Queues a copy of `bytes` on `connection`; it is sent at the end of the turn.
     pub(crate) fn send_copy(&self, connection: &Rc<Connection>, bytes: &[u8]) {
         let copy = self.room_for(bytes).split().freeze();
         self.send_bytes(connection, &copy);
     }
 
-    /// Memory with a copy of `bytes` and nothing else.
+    /// A buffer that contains only a copy of `bytes`.
     fn room_for(&self, bytes: &[u8]) -> RefMut<'_, BytesMut> {
         let mut copies = self.copies.borrow_mut();
         if copies.capacity() < bytes.len() {
@@ -782,7 +779,7 @@ impl Thread {
         copies
     }
 
-    /// A copy of a request with numbers of its own.
+    /// A copy of a request with newly drawn numbers.
     pub(crate) fn varied(&self, request: &Request, random: &mut Random) -> Bytes {
         let mut copies = self.room_for(&request.bytes);
         for number in &request.drawn {
@@ -795,17 +792,17 @@ impl Thread {
         connection.push(&mut self.scratch.borrow_mut(), bytes);
         self.tally.borrow_mut().sent += bytes.len() as u64;
         let mut sending = self.sending.borrow_mut();
-        // Pipelined requests come one after the other and need one place.
+        // Pipelined requests are queued in sequence, and their connection needs only one entry.
         let is_last = |last: &Rc<Connection>| Rc::ptr_eq(last, connection);
         if !sending.last().is_some_and(is_last) {
             sending.push(Rc::clone(connection));
         }
     }
 
-    /// Gives the kernel what was pushed in this turn.
+    /// Sends everything that was queued in this turn.
     fn send_all(&self) {
         for connection in self.sending.borrow_mut().drain(..) {
-            // One that has ended meanwhile is held by nobody else.
+            // Without another reference, the connection has ended in the meantime.
             if Rc::strong_count(&connection) > 1 {
                 connection.start_send();
             }
@@ -856,14 +853,14 @@ impl Thread {
         true
     }
 
-    /// Whether a body is not as long as the first one, where that matters.
+    /// An error if all bodies must have the same length and this one does not.
     fn differs(&self, length: u64) -> Option<RequestError> {
         let first = self.length.get().unwrap_or(length);
         self.length.set(Some(first));
         (self.plan.expect.same_length && length != first).then_some(RequestError::Differs)
     }
 
-    /// Keeps what the plan wants of single requests.
+    /// Records the sample of a request.
     pub(crate) fn keep(&self, sample: Sample, server: &[u8], response: &CompleteResponse) {
         let mut kept = self.kept.borrow_mut();
         kept.samples.push(sample);
@@ -874,7 +871,7 @@ impl Thread {
         });
     }
 
-    /// A request that started at `start` has failed.
+    /// Counts a failed request that started at `start`.
     pub(crate) fn fail(&self, start: Instant, failure: RequestError) {
         if self.counts(start) {
             self.tally.borrow_mut().fail(failure);
@@ -882,12 +879,12 @@ impl Thread {
         }
     }
 
-    /// Something went wrong that is no request of its own.
+    /// Counts a failure that does not belong to a request.
     pub(crate) fn note(&self, failure: RequestError) {
         self.tally.borrow_mut().fail(failure);
     }
 
-    /// A request was not looked at and is to be asked again.
+    /// Takes back a request that the server has not processed; it will be sent again.
     pub(crate) fn give_back(&self, start: Instant) {
         if self.counts(start) {
             self.budget.set(self.budget.get().saturating_add(1));
@@ -912,7 +909,7 @@ impl Thread {
         }
     }
 
-    /// Everything before was the warm-up.
+    /// Ends the warm-up: resets the counters.
     fn begin_measuring(&self) {
         let now = Instant::now();
         if !self.plan.warmup.is_zero() {
@@ -928,7 +925,7 @@ impl Thread {
         self.measuring.set(true);
     }
 
-    /// Ready when every request has ended.
+    /// Waits until all requests have succeeded or failed.
     async fn done(&self) {
         poll_fn(|context| {
             if self.left.get() == 0 {
@@ -940,7 +937,7 @@ impl Thread {
         .await;
     }
 
-    /// Tells how far it is, until the time is over or it is stopped.
+    /// Publishes the progress, until the end of the run or until it is stopped.
     async fn ticks(&self, shared: &RunProgress, number: usize, begin: Instant) {
         let end = match self.plan.length {
             Length::Time(length) => begin.checked_add(length),
@@ -958,7 +955,7 @@ impl Thread {
         }
     }
 
-    /// Ready when the run is to be stopped.
+    /// Publishes the progress, until the run is stopped.
     async fn stopped(&self, shared: &RunProgress, number: usize) {
         while !shared.stop.load(Ordering::Relaxed) {
             self.tell(shared, number);
@@ -994,7 +991,7 @@ mod tests {
     use std::io::{BufReader, Read, Write};
     use std::net::{TcpListener, TcpStream};
 
-    /// A server that answers whatever it receives with one response.
+    /// A server that answers everything it receives with one fixed response.
     fn server() -> String {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
@@ -1012,7 +1009,7 @@ mod tests {
         format!("http://{address}/")
     }
 
-    /// An HTTP/2 server that answers each HEADERS frame, as a gRPC server if `is_grpc`.
+    /// An HTTP/2 server that answers each HEADERS frame; a gRPC server if `is_grpc`.
     fn server_http2(is_grpc: bool) -> String {
         use proto::h2::frame::{self, FrameHead, Kind};
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -1041,7 +1038,7 @@ mod tests {
                     out.extend_from_slice(b"\0\0\0\0\x03abc");
                     frame::put_header_block(&mut out, head.stream, block[1], true, 100);
                 } else if head.kind == Kind::Headers {
-                    // The static table's `:status: 200`.
+                    // `:status: 200` from the static table.
                     frame::put_header_block(&mut out, head.stream, &[0x88], false, 100);
                     frame::put_head(&mut out, Kind::Data, 1, head.stream, 3);
                     out.extend_from_slice(b"abc");
@@ -1085,7 +1082,7 @@ mod tests {
         })
     }
 
-    /// How often a thread of the load tester asks for memory while it sends so many requests.
+    /// The number of allocations by a thread of the load tester while it sends this many requests.
     fn allocations(
         url: &str,
         requests: u64,
@@ -1116,8 +1113,7 @@ mod tests {
                 let few = allocations(&url, 1_000, arrivals, protocol);
                 let many = allocations(&url, 11_000, arrivals, protocol);
                 println!("{protocol:?} {arrivals:?}: {few} {many}");
-                // What grows on the way, such as queues, may grow; it is not a matter of single
-                // requests.
+                // Queues may still grow during the run; the number of requests must not matter.
                 assert!(
                     many < few + 100,
                     "{protocol:?} {arrivals:?}: {few}, then {many}"

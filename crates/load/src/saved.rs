@@ -1,9 +1,9 @@
-//! A run's outcome in a file, so that several processes, or machines, can send load together and
-//! report as one.
+//! Saves the result of a run in a file, so that several processes or machines can send load
+//! together and report as one.
 //!
-//! The file is text: a line for each figure, its name first, its values behind. Histograms are in
-//! the compressed encoding of HdrHistogram (version 2), in hexadecimal digits; nothing is lost, so
-//! merging is exact. What is not kept: times of single requests and of single seconds.
+//! The file is text: one line per figure, with its name and its values. Histograms are in the
+//! compressed encoding of HdrHistogram (version 2), in hexadecimal digits. The encoding is
+//! lossless, so merging is exact. Samples of single requests and times by seconds are not saved.
 
 use std::fmt::Write;
 use std::str::{FromStr, SplitWhitespace};
@@ -22,22 +22,21 @@ use crate::tls::NegotiatedTls;
 /// The first line of every file.
 const FORMAT: &str = "tidegate-bench-run 1";
 
-/// More than any run can count.
+/// An upper limit for counts, larger than any run can reach.
 const COUNT_MAX: u64 = 1 << 50;
 
-/// What a file holds.
+/// The contents of a file.
 #[derive(Debug)]
 pub struct SavedRun {
-    /// What was to be done.
+    /// The conditions of the run.
     pub conditions: Conditions,
-    /// What came of it.
+    /// The result of the run.
     pub outcome: RunResult,
 }
 
-/// The text of a file.
+/// Encodes a run as the text of a file.
 ///
-/// # Errors
-/// A text, if a histogram cannot be encoded.
+/// # Errors A message, if a histogram cannot be encoded.
 pub fn write(conditions: &Conditions, outcome: &RunResult) -> Result<String, String> {
     let mut text = format!("{FORMAT}\n");
     for url in &conditions.urls {
@@ -83,11 +82,12 @@ pub fn write(conditions: &Conditions, outcome: &RunResult) -> Result<String, Str
         key_bits,
     } in &outcome.agreed
     {
-        // The key stands last, because its name is two words.
+        // The key is last, because its name consists of two words.
         let values = format!("{version} {cipher} {cipher_bits} {group} {key_bits} {key}");
         line(&mut text, "agreed", values);
     }
-    // The tables of names below lend what they name to be written.
+    // The functions below return mutable references, which are also used for reading; hence the
+    // clone.
     let mut kept = outcome.clone();
     for (name, value) in counts(&mut kept) {
         line(&mut text, name, *value);
@@ -115,10 +115,9 @@ pub fn write(conditions: &Conditions, outcome: &RunResult) -> Result<String, Str
     Ok(text)
 }
 
-/// Reads the text of a file.
+/// Parses the text of a file.
 ///
-/// # Errors
-/// Where it is none that [`write()`] has made, with the line's number.
+/// # Errors A message with the line number, if the text is not the output of [`write()`].
 pub fn read(text: &str) -> Result<SavedRun, String> {
     let mut lines = text.lines();
     if lines.next() != Some(FORMAT) {
@@ -164,11 +163,10 @@ pub fn read(text: &str) -> Result<SavedRun, String> {
     Ok(saved)
 }
 
-/// All of them as one: counts and histograms are added up, the time is from the first beginning to
-/// the last end. Each comes with a name for errors.
+/// Merges runs: counts and histograms are added; the duration is from the first start to the last
+/// end. Each run has a name for error messages.
 ///
-/// # Errors
-/// When there is none, or two of them did not do the same.
+/// # Errors If there are no runs, or if two of them had different conditions.
 pub fn merge(runs: Vec<(String, SavedRun)>) -> Result<SavedRun, String> {
     let mut runs = runs.into_iter();
     let (first, mut sum) = runs.next().ok_or("there is nothing to merge")?;
@@ -192,7 +190,7 @@ pub fn merge(runs: Vec<(String, SavedRun)>) -> Result<SavedRun, String> {
 }
 
 impl SavedRun {
-    /// Takes one line in; `None` where it is malformed or unknown.
+    /// Parses one line; `None` if it is malformed or unknown.
     fn take(&mut self, name: &str, words: &mut SplitWhitespace<'_>) -> Option<()> {
         let conditions = &mut self.conditions;
         let outcome = &mut self.outcome;
@@ -269,7 +267,7 @@ impl SavedRun {
     }
 }
 
-/// What a handshake came to, as it was written above.
+/// Parses the result of a handshake.
 fn agreed(words: &mut SplitWhitespace<'_>) -> Option<NegotiatedTls> {
     let mut agreed = NegotiatedTls {
         version: next(words)?,
@@ -286,7 +284,7 @@ fn agreed(words: &mut SplitWhitespace<'_>) -> Option<NegotiatedTls> {
     Some(agreed)
 }
 
-/// The plain counts of an outcome, with their names.
+/// The counters of a result, with their names.
 fn counts(outcome: &mut RunResult) -> [(&'static str, &mut u64); 16] {
     let RunResult {
         tally, connections, ..
@@ -335,12 +333,12 @@ fn next<T: FromStr>(words: &mut SplitWhitespace<'_>) -> Option<T> {
     words.next()?.parse().ok()
 }
 
-/// A count, of such a size that sums of many do not overflow.
+/// Parses a count. It is limited so that sums of many do not overflow.
 fn count(words: &mut SplitWhitespace<'_>) -> Option<u64> {
     next(words).filter(|count| *count <= COUNT_MAX)
 }
 
-/// Nanoseconds; after 584 years they stay what they are.
+/// A duration in nanoseconds, saturating after 584 years.
 fn nanoseconds(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
@@ -373,7 +371,7 @@ mod tests {
     use crate::machine::tests::plan;
     use crate::tally::record;
 
-    /// A run that began at `began` seconds, took two, and recorded these times.
+    /// A run of two seconds that began at `began` seconds and recorded these times.
     fn run(began: u64, times: &[u64]) -> SavedRun {
         let mut outcome = RunResult {
             began: Duration::from_secs(began),
@@ -463,7 +461,7 @@ mod tests {
         assert_eq!((conditions.processes, conditions.connections), (2, 20));
         assert_eq!(merged.outcome.connections.open_max, 14);
         assert_eq!(merged.outcome.agreed.len(), 1);
-        // From 5 to 8 seconds, and both of them from 6 to 7.
+        // The runs last from second 5 to second 8 together; they overlap from second 6 to second 7.
         let outcome = &merged.outcome;
         assert_eq!(
             (outcome.elapsed.as_secs(), outcome.together.as_secs()),

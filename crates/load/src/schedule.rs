@@ -1,4 +1,4 @@
-//! When requests start: random numbers, and the moments of the open loop.
+//! The start times of requests: random numbers, and the arrivals of the open loop.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -12,8 +12,8 @@ use engine::Alarm;
 
 use crate::plan::Spacing;
 
-/// A generator of random numbers that can be repeated: SplitMix64 (Steele, Lea, Flood: "Fast
-/// splittable pseudorandom number generators", 2014).
+/// A deterministic random number generator: SplitMix64 (Steele, Lea, Flood: "Fast splittable
+/// pseudorandom number generators", 2014).
 #[derive(Clone, Debug)]
 pub(crate) struct Random(u64);
 
@@ -30,18 +30,18 @@ impl Random {
         mixed ^ (mixed >> 31)
     }
 
-    /// A number from 0 to below 1.
+    /// A random number from 0 (inclusive) to 1 (exclusive).
     pub(crate) fn fraction(&mut self) -> f64 {
         (self.next() >> 11) as f64 / (1_u64 << 53) as f64
     }
 
-    /// A number from 0 to below `end`; 0 where that is 0.
+    /// A random number from 0 (inclusive) to `end` (exclusive); 0 if `end` is 0.
     pub(crate) fn below(&mut self, end: u64) -> u64 {
         ((u128::from(self.next()) * u128::from(end)) >> 64) as u64
     }
 }
 
-/// Weights of things in a list, added up, so that one is found in few steps however many there are.
+/// Cumulative weights of a list's elements, for a random choice by binary search.
 #[derive(Debug)]
 pub(crate) struct Weights(Vec<u64>);
 
@@ -54,25 +54,25 @@ impl Weights {
         Weights(weights.scan(0, sum).collect())
     }
 
-    /// The sum of all.
+    /// The sum of all weights.
     pub(crate) fn total(&self) -> u64 {
         self.0.last().copied().unwrap_or_default()
     }
 
-    /// The place of one of them, each as likely as its weight says; 0 where there is none.
+    /// A random index, with probabilities according to the weights; 0 if the list is empty.
     pub(crate) fn pick(&self, random: &mut Random) -> usize {
         let drawn = random.below(self.total());
         self.0.partition_point(|sum| *sum <= drawn)
     }
 }
 
-/// The moments at which requests are to start, counted from the beginning.
+/// The sequence of arrivals of the open loop.
 #[derive(Debug)]
 struct Moments {
     spacing: Spacing,
-    /// Seconds between two, on average.
+    /// Mean interval between arrivals, in seconds.
     mean: f64,
-    /// Seconds from the beginning to the next one.
+    /// The next arrival, in seconds from the beginning.
     next: f64,
     random: Random,
 }
@@ -86,29 +86,29 @@ impl Moments {
     }
 }
 
-/// A connection's seat among those that wait for a moment. It has one however often it begins to
-/// wait anew.
+/// Marks whether a connection is in the queue for arrivals, so that it is queued only once, even if
+/// it starts waiting repeatedly.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Seat {
     is_taken: Rc<Cell<bool>>,
 }
 
-/// The open loop of one thread: each moment is taken by one connection, in order, as soon as one is
-/// free. A moment that has passed is still taken, and stays what it was: who waits for a slow
-/// server does so from there.
+/// The open loop of one thread. Each arrival is taken by one connection, in order, as soon as one
+/// is free. An arrival in the past is still taken and keeps its time, so that waiting for a slow
+/// server counts as response time (no coordinated omission).
 pub(crate) struct OpenLoop {
     begin: Instant,
     moments: RefCell<Moments>,
-    /// Connections that wait for a moment.
+    /// Connections that wait for an arrival.
     idle: RefCell<VecDeque<(Waker, Seat)>>,
-    /// The dispatcher, while there is nobody to hand a moment to.
+    /// The dispatcher's waker, while no connection is waiting.
     dispatcher: RefCell<Option<Waker>>,
     taken: Cell<u64>,
 }
 
 impl OpenLoop {
-    /// Moments from `begin` on, `rate` a second. The first is `offset` seconds later, so that
-    /// threads do not start as one.
+    /// Arrivals from `begin` on, `rate` per second. The first one is `offset` seconds later, so
+    /// that the threads do not start requests simultaneously.
     pub(crate) fn new(
         begin: Instant,
         rate: f64,
@@ -135,7 +135,7 @@ impl OpenLoop {
         self.begin + Duration::from_secs_f64(self.moments.borrow().next.clamp(0.0, 1e9))
     }
 
-    /// The next moment, if it has come.
+    /// Takes the next arrival, if it is not later than `now`.
     pub(crate) fn try_take(&self, now: Instant) -> Option<Instant> {
         let moment = self.next_moment();
         if moment > now {
@@ -146,7 +146,7 @@ impl OpenLoop {
         Some(moment)
     }
 
-    /// The next moment, as soon as it has come. Cancel-safe.
+    /// Waits for the next arrival and takes it. Cancel-safe.
     pub(crate) async fn take(&self, seat: &Seat) -> Instant {
         poll_fn(|context| {
             if let Some(moment) = self.try_take(Instant::now()) {
@@ -165,13 +165,13 @@ impl OpenLoop {
         .await
     }
 
-    /// Wakes connections when moments come; never ends by itself.
+    /// Wakes connections at arrivals. Returns only on errors.
     pub(crate) async fn dispatch(&self, alarm: &Alarm) -> io::Result<()> {
         loop {
             alarm.wait_until(self.next_moment()).await?;
             let waiting = self.idle.borrow_mut().pop_front();
             match waiting {
-                // Whoever it is may be gone; the next turn looks again.
+                // The connection may have ended; then the next iteration wakes another one.
                 Some((connection, seat)) => {
                     seat.is_taken.set(false);
                     connection.wake();
@@ -182,7 +182,7 @@ impl OpenLoop {
         }
     }
 
-    /// Waits until a connection waits.
+    /// Waits until a connection is waiting.
     async fn anybody(&self) {
         poll_fn(|context| {
             if !self.idle.borrow().is_empty() {
@@ -194,7 +194,7 @@ impl OpenLoop {
         .await;
     }
 
-    /// How many moments have passed by `end` without a connection that was free.
+    /// The number of arrivals before `end` that no connection has taken.
     pub(crate) fn left_over(&self, end: Instant) -> u64 {
         let mut moments = self.moments.borrow_mut();
         let end = end.saturating_duration_since(self.begin).as_secs_f64();
@@ -213,7 +213,7 @@ mod tests {
 
     #[test]
     fn random_numbers_are_those_of_the_paper() {
-        // The first outputs for the seed 1234567, as every implementation of SplitMix64 gives them.
+        // The first outputs for the seed 1234567, equal in all implementations of SplitMix64.
         let mut random = Random::new(1_234_567);
         let expected = [6_457_827_717_110_365_317_u64, 3_203_168_211_198_807_973];
         assert_eq!([random.next(), random.next()], expected);
@@ -229,7 +229,7 @@ mod tests {
             counts[weights.pick(&mut random)] += 1;
         }
         assert_eq!((weights.total(), counts[1]), (10, 0));
-        // 1,000 are expected, with a standard deviation of 30.
+        // The expected count is 1,000, with a standard deviation of 30.
         assert!((850..1150).contains(&counts[0]), "{counts:?}");
         assert_eq!(Weights::new([].into_iter()).pick(&mut random), 0);
     }
@@ -246,8 +246,8 @@ mod tests {
                 last = moment;
             }
             let seconds = (last - begin).as_secs_f64();
-            // The mean of 10,000 exponential spacings lies within 4 % but once in 16,000 seeds;
-            // this one is fixed.
+            // The mean of 10,000 exponential intervals deviates by more than 4 % for one seed in
+            // 16,000; this seed is fixed.
             assert!((seconds - 10.0).abs() < 0.4, "{spacing:?}: {seconds}");
             assert_eq!(pace.try_take(last), None);
             let left = pace.left_over(last + Duration::from_secs(1));

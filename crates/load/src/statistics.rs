@@ -1,85 +1,86 @@
-//! Is one better than the other, or was it the machine? Medians of ratios, intervals around them,
-//! verdicts.
+//! Decides whether a difference is real or noise of the machine: medians of ratios, confidence
+//! intervals, verdicts.
 //!
-//! Pure: numbers and a seed go in. What is measured, and in which order, is of
-//! [`compare`](crate::compare).
+//! Pure functions of numbers and a seed. [`compare`](crate::compare) does the measurements and
+//! determines their order.
 //!
-//! # The interval and why it is this one
+//! # The choice of the confidence interval
 //!
-//! Two servers are measured side by side in rounds; each round gives one ratio. The ratios' median
-//! is what is reported: one round in which the machine was elsewhere does not move it. Its interval
-//! is a smoothed percentile bootstrap, on logarithms: as many ratios as there are rounds are drawn
-//! again and again, their medians sorted, the outer 2.5 % on either side cut off.
+//! Two servers are measured alternately in rounds; each round yields one ratio. The median of the
+//! ratios is reported, because a single disturbed round does not move it. Its interval is a
+//! smoothed percentile bootstrap on logarithms: samples of as many ratios as there are rounds are
+//! drawn repeatedly, their medians are sorted, and the outer 2.5 % on each side are cut off.
 //!
 //! *Smoothed* means that a drawn value may lie between two neighbours (the quantile function is
-//! interpolated, the i-th of n at i / (n + 1)). Without that the bootstrap of a median knows n
-//! values only, and its true coverage jumps from one n to the next: 98 % with 7 rounds, 91 % with
-//! 13, 96 % with 15. With it the interval is in effect that of Hettmansperger and Sheather
-//! ("Confidence intervals based on interpolated order statistics", 1986), which keeps near 95 %
-//! whatever the noise is like, because it rests on ranks. BCa and the studentised bootstrap were
-//! left aside: both correct by an estimate of the median's own error (a jackknife, a density),
-//! which is at its worst for a median of few rounds. Logarithms make the interval of B / A the
-//! inverse of that of A / B.
+//! interpolated, the i-th of n at i / (n + 1)). Without smoothing, the bootstrap of a median can
+//! yield only n values, and its true coverage jumps between values of n: 98 % with 7 rounds, 91 %
+//! with 13, 96 % with 15. With smoothing, the interval is in effect that of Hettmansperger and
+//! Sheather ("Confidence intervals based on interpolated order statistics", 1986), whose coverage
+//! stays near 95 % for any distribution of the noise, because it is based on ranks. BCa and the
+//! studentised bootstrap are not used: both need an estimate of the median's own error (by a
+//! jackknife or a density), which is least reliable for the median of few rounds. Logarithms make
+//! the interval of B / A the inverse of that of A / B.
 
 use crate::schedule::Random;
 
-/// How sure an interval is, 1 being certain.
+/// The confidence level of the intervals.
 pub const CONFIDENCE: f64 = 0.95;
 
-/// Rounds below which there is no interval of that confidence: with five, all values lie on one
-/// side of the true median once in 16 times.
+/// Minimum number of rounds for an interval at this level: with five rounds, the probability that
+/// all values lie on one side of the true median is 1/16.
 pub const ROUNDS_MIN: usize = 6;
 
-/// How often is drawn for one interval.
+/// Number of bootstrap samples for an interval.
 pub const RESAMPLES: usize = 4_000;
 
-/// The median of some ratios and where the true one lies, with a probability of [`CONFIDENCE`].
+/// The median of measured ratios, with a confidence interval of level [`CONFIDENCE`] for the true
+/// ratio.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Interval {
     /// The lower end of the interval.
     pub low: f64,
-    /// The median of what was measured.
+    /// The median of the measured ratios.
     pub median: f64,
     /// The upper end of the interval.
     pub high: f64,
 }
 
 impl Interval {
-    /// Whether `ratio` lies in it.
+    /// Whether the interval contains `ratio`.
     #[must_use]
     pub fn contains(&self, ratio: f64) -> bool {
         (self.low..=self.high).contains(&ratio)
     }
 
-    /// Half of its width, as a share of the median.
+    /// Half of the interval's width, as a fraction of the median.
     #[must_use]
     pub fn half_width(&self) -> f64 {
         (self.high - self.low) / (2.0 * self.median)
     }
 }
 
-/// What an interval allows to say of two servers, A / B.
+/// The conclusion about a metric of two servers, A / B.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Verdict {
-    /// A has more of it.
+    /// A has more.
     More,
-    /// B has more of it.
+    /// B has more.
     Less,
-    /// The interval contains 1. A difference beyond its ends is excluded.
+    /// The interval contains 1. Differences beyond its ends are excluded.
     NotSeen,
-    /// There is a difference, but no larger one than A showed beside itself.
+    /// There is a difference, but it is not larger than that between A and itself.
     Unsteady,
-    /// Nothing was seen, but the tool was the limit: a difference may be hidden behind it.
+    /// No difference was seen, but the load tester was the bottleneck and may hide one.
     Hidden,
-    /// Too many requests failed: the two did not do the same.
+    /// Too many requests failed, so the servers did not do the same work.
     Failing,
-    /// Fewer rounds than [`ROUNDS_MIN`].
+    /// There were fewer rounds than [`ROUNDS_MIN`].
     TooFew,
 }
 
 impl Verdict {
-    /// From the interval of A / B, and that of A beside itself where that was measured.
-    /// [`Hidden`](Verdict::Hidden) and [`Failing`](Verdict::Failing) are for those who know more.
+    /// Concludes from the interval of A / B and, if it was measured, that of A compared with
+    /// itself. The caller determines [`Hidden`](Verdict::Hidden) and [`Failing`](Verdict::Failing).
     #[must_use]
     pub fn of(pair: Option<Interval>, itself: Option<Interval>) -> Verdict {
         let Some(pair) = pair else {
@@ -103,7 +104,7 @@ impl Verdict {
     }
 }
 
-/// The median; the mean of the middle two where their number is even. `None` of nothing.
+/// The median, which is the mean of the middle two for an even number of values; `None` for none.
 #[must_use]
 pub fn median(values: &[f64]) -> Option<f64> {
     let mut sorted = values.to_vec();
@@ -113,8 +114,9 @@ pub fn median(values: &[f64]) -> Option<f64> {
     Some(f64::midpoint(lower, upper))
 }
 
-/// The median of `ratios`, all greater than 0, with its interval; the same for the same `seed`.
-/// `None` where they are fewer than [`ROUNDS_MIN`] or one is no such number.
+/// The median of `ratios`, all greater than 0, with its confidence interval; deterministic for a
+/// given `seed`. `None` if there are fewer than [`ROUNDS_MIN`] ratios, or if one is not positive
+/// and finite.
 #[must_use]
 pub fn interval(ratios: &[f64], seed: u64) -> Option<Interval> {
     interval_of(ratios, RESAMPLES, seed)
@@ -146,9 +148,9 @@ fn interval_of(ratios: &[f64], resamples: usize, seed: u64) -> Option<Interval> 
     })
 }
 
-/// The median of the values that `drawn` stands for: places in `sorted`, of the same length, as
-/// shares of the largest number. A larger number stands for no smaller value, so that the median of
-/// the places is found first.
+/// The median of one bootstrap sample. `drawn` has random numbers that stand for positions in
+/// `sorted`, as fractions of the largest number. The mapping is monotonic, so the median of the
+/// numbers is found first and then mapped to its value.
 fn resampled_median(sorted: &[f64], drawn: &mut [u64]) -> f64 {
     let middle = drawn.len() / 2;
     let even = drawn.len().is_multiple_of(2);
@@ -160,8 +162,8 @@ fn resampled_median(sorted: &[f64], drawn: &mut [u64]) -> f64 {
     }
 }
 
-/// The value at a place of `sorted`, which is not empty. The i-th of n lies at i / (n + 1); what
-/// lies beyond the first or the last is that one.
+/// The value at a position in `sorted`, which must not be empty. The i-th of n values is at i / (n
+/// + 1); positions before the first or after the last value yield that value.
 fn quantile(sorted: &[f64], place: u64) -> f64 {
     let last = sorted.len() - 1;
     let fraction = place as f64 / u64::MAX as f64;
@@ -175,16 +177,17 @@ fn quantile(sorted: &[f64], place: u64) -> f64 {
 mod tests {
     use super::*;
 
-    /// Fewer than in earnest; the ends are then a little less certain, and the test takes seconds.
+    /// Fewer samples than in production: the ends are slightly less precise, and the test takes
+    /// seconds.
     const RESAMPLES_TESTED: usize = 1_000;
 
-    /// A normally distributed number, nearly: the sum of twelve even ones.
+    /// An approximately normally distributed number: the sum of twelve uniformly distributed ones.
     fn normal(random: &mut Random) -> f64 {
         (0..12).map(|_| random.fraction()).sum::<f64>() - 6.0
     }
 
-    /// What a server might do in one slice of a round: noise of a few percent, and once in ten
-    /// times something that holds it up.
+    /// The simulated performance of a server in one turn: noise of a few percent and, with a
+    /// probability of one in ten, a delay.
     fn slice(random: &mut Random, noise: f64) -> f64 {
         let held_up = match random.below(10) {
             0 => -(1.0 - random.fraction()).ln() * 4.0 * noise,
@@ -193,8 +196,8 @@ mod tests {
         (normal(random) * noise - held_up).exp()
     }
 
-    /// The ratios of a server beside itself. The machine drifts from round to round and within
-    /// each; the order is random.
+    /// Simulated ratios of a server compared with itself. The machine drifts between and within
+    /// rounds; the order of the turns is random.
     fn against_itself(random: &mut Random, rounds: usize) -> Vec<f64> {
         let noise = 0.01 + 0.07 * random.fraction();
         let ratio = |random: &mut Random| {
@@ -210,7 +213,7 @@ mod tests {
         (0..rounds).map(|_| ratio(random)).collect()
     }
 
-    /// In how many of 100 synthetic runs of a server beside itself the interval contains 1.
+    /// The percentage of simulated comparisons of a server with itself whose interval contains 1.
     fn coverage(sets: usize, rounds: usize) -> f64 {
         let mut random = Random::new(rounds as u64);
         let covers = |set: usize| {
@@ -265,7 +268,7 @@ mod tests {
         assert_eq!(Some(one), interval(&ratios, 1));
         assert!(one.low < one.median && one.median < one.high && one.median == 1.05);
         let other = interval(&turned, 1).unwrap();
-        // The draws differ, so that the ends are near each other but not the same.
+        // The random samples differ, so the ends are close but not equal.
         assert!(
             (other.low * one.high - 1.0).abs() < 0.02,
             "{one:?} {other:?}"
@@ -304,7 +307,7 @@ mod tests {
             (interval(1.01, 1.1), quiet, Verdict::More),
             (interval(0.9, 0.99), None, Verdict::Less),
             (interval(0.99, 1.1), quiet, Verdict::NotSeen),
-            // A differs from itself by up to 3 %: no less than that counts.
+            // A differs from itself by up to 3 %: only larger differences count.
             (interval(1.02, 1.1), interval(1.01, 1.03), Verdict::Unsteady),
             (interval(0.9, 0.98), interval(1.01, 1.03), Verdict::Unsteady),
             (interval(1.04, 1.1), interval(1.01, 1.03), Verdict::More),

@@ -1,88 +1,88 @@
-//! What happened: responses and failures by kind, bytes, and times in histograms.
+//! The counters of a run: responses, failures by cause, bytes, and histograms of times.
 //!
-//! A thread counts for itself; tallies are added up at the end. Times are in nanoseconds, kept to
+//! Each thread has its own tally; the tallies are added at the end. Times are in nanoseconds, with
 //! three significant digits.
 
 use std::time::Duration;
 
 use hdrhistogram::Histogram;
 
-/// The longest time that is told apart: an hour.
+/// The largest recorded time: an hour.
 const NANOSECONDS_MAX: u64 = 3_600_000_000_000;
 
-/// Digits that a histogram keeps of each time.
+/// Number of significant digits of times in a histogram.
 const SIGNIFICANT_DIGITS: u8 = 3;
 
-/// Highest status that is counted, plus one.
+/// The highest status that is counted, plus one.
 pub(crate) const STATUSES: usize = 1000;
 
-/// Why a request failed: one kind for each cause.
+/// Why a request failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(usize)]
 pub enum RequestError {
-    /// No server listens there (`ECONNREFUSED`), or the Unix socket is not there.
+    /// The connection was refused (`ECONNREFUSED`), or the Unix socket does not exist.
     Refused,
-    /// No connection within the time limit.
+    /// Connecting timed out.
     ConnectTimeout,
-    /// The connection attempt failed in another way.
+    /// Connecting failed for another reason.
     Connect,
-    /// No TLS handshake within the time limit.
+    /// The TLS handshake timed out.
     TlsTimeout,
-    /// The connection ended within the TLS handshake.
+    /// The connection ended during the TLS handshake.
     TlsClosed,
-    /// The TLS handshake failed: what came is no TLS, there is nothing that both sides speak, or
-    /// the server refused.
+    /// The TLS handshake failed: the server sent something other than TLS, there was no common
+    /// protocol version, cipher or the like, or the server refused.
     TlsHandshake,
-    /// The server's certificate is not to be believed.
+    /// The server's certificate is not trusted.
     TlsUntrusted,
-    /// What came after the TLS handshake could not be opened, or was an alert.
+    /// After the TLS handshake, a record could not be decrypted, or the server sent an alert.
     TlsBroken,
     /// The server reset the connection.
     Reset,
     /// The response was not complete within the time limit.
     Timeout,
-    /// The connection ended without a whole response head.
+    /// The connection ended before the end of the response head.
     ClosedEarly,
-    /// The connection ended within a body whose length was known.
+    /// The connection ended in a body of known length.
     ClosedInBody,
-    /// What came is no response head.
+    /// The server sent something other than a response head.
     GarbageHead,
-    /// The response head does not end.
+    /// The response head is too long.
     HeadTooLarge,
     /// A chunked body is malformed.
     GarbageBody,
-    /// More came than the response's head said.
+    /// The server sent more than the response head announced.
     WrongLength,
-    /// The response is complete, but its status is not what was expected.
+    /// The response is complete, but its status is unexpected.
     Status,
-    /// The response is complete, but its body is not what was expected.
+    /// The response is complete, but its body is unexpected.
     Digest,
-    /// The response is complete, but its body is not as long as the first one.
+    /// The response is complete, but its body has another length than the first one.
     Differs,
-    /// The server does not speak HTTP/2: it has not agreed to it, or what it has sent first is
-    /// something else.
+    /// The server does not support HTTP/2: it did not negotiate it, or first sent something else.
     NoHttp2,
-    /// The server has broken the rules of HTTP/2, on the connection or on this stream.
+    /// The server violated HTTP/2, on the connection or on this stream.
     Http2Violation,
-    /// The server has reset the stream.
+    /// The server reset the stream.
     StreamReset,
-    /// The server has refused the stream without a look at the request.
+    /// The server refused the stream without processing the request.
     StreamRefused,
-    /// The server has ended the connection for an error.
+    /// The server ended the connection with an error (GOAWAY).
     GoAway,
-    /// The response is complete, and none of gRPC: another media type, or no `grpc-status`.
+    /// The response is complete, but not a gRPC response: its media type differs, or `grpc-status`
+    /// is missing.
     NotGrpc,
-    /// The call has an answer, but its status is not what was expected.
+    /// The gRPC response is complete, but its status is unexpected.
     GrpcStatus,
-    /// The call went well, but what came is not one whole message.
+    /// The gRPC call succeeded, but the body is not exactly one message.
     GrpcMessage,
-    /// This machine had no descriptor, port or memory for the connection: the tool's limit, not the
-    /// server's.
+    /// This machine had no descriptor, port or memory for the connection: a limit of the load
+    /// tester, not of the server.
     Local,
 }
 
 impl RequestError {
-    /// All kinds, in the order of reports.
+    /// All causes, in the order of reports.
     pub const ALL: [RequestError; 28] = [
         RequestError::Refused,
         RequestError::ConnectTimeout,
@@ -114,7 +114,7 @@ impl RequestError {
         RequestError::Local,
     ];
 
-    /// Its name in JSON and CSV.
+    /// The identifier in JSON and CSV.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -149,7 +149,7 @@ impl RequestError {
         }
     }
 
-    /// What it is, in words.
+    /// A description for people.
     #[must_use]
     pub fn words(self) -> &'static str {
         match self {
@@ -185,35 +185,35 @@ impl RequestError {
     }
 }
 
-/// The counts of a thread, or of a whole run.
+/// The counters of a thread, or of a whole run.
 #[derive(Clone, Debug)]
 pub struct Tally {
-    /// Responses that came in full, whatever their status.
+    /// Complete responses, whatever their status.
     pub completed: u64,
-    /// Those of them that were as expected.
+    /// Complete responses that were as expected.
     pub succeeded: u64,
-    /// Those of them that came within the plan's limit.
+    /// Expected responses within the plan's time limit.
     pub good: u64,
     /// Bytes received, heads included.
     pub bytes: u64,
-    /// Bytes of bodies of responses that came in full.
+    /// Bytes of the bodies of complete responses.
     pub body_bytes: u64,
-    /// Bytes that were sent to the server.
+    /// Bytes sent.
     pub sent: u64,
-    /// Connections that were made.
+    /// Connections made.
     pub connected: u64,
-    /// TLS handshakes that ended well and began a session.
+    /// Successful full TLS handshakes.
     pub full_handshakes: u64,
-    /// TLS handshakes that ended well and went on with an earlier session.
+    /// Successful TLS handshakes that resumed a session.
     pub resumed_handshakes: u64,
-    /// How long making connections took, without TLS.
+    /// Times of connecting, without TLS.
     pub connect: Histogram<u64>,
-    /// How long TLS handshakes took that ended well.
+    /// Times of successful TLS handshakes.
     pub handshake: Histogram<u64>,
-    /// From the (intended) start of a request to the first byte of its response.
+    /// Times from the (intended) start of a request to the first byte of its response.
     pub first_byte: Histogram<u64>,
-    /// From the (intended) start of a request to the end of its response, of those that came in
-    /// full.
+    /// Times from the (intended) start of a request to the end of its response, for complete
+    /// responses.
     pub total: Histogram<u64>,
     failures: [u64; RequestError::ALL.len()],
     statuses: Box<[u64]>,
@@ -248,7 +248,7 @@ pub(crate) fn histogram() -> Histogram<u64> {
         .expect("the bounds are constants that the crate takes")
 }
 
-/// Adds one time to a histogram; beyond an hour it counts as an hour.
+/// Records a time in a histogram; times above an hour are recorded as an hour.
 pub(crate) fn record(histogram: &mut Histogram<u64>, time: Duration) {
     histogram.saturating_record(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));
 }
@@ -259,19 +259,19 @@ impl Tally {
         self.failures[failure as usize] += 1;
     }
 
-    /// How many requests failed so.
+    /// The number of failures with this cause.
     #[must_use]
     pub fn failures(&self, failure: RequestError) -> u64 {
         self.failures[failure as usize]
     }
 
-    /// How many requests failed, for any reason.
+    /// The number of failures.
     #[must_use]
     pub fn failed(&self) -> u64 {
         self.failures.iter().sum()
     }
 
-    /// How many requests failed because there was no connection, or it broke or stalled.
+    /// The number of failures because a connection could not be made, broke or stalled.
     #[must_use]
     pub fn broken(&self) -> u64 {
         let kinds = [
@@ -290,7 +290,7 @@ impl Tally {
         kinds.iter().map(|kind| self.failures(*kind)).sum()
     }
 
-    /// How many requests have ended, well or not.
+    /// The number of requests that have succeeded or failed.
     #[must_use]
     pub fn ended(&self) -> u64 {
         self.succeeded + self.failed()
@@ -301,41 +301,41 @@ impl Tally {
         self.add_status(status, 1);
     }
 
-    /// Counts a status that came so often.
+    /// Counts a status of responses `times` times.
     pub(crate) fn add_status(&mut self, status: u16, times: u64) {
         if let Some(count) = self.statuses.get_mut(usize::from(status)) {
             *count += times;
         }
     }
 
-    /// Counts the status of a call.
+    /// Counts the status of a gRPC call.
     pub fn count_grpc_status(&mut self, status: u16) {
         self.add_grpc_status(status, 1);
     }
 
-    /// Counts a status of calls that came so often.
+    /// Counts a status of gRPC calls `times` times.
     pub(crate) fn add_grpc_status(&mut self, status: u16, times: u64) {
         if let Some(count) = self.grpc_statuses.get_mut(usize::from(status)) {
             *count += times;
         }
     }
 
-    /// Counts a failure that came so often.
+    /// Counts a failure `times` times.
     pub(crate) fn add_failures(&mut self, failure: RequestError, times: u64) {
         self.failures[failure as usize] += times;
     }
 
-    /// Statuses that came, with how often.
+    /// The statuses that occurred, with their counts.
     pub fn statuses(&self) -> impl Iterator<Item = (usize, u64)> {
         came(&self.statuses)
     }
 
-    /// Statuses of calls that came, with how often.
+    /// The statuses of gRPC calls that occurred, with their counts.
     pub fn grpc_statuses(&self) -> impl Iterator<Item = (usize, u64)> {
         came(&self.grpc_statuses)
     }
 
-    /// Adds what another thread counted.
+    /// Adds the counters of another thread.
     pub fn add(&mut self, other: &Tally) {
         self.completed += other.completed;
         self.succeeded += other.succeeded;
@@ -363,7 +363,7 @@ impl Tally {
     }
 }
 
-/// What was counted at all, with its place.
+/// The counters that are not zero, with their indexes.
 fn came(counts: &[u64]) -> impl Iterator<Item = (usize, u64)> {
     let counts = counts.iter().copied().enumerate();
     counts.filter(|(_, count)| *count > 0)

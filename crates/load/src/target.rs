@@ -1,7 +1,7 @@
-//! What a URL names: where to connect to, and what to ask for there.
+//! Parses URLs into the address to connect to and the path to request.
 //!
 //! `http://HOST[:PORT][/PATH][?QUERY]`, and `http://unix:/PATH/OF/SOCKET:/URI` as in nginx's
-//! `proxy_pass`; the same with `https`. Not here: credentials within a URL.
+//! `proxy_pass`; also with `https`. Not here: credentials in a URL.
 
 use std::fmt;
 use std::net::{IpAddr, ToSocketAddrs};
@@ -9,20 +9,20 @@ use std::path::PathBuf;
 
 use engine::net::Address;
 
-/// A URL, taken apart, its name looked up.
+/// A parsed URL with its resolved address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Target {
-    /// As it was written.
+    /// The URL as given on the command line.
     pub url: String,
-    /// Whether TLS is spoken to the target.
+    /// Whether the scheme is `https`.
     pub secure: bool,
-    /// Where to connect to.
+    /// The address to connect to.
     pub address: Address,
     /// The host without its port, for `--allow-remote`; empty for a Unix socket.
     pub host: String,
     /// The value of `Host`.
     pub authority: String,
-    /// Path and query, as they go into the request line.
+    /// Path and query, as in the request line.
     pub path: String,
 }
 
@@ -31,11 +31,12 @@ pub struct Target {
 pub enum TargetError {
     /// The scheme is neither `http` nor `https`.
     Scheme(String),
-    /// There is no host, or the port is no number, or it holds blanks or controls.
+    /// There is no host, the port is not a number, or the URL contains blanks or control
+    /// characters.
     Malformed(String),
-    /// The name has no address.
+    /// The host's name has no address.
     Unknown(String),
-    /// The address is neither of this machine nor private, and was not allowed.
+    /// The address belongs neither to this machine nor to a private network, and was not allowed.
     Remote(String),
 }
 
@@ -55,7 +56,7 @@ impl fmt::Display for TargetError {
 }
 
 impl Target {
-    /// Reads `url` and looks its name up. Hosts in `allowed` may be anywhere.
+    /// Parses `url` and resolves its host. Hosts in `allowed` may have any address.
     ///
     /// # Errors
     /// One variant of [`TargetError`] for each cause.
@@ -142,7 +143,7 @@ fn host_and_port(authority: &str) -> Option<(&str, Option<u16>)> {
     (!host.is_empty()).then_some((host, port))
 }
 
-/// Whether an address is of this machine or of a private network (RFC 1918, RFC 3927, RFC 4193, RFC
+/// Whether an address is a loopback, private or link-local one (RFC 1918, RFC 3927, RFC 4193, RFC
 /// 4291).
 fn is_near(ip: IpAddr) -> bool {
     match ip {

@@ -1,15 +1,16 @@
-//! One connection of HTTP/2: as many requests under way as it has streams, each with times and an
-//! end of its own.
+//! A client's HTTP/2 connection: as many concurrent requests as the connection may have streams,
+//! each with its own times and outcome.
 //!
 //! ```text
-//! a stream is free ─▶ (think, or wait for a moment) ─▶ ask ─▶ head, body ─▶ complete ─▶ free again
-//!                                                       └─ reset, timeout: counted ──▶ free again
+//! a stream is free ─▶ (think time, or arrival) ─▶ send ─▶ head, body ─▶ complete ─▶ free again
+//!                                                      └─ reset, timeout: counted ─▶ free again
 //! ```
 //!
-//! Frames, windows and what the server allows are the business of [`proto::h2::client`]. What
-//! answers a buffer leaves together at the end of the turn: requests, credit, acknowledgements. A
-//! server that ends the connection (GOAWAY) is served to its end; what it has not looked at is
-//! asked again on the next one, as it is in HTTP/1 after `Connection: close`.
+//! [`proto::h2::client`] handles frames, flow control and the server's settings. All output that
+//! the handling of one buffer causes, that is, requests, WINDOW_UPDATEs and acknowledgements, is
+//! sent at the end of the turn. After a GOAWAY the remaining streams are completed, and requests
+//! that the server has not processed are sent again on the next connection, like HTTP/1 requests
+//! after `Connection: close`.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -35,7 +36,7 @@ use crate::run::Sample;
 use crate::tally::RequestError;
 use crate::tls::SessionProgress;
 
-/// What a server may send, so that no body waits for credit.
+/// Generous limits, so that flow control never delays a response.
 pub(crate) const LIMITS: Limits = Limits {
     stream_window: 1 << 30,
     stream_window_max: 1 << 30,
@@ -45,49 +46,50 @@ pub(crate) const LIMITS: Limits = Limits {
 /// A request that was sent.
 struct SentRequest {
     start: Instant,
-    /// When it was sent, and how long its connection had taken if it is the first on it.
+    /// When it was sent, and how long connecting took if it is the connection's first request.
     sent: Instant,
     connect: Duration,
-    /// When its response began.
+    /// When the first byte of the response arrived.
     begun: Option<Instant>,
     status: u16,
-    /// Bytes of the response's body so far.
+    /// Bytes of the response's body received so far.
     length: u64,
     digest: Option<Box<Sha256>>,
-    /// What else is known of the answer to a call.
+    /// The gRPC state of the response, if the request is a gRPC call.
     call: Option<CallProgress>,
-    /// What is left to be sent of its own body.
+    /// The part of the request's body that has not been sent yet.
     rest: Bytes,
 }
 
-/// What is known of one connection.
+/// The state of one connection.
 struct Talk {
     machine: Machine<SentRequest>,
     begin: Instant,
-    /// Streams that have nothing to do.
+    /// Number of free streams.
     free: usize,
-    /// When those are free again that think.
+    /// When each stream in its think time becomes free.
     thinking: BinaryHeap<Reverse<Instant>>,
-    /// Until when each response must be complete, in the order of the requests; also of streams
-    /// that have ended.
+    /// The deadline of each response, in the order of the requests. Entries of streams that have
+    /// ended are skipped.
     deadlines: VecDeque<(Instant, u32)>,
-    /// Which request was sent last, where it is one that is always the same.
+    /// The request that was sent last, if it has no drawn numbers and its encoding can thus be
+    /// reused.
     last: Option<usize>,
-    /// When something came last.
+    /// When bytes were last received.
     heard: Instant,
-    /// It is known how many streams the server takes.
+    /// Whether the server's limit of concurrent streams is known.
     is_told: bool,
-    /// The server ends the connection for this error.
+    /// The error code of the server's GOAWAY.
     error: Option<ErrorCode>,
-    /// The value of `Server` in the last response, where it is wanted.
+    /// The `Server` field of the last response, if it is recorded.
     server: Vec<u8>,
 }
 
-/// What a connection has waited for.
+/// The event that ended a wait.
 enum Came {
-    /// The moment of a request.
+    /// The start time of the next request, or `None` at the end of the run.
     Start(Option<Instant>),
-    /// Somebody has thought enough.
+    /// The think time of a stream has ended.
     Thought,
     Received(io::Result<Buffer>),
 }
@@ -108,7 +110,7 @@ impl Talk {
         }
     }
 
-    /// Those that have thought enough are free.
+    /// Frees the streams whose think time has ended.
     fn wake(&mut self, now: Instant) {
         while let Some(Reverse(due)) = self.thinking.peek()
             && *due <= now
@@ -118,7 +120,7 @@ impl Talk {
         }
     }
 
-    /// Until when the oldest request under way must have its response.
+    /// The deadline of the oldest request in progress.
     fn deadline(&mut self) -> Option<Instant> {
         while let Some((deadline, stream)) = self.deadlines.front() {
             if self.machine.is_live(*stream) {
@@ -131,7 +133,7 @@ impl Talk {
 }
 
 impl Client {
-    /// Everything that happens on one connection, whose first request starts now.
+    /// Runs the connection until it ends. The first request starts now.
     pub(super) async fn converse_http2(
         &mut self,
         plan: &Plan,
@@ -182,7 +184,8 @@ impl Client {
                 }
             };
             if let Some(end) = end {
-                // What is wrong is still told; nobody waits for that to leave.
+                // Sends a GOAWAY for a violation by the server, without waiting for it to be
+                // delivered.
                 self.transmit(&mut talk, connection);
                 connection.start_send();
                 return end;
@@ -194,7 +197,7 @@ impl Client {
         }
     }
 
-    /// Whether a connection without any request under way ends now.
+    /// Whether a connection without requests in progress ends now.
     fn nothing_under_way(&self, talk: &Talk, plan: &Plan) -> Option<ClientOutcome> {
         if self.thread.has_ended() {
             return Some(ClientOutcome::Finished);
@@ -203,7 +206,7 @@ impl Client {
         is_done.then_some(ClientOutcome::Closed)
     }
 
-    /// Waits for what comes first: bytes, the end of a time limit, or a reason to ask.
+    /// Waits for received bytes, a deadline, or the time to send a request.
     async fn wait(
         &self,
         talk: &mut Talk,
@@ -212,7 +215,7 @@ impl Client {
         now: Instant,
     ) -> Came {
         let may_open = talk.machine.may_open();
-        // A server that takes no stream at all has its time, too.
+        // A server that never allows a stream must also time out.
         let is_stuck = talk.machine.live() == 0 && talk.free > 0 && !may_open;
         let deadline = if is_stuck {
             Some(talk.heard.max(talk.begin) + plan.timeout)
@@ -240,7 +243,7 @@ impl Client {
         Came::Received(came)
     }
 
-    /// Asks on every stream that is free, as far as moments have come and the server takes them.
+    /// Sends requests on all free streams, as far as the schedule and the server's limit allow.
     fn ask_more(&mut self, talk: &mut Talk, plan: &Plan, now: Instant) {
         talk.wake(now);
         while talk.free > 0 && self.left > 0 && talk.machine.may_open() {
@@ -251,8 +254,8 @@ impl Client {
         }
     }
 
-    /// Opens a stream for one request. In the open loop its start may be long ago, because no
-    /// stream was free.
+    /// Sends one request on a new stream. In the open loop, `start` may lie in the past, because no
+    /// stream was free then.
     fn ask(&mut self, talk: &mut Talk, plan: &Plan, start: Instant, now: Instant) {
         let place = self.next_request(plan.order);
         let thread = Rc::clone(&self.thread);
@@ -295,7 +298,7 @@ impl Client {
             talk.machine.open(fields, opening, asked())
         });
         let Some(stream) = opened else {
-            // The connection has come to its end meanwhile: the next one asks.
+            // The connection has begun to end: the request is sent on the next one.
             thread.give_back(start);
             return;
         };
@@ -308,7 +311,7 @@ impl Client {
         }
     }
 
-    /// Has everything leave at the end of this turn that the connection has to say.
+    /// Queues all output of the connection, which is sent at the end of the turn.
     fn transmit(&self, talk: &mut Talk, connection: &Rc<Connection>) {
         while let Some((stream, allowed)) = talk.machine.turn() {
             let Some(asked) = talk.machine.user(stream) else {
@@ -325,7 +328,7 @@ impl Client {
         }
     }
 
-    /// A buffer came. `Some` ends the connection.
+    /// Handles a received buffer. `Some` ends the connection.
     fn open_http2(
         &mut self,
         talk: &mut Talk,
@@ -351,7 +354,7 @@ impl Client {
         }
     }
 
-    /// Bytes came. `Some` ends the connection.
+    /// Handles received bytes, after decryption. `Some` ends the connection.
     fn heard(
         &mut self,
         talk: &mut Talk,
@@ -466,7 +469,7 @@ impl Client {
         }
     }
 
-    /// Something of a response came, perhaps the first of it.
+    /// Records the arrival of a response's first byte.
     fn begun(&self, talk: &mut Talk, stream: u32, now: Instant) {
         if let Some(asked) = talk.machine.user(stream)
             && asked.begun.is_none()
@@ -510,8 +513,8 @@ impl Client {
         self.free(talk, plan, now);
     }
 
-    /// A stream has done what it had to. Where each request has a connection of its own, so has
-    /// this one.
+    /// Frees a stream, after its think time if there is one. If every request has its own
+    /// connection, the stream stays unused.
     fn free(&mut self, talk: &mut Talk, plan: &Plan, now: Instant) {
         if plan.new_connections {
             return;
@@ -523,8 +526,8 @@ impl Client {
         }
     }
 
-    /// Requests whose time is over fail. Where nothing at all has come since, the connection is of
-    /// no use.
+    /// Fails requests whose deadline has passed. If nothing has been received since the oldest of
+    /// them was sent, ends the connection.
     fn late(&mut self, talk: &mut Talk, plan: &Plan, now: Instant) -> Option<ClientOutcome> {
         if talk.machine.live() == 0 {
             self.thread.note(RequestError::Timeout);
@@ -546,7 +549,7 @@ impl Client {
         None
     }
 
-    /// The server has ended its side.
+    /// Handles the end of the server's data.
     fn end_of_input_http2(&self, talk: &mut Talk) -> ClientOutcome {
         let error = talk.error;
         self.lose(talk, |asked| match (error, asked.begun) {
@@ -556,7 +559,7 @@ impl Client {
         })
     }
 
-    /// All requests under way are lost with their connection.
+    /// Fails all requests in progress.
     fn lose(
         &self,
         talk: &mut Talk,
@@ -568,8 +571,8 @@ impl Client {
         ClientOutcome::Closed
     }
 
-    /// The server has not looked at a request: it is asked again, except in the open loop, where
-    /// its moment has passed.
+    /// Sends a request again that the server has not processed. In the open loop it fails instead,
+    /// because its start time has passed.
     fn give_back_http2(&mut self, plan: &Plan, asked: &SentRequest) {
         if plan.arrivals.is_some() {
             self.thread.fail(asked.start, RequestError::ClosedEarly);

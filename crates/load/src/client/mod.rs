@@ -1,4 +1,5 @@
-//! One connection of a run: connects, asks, checks, and begins anew when the server closes.
+//! A client of a run: connects, sends requests, checks the responses, and reconnects after the
+//! server closes the connection.
 //!
 //! ```text
 //! wait for a start ─▶ connect (and shake hands) ─▶ send ─▶ receive ─┬─ complete ─▶ next start, on this connection or a new one
@@ -6,9 +7,9 @@
 //!        └────────────────┴── failure: counted ◀──┘
 //! ```
 //!
-//! What all connections of a turn have to send leaves at its end (`Thread::send_all`): first
-//! everything is received that is there, which keeps its times exact, and a server that sleeps is
-//! woken once rather than for every request.
+//! The output of all connections is sent together at the end of a turn (`Thread::send_all`): first
+//! all available input is received, which keeps the recorded times exact, and a sleeping server is
+//! woken once instead of for every request.
 
 pub(crate) mod http2;
 
@@ -29,57 +30,56 @@ use crate::schedule::{Random, Seat};
 use crate::tally::RequestError;
 use crate::tls::{SessionProgress, shake_hands};
 
-/// How long a connection pauses after an attempt that failed: a server that is away is not asked by
-/// a busy loop.
+/// The pause after a failed attempt to connect, which avoids a busy loop while the server is down.
 const RETRY_PAUSE: Duration = Duration::from_millis(10);
 
-/// Buffers received in one turn before other connections get theirs.
+/// Maximum number of buffers that a connection receives in a turn before others get theirs.
 const BUFFERS_PER_TURN: u32 = 64;
 
 /// A request that was sent.
 struct Pending {
     start: Instant,
-    /// When its response must be complete.
+    /// The deadline of the response.
     deadline: Instant,
     is_head: bool,
-    /// When it was sent, and how long its connection had taken if it is the first on it.
+    /// When it was sent, and how long connecting took if it is the connection's first request.
     sent: Instant,
     connect: Duration,
-    /// When its response began.
+    /// When the first byte of the response arrived.
     begun: Option<Instant>,
 }
 
-/// One connection, and the ones that follow it.
+/// A client of a run, with one connection at a time.
 pub(crate) struct Client {
     thread: Rc<Thread>,
-    /// Which server of the plan.
+    /// The index of the server in the plan.
     server: usize,
     source: Option<IpAddr>,
     random: Random,
-    /// Where it waits for the moments of the open loop.
+    /// The client's place in the queue for arrivals of the open loop.
     seat: Seat,
-    /// The place of the next request in the list of [`Order::InTurn`].
+    /// The index of the next request in the list, for [`Order::InTurn`].
     place: usize,
     reader: Reader,
     pending: VecDeque<Pending>,
-    /// How long connecting took, until the first request is sent.
+    /// How long connecting took; reset when the first request is sent.
     connect: Duration,
-    /// Whether a response has come on this connection since the warm-up.
+    /// Whether a response of this connection has been counted since the warm-up.
     used: bool,
-    /// How many more requests it may send.
+    /// How many more requests the client may send.
     left: u64,
 }
 
-/// What became of a connection.
+/// Why a connection ended.
 enum ClientOutcome {
-    /// It was closed in an orderly way, or is of no further use; begin anew.
+    /// The connection was closed or is unusable; the client may connect again.
     Closed,
-    /// No more requests are to be sent.
+    /// The run has ended for this client.
     Finished,
 }
 
 impl Client {
-    /// Connection number `number` of the whole run.
+    /// The client with this number among all clients of the run.
     pub(crate) fn new(thread: Rc<Thread>, number: usize) -> Client {
         let plan = thread.plan();
         let server = number % plan.servers.len();
@@ -104,7 +104,7 @@ impl Client {
         }
     }
 
-    /// Goes on until the run ends or no more requests are to be sent.
+    /// Runs until the end of the run, or until all requests of this client have been sent.
     pub(crate) async fn run(mut self) {
         let plan = self.thread.plan();
         while self.left > 0
@@ -144,7 +144,7 @@ impl Client {
         }
     }
 
-    /// A connection on which the first request can be sent.
+    /// Connects and, if TLS is used, performs the handshake.
     async fn connect(&mut self, plan: &Plan) -> Result<Connection, RequestError> {
         let begin = Instant::now();
         let address = &plan.servers[self.server].address;
@@ -176,7 +176,7 @@ impl Client {
         }
     }
 
-    /// Whom the next connection is for, where it is for one request.
+    /// The server of the next connection, if each connection is for one request.
     fn next_server(&mut self, plan: &Plan) -> usize {
         match plan.order {
             Order::InTurn => {
@@ -188,7 +188,7 @@ impl Client {
         }
     }
 
-    /// Everything that happens on one connection, whose first request starts now.
+    /// Runs the connection until it ends. The first request starts now.
     async fn converse(
         &mut self,
         plan: &Plan,
@@ -251,7 +251,7 @@ impl Client {
         }
     }
 
-    /// The server has ended its side.
+    /// Handles the end of the server's data.
     fn end_of_input(
         &mut self,
         plan: &Plan,
@@ -262,7 +262,8 @@ impl Client {
             return ClientOutcome::Closed;
         }
         match self.reader.end() {
-            // Only the end says how long the body is, and an attacker could have made that end.
+            // The end of the connection delimits the body. Over TLS without close_notify, an
+            // attacker may have caused the end.
             Ok(_) if !connection.may_end() => self.fail_pending(RequestError::ClosedInBody),
             Ok(response) => self.complete(plan, response, now),
             Err(failure) => self.fail_pending(failure),
@@ -271,12 +272,12 @@ impl Client {
         ClientOutcome::Closed
     }
 
-    /// Bytes came: the responses that they complete. `Some` ends the connection.
+    /// Handles received bytes and completes responses. `Some` ends the connection.
     fn received(&mut self, plan: &Plan, mut bytes: &[u8], now: Instant) -> Option<ClientOutcome> {
         self.thread.received(bytes.len());
         while !bytes.is_empty() {
             let Some(front) = self.pending.front_mut() else {
-                // More than was asked for: the last response was longer than its head said.
+                // More bytes than requested: the last response was longer than its head announced.
                 self.thread.note(RequestError::WrongLength);
                 return Some(ClientOutcome::Closed);
             };
@@ -288,7 +289,8 @@ impl Client {
             match self.reader.advance(bytes, is_head) {
                 Ok((used, Some(response))) => {
                     bytes = bytes.get(used..).unwrap_or_default();
-                    // Counted with the response it belongs to, where it is plain that it does.
+                    // If there is only one request in progress, the surplus must belong to its
+                    // response, which is counted as failed.
                     let surplus = !bytes.is_empty() && self.pending.len() == 1;
                     self.complete(
                         plan,
@@ -336,16 +338,16 @@ impl Client {
         }
     }
 
-    /// All requests under way are lost: the first for a reason of its own, the others with it.
+    /// Fails all requests in progress with this error.
     fn fail_pending(&mut self, failure: RequestError) {
         for pending in self.pending.drain(..) {
             self.thread.fail(pending.start, failure);
         }
     }
 
-    /// The server has announced the end of the connection: what was pipelined behind its last
-    /// response was never looked at and is asked again, except in the open loop, where its moment
-    /// has passed.
+    /// Sends pipelined requests again that the server has not processed, because it announced the
+    /// end of the connection. In the open loop they fail instead, because their start times have
+    /// passed.
     fn give_back(&mut self, plan: &Plan) {
         if plan.arrivals.is_some() {
             self.fail_pending(RequestError::ClosedEarly);
@@ -356,8 +358,8 @@ impl Client {
         }
     }
 
-    /// Waits for the next start while the connection has nothing to do. `None` when the run ends or
-    /// the server closes.
+    /// Waits for the next start while the connection is idle. `None` at the end of the run, or when
+    /// the server closes the connection or sends data.
     async fn idle(&mut self, plan: &Plan, connection: &Connection) -> Option<Instant> {
         if self.left == 0 {
             return None;
@@ -384,7 +386,7 @@ impl Client {
         }
     }
 
-    /// Sends as many more requests as may be under way.
+    /// Sends requests until the pipeline is full.
     fn fill(&mut self, plan: &Plan, connection: &Rc<Connection>, now: Instant) {
         if plan.new_connections || !plan.think_time.is_zero() {
             return;
@@ -397,7 +399,7 @@ impl Client {
         }
     }
 
-    /// How long to think before the next request.
+    /// The think time before the next request.
     fn pause(&mut self, plan: &Plan) -> Duration {
         if plan.random_think_time {
             plan.think_time.mul_f64(self.random.fraction())
@@ -406,7 +408,7 @@ impl Client {
         }
     }
 
-    /// Which of the server's requests comes next.
+    /// The index of the next request for the server.
     fn next_request(&mut self, order: Order) -> usize {
         let count = self.thread.requests(self.server).len();
         match order {
@@ -423,8 +425,8 @@ impl Client {
         }
     }
 
-    /// Sends one request at the end of this turn. In the open loop its start may be long ago,
-    /// because no connection was free.
+    /// Queues one request, which is sent at the end of the turn. In the open loop, `start` may lie
+    /// in the past, because no connection was free then.
     fn send(&mut self, plan: &Plan, connection: &Rc<Connection>, start: Instant, now: Instant) {
         let place = self.next_request(plan.order);
         let Some(request) = self.thread.requests(self.server).get(place) else {
@@ -443,7 +445,8 @@ impl Client {
     }
 }
 
-/// Where connection `number` begins in the list, so that all of it is asked for from the beginning.
+/// Where a client starts in the list, so that the clients together cover the whole list from the
+/// beginning.
 fn first_place(plan: &Plan, server: usize, number: usize) -> usize {
     let list = if plan.new_connections && plan.servers.len() > 1 {
         plan.servers.len()
@@ -479,8 +482,8 @@ fn receive_failure(error: &io::Error) -> RequestError {
     }
 }
 
-/// Whether this machine ran out of something. `EAGAIN` is a Unix socket's way to say that the
-/// server's queue is full, so it is none.
+/// Whether a resource of this machine is exhausted. `EAGAIN` does not count: for Unix sockets it
+/// means that the server's backlog is full.
 fn is_local(error: &io::Error) -> bool {
     use rustix::io::Errno;
     let known = [

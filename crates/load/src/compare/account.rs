@@ -1,38 +1,37 @@
-//! The processor time that a server has used, from outside: of a process with its threads and
-//! children, or of a control group.
+//! The processor time of a server, measured from outside: of a process with its threads and
+//! descendants, or of a control group.
 //!
 //! Linux only: the clock of a process (clock_getcpuclockid(3)), /proc/PID/stat (proc(5)),
 //! `cpu.stat` of control groups of version 2 (Documentation/admin-guide/cgroup-v2.rst),
-//! `cpuacct.usage` of version 1. A control group is the more exact of the two: of a process, what
-//! children had used that have ended is known to a hundredth of a second only.
+//! `cpuacct.usage` of version 1. A control group is more exact: for a process, the time of
+//! terminated children is known only in hundredths of a second.
 
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Where control groups are mounted; those of version 1 by controller.
+/// Mount points of control groups; version 1 has one per controller.
 const CGROUP_ROOTS: [&str; 3] = [
     "/sys/fs/cgroup",
     "/sys/fs/cgroup/cpuacct",
     "/sys/fs/cgroup/cpu,cpuacct",
 ];
 
-/// Whose processor time is read.
+/// The source of the processor time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Account {
-    /// A process, its threads, its descendants, and the children of each that have ended.
+    /// A process, its threads, its descendants, and terminated children of each.
     Process(u32),
-    /// The file of a control group that counts it.
+    /// The accounting file of a control group.
     Cgroup(PathBuf),
 }
 
 impl Account {
-    /// The control group at `path`: its folder, or what follows `/sys/fs/cgroup/` (for version 1,
-    /// also its controller).
+    /// The control group at `path`: its folder, or the path relative to `/sys/fs/cgroup/` (for
+    /// version 1, with or without the controller).
     ///
-    /// # Errors
-    /// `NotFound` where there is no such group, or it counts no processor time.
+    /// # Errors `NotFound` if there is no such group, or if it does not account for processor time.
     pub fn cgroup(path: &Path) -> io::Result<Account> {
         let relative = path.strip_prefix("/").unwrap_or(path);
         let mut folders = vec![path.to_owned()];
@@ -51,10 +50,9 @@ impl Account {
         ))
     }
 
-    /// All that was used so far, user and system.
+    /// The processor time used so far, user and system.
     ///
-    /// # Errors
-    /// Those of reading the files; `InvalidData` where they say something else.
+    /// # Errors Any error of reading the files; `InvalidData` if they cannot be parsed.
     pub fn used(&self) -> io::Result<Duration> {
         match self {
             Account::Process(pid) => process(*pid),
@@ -66,7 +64,7 @@ impl Account {
     }
 }
 
-/// What `cpu.stat` says in microseconds, or `cpuacct.usage` in nanoseconds.
+/// Parses `cpu.stat`, in microseconds, or `cpuacct.usage`, in nanoseconds.
 fn cgroup_usage(text: &str) -> Option<Duration> {
     match text.trim().parse() {
         Ok(nanoseconds) => Some(Duration::from_nanos(nanoseconds)),
@@ -91,7 +89,8 @@ fn process(root: u32) -> io::Result<Duration> {
     let tick = Duration::from_secs(1) / clock_ticks_per_second();
     for member in all.iter().filter(|stat| family.contains(&stat.pid)) {
         if member.pid != root {
-            // One that has ended meanwhile is among its parent's ended children the next time.
+            // The time of a child that terminates during the walk is included in its parent's next
+            // reading.
             sum += engine::process_time(member.pid).unwrap_or_default();
         }
         sum += tick.saturating_mul(member.ended_children);
@@ -99,13 +98,13 @@ fn process(root: u32) -> io::Result<Duration> {
     Ok(sum)
 }
 
-/// How many of the ticks in /proc make a second.
+/// Number of clock ticks per second in /proc.
 fn clock_ticks_per_second() -> u32 {
     let ticks = u32::try_from(rustix::param::clock_ticks_per_second());
     ticks.unwrap_or_default().max(1)
 }
 
-/// What of /proc/PID/stat matters here.
+/// The fields of /proc/PID/stat that are used here.
 #[derive(Debug, PartialEq, Eq)]
 struct Stat {
     pid: u32,
@@ -115,7 +114,7 @@ struct Stat {
 
 fn processes() -> io::Result<Vec<Stat>> {
     let entries = fs::read_dir("/proc")?.flatten();
-    // One that has ended meanwhile is none.
+    // Processes that terminate during the walk are skipped.
     let texts = entries.filter_map(|entry| {
         let name = entry.file_name();
         let is_process = name.as_encoded_bytes().first()?.is_ascii_digit();
@@ -124,12 +123,12 @@ fn processes() -> io::Result<Vec<Stat>> {
     Ok(texts.filter_map(|text| parse(&text)).collect())
 }
 
-/// Reads /proc/PID/stat. The second field, a name in parentheses, may hold anything.
+/// Parses /proc/PID/stat. The second field, a name in parentheses, may contain any characters.
 fn parse(text: &str) -> Option<Stat> {
     let (pid, _) = text.split_once(' ')?;
     let (_, rest) = text.rsplit_once(") ")?;
     let fields: Vec<&str> = rest.split_whitespace().collect();
-    // proc(5) counts from 1, and `rest` begins with the third.
+    // proc(5) numbers fields from 1; `rest` starts with field 3.
     let number = |field: usize| fields.get(field - 3)?.parse::<u32>().ok();
     Some(Stat {
         pid: pid.parse().ok()?,
@@ -157,7 +156,7 @@ mod tests {
             after >= before + Duration::from_millis(5),
             "{before:?} {after:?}"
         );
-        // Five ticks at least, of which the kernel may round two away.
+        // At least five ticks, of which the kernel may lose two by rounding.
         let mut child = std::process::Command::new("sh")
             .args(["-c", "i=0; while [ $i -lt 300000 ]; do i=$((i+1)); done"])
             .spawn()

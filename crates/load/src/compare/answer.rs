@@ -1,7 +1,7 @@
-//! One request, asked once, and all that matters of its response: what two servers must have in
-//! common before they are timed.
+//! Sends one request and records the properties of its response, which must be equal for two
+//! servers before their performance is compared.
 //!
-//! Framing: RFC 9112, section 6. The body is hashed, not kept.
+//! Framing: RFC 9112, section 6. The body is hashed and not kept.
 
 use std::fmt;
 use std::io;
@@ -24,49 +24,49 @@ use crate::response::HEAD_BYTES_MAX;
 use crate::tally::RequestError;
 use crate::tls::{HandshakeError, NegotiatedTls, Session, SessionProgress, shake_hands};
 
-/// A response as it is compared.
+/// The properties of a response that are compared.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Response {
     /// The status of the response.
     pub status: u16,
-    /// Its status of gRPC, where it is the answer to a call.
+    /// The gRPC status, if the request was a gRPC call.
     pub grpc_status: Option<u16>,
-    /// Bytes of its body, chunk framing not counted.
+    /// Length of the body, in bytes, without chunked framing.
     pub length: u64,
-    /// The body's SHA-256 of the response.
+    /// The SHA-256 digest of the body.
     pub sha256: [u8; 32],
-    /// Names of its header fields, in lower case and in order.
+    /// Names of the header fields, in lower case, in the order of the response.
     pub fields: Vec<String>,
-    /// What was agreed upon in the TLS handshake, where there was one.
+    /// The parameters negotiated in the TLS handshake, if there was one.
     pub tls: Option<NegotiatedTls>,
 }
 
-/// Why there is none.
+/// Why there was no response.
 #[derive(Debug)]
 pub enum AskError {
-    /// There was no connection.
+    /// Connecting failed.
     Connect(io::Error),
-    /// No hands were shaken.
+    /// The TLS handshake failed.
     Handshake(HandshakeError),
-    /// TLS broke, in this way.
+    /// TLS failed after the handshake.
     Tls(RequestError),
-    /// The connection broke, or the response was not complete in time.
+    /// Receiving failed, or the response was not complete in time.
     Receive(io::Error),
-    /// The connection ended within the response.
+    /// The connection was closed before the end of the response.
     Closed,
-    /// What came is no response of HTTP/1.
+    /// The server sent something other than an HTTP/1 response.
     Garbage,
-    /// What came is no HTTP/2.
+    /// The server sent something other than HTTP/2.
     NoHttp2,
-    /// What came is no answer of gRPC.
+    /// The response is not a gRPC response.
     NotGrpc,
-    /// The server has broken the rules of HTTP/2.
+    /// The server violated HTTP/2 on the connection.
     Http2(Violation),
-    /// The server has broken the rules of HTTP/2 on the response's stream.
+    /// The server violated HTTP/2 on the response's stream.
     Stream(StreamFault),
-    /// The server has reset the stream, or ended the connection before it, for this reason.
+    /// The server reset the stream, or ended the connection, with this error code.
     Reset(ErrorCode),
-    /// There was no event loop for it.
+    /// The event loop could not be created.
     Engine(io::Error),
 }
 
@@ -90,7 +90,8 @@ impl fmt::Display for AskError {
 }
 
 impl Response {
-    /// In what they differ, in words; nothing where they are alike. Header fields are left aside.
+    /// Describes the differences between two responses; empty if there are none. Header fields are
+    /// not compared.
     #[must_use]
     pub fn differences(&self, other: &Response) -> Vec<String> {
         let mut differences = Vec::new();
@@ -113,7 +114,7 @@ impl Response {
     }
 }
 
-/// Sends the first request of `plan` over a connection of its own and reads the response.
+/// Sends the first request of `plan` over a new connection and reads the response.
 ///
 /// # Errors
 /// One variant of [`AskError`] for each cause.
@@ -189,7 +190,7 @@ async fn converse(plan: &Plan) -> Result<Response, AskError> {
     })
 }
 
-/// Reads until `bytes` begins with the final response's head, and answers with its length.
+/// Reads until `bytes` starts with the head of the final response. Returns the length of the head.
 async fn read_head(
     connection: &Connection,
     deadline: Instant,
@@ -198,9 +199,10 @@ async fn read_head(
 ) -> Result<usize, AskError> {
     loop {
         match parse(bytes, head).map_err(|_| AskError::Garbage)? {
-            // What has no status line counts as HTTP/0.9, which is not spoken here.
+            // The parser treats a response without a status line as HTTP/0.9, which is not
+            // supported here.
             Some(_) if head.version() == Version::Http09 => return Err(AskError::Garbage),
-            // An interim response; another head follows.
+            // An interim response: the head of another response follows.
             Some(length) if (100..200).contains(&head.status()) => {
                 bytes.drain(..length);
                 continue;
@@ -217,7 +219,7 @@ async fn read_head(
     }
 }
 
-/// Gives what comes next to `take`. Whether more may follow.
+/// Passes the next received bytes to `take`. Returns whether more may follow.
 pub(super) async fn receive(
     connection: &Connection,
     deadline: Instant,
@@ -258,8 +260,8 @@ impl Body {
         }
     }
 
-    /// Whether it is complete with these bytes. What follows it is left aside: the run counts that
-    /// as a failure.
+    /// Processes bytes of the body. Returns whether the body is complete. Surplus bytes are
+    /// ignored: a run counts them as a failure.
     fn feed(&mut self, mut bytes: &[u8]) -> Result<bool, AskError> {
         match &mut self.framing {
             Framing::Length(left) => {
@@ -290,7 +292,8 @@ impl Body {
         }
     }
 
-    /// The connection has ended, in order or not.
+    /// Handles the end of the connection. It completes the body only if it is orderly and delimits
+    /// the body.
     fn end(&self, in_order: bool) -> Result<bool, AskError> {
         match self.framing {
             Framing::UntilClose if in_order => Ok(true),
@@ -337,7 +340,7 @@ mod tests {
 
     #[test]
     fn bodies_are_the_same_in_any_framing() {
-        // FIPS 180-2, appendix B.1: the digest of "abc" begins so.
+        // FIPS 180-2, appendix B.1: the first bytes of the digest of "abc".
         let abc = [0xba, 0x78, 0x16, 0xbf];
         for (framing, bytes) in [
             (BodyFraming::Length(3), &b"abc"[..]),

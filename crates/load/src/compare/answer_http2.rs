@@ -1,4 +1,4 @@
-//! One request, asked once by HTTP/2, and all that matters of its response.
+//! Sends one request over HTTP/2 and records the properties of its response.
 
 use std::time::Instant;
 
@@ -12,7 +12,7 @@ use crate::connection::Connection;
 use crate::grpc::{CallProgress, status_in};
 use crate::plan::{Plan, Request};
 
-/// What was read of the response so far.
+/// The part of the response received so far.
 struct ResponseProgress {
     response: Response,
     digest: Sha256,
@@ -20,7 +20,7 @@ struct ResponseProgress {
     is_complete: bool,
 }
 
-/// Sends a request over a connection that has just been made and reads the response.
+/// Sends a request over a new connection and reads the response.
 pub(super) async fn converse(
     connection: &Connection,
     plan: &Plan,
@@ -68,7 +68,7 @@ pub(super) async fn converse(
             return Err(AskError::Closed);
         }
     }
-    // What the server sends before it hears of the end is nobody's business any more.
+    // The response is complete, so anything that the server still sends is ignored.
     client.go_away();
     send_what_is_allowed(&mut client, connection, &mut rest);
     let mut response = reading.response;
@@ -80,7 +80,7 @@ pub(super) async fn converse(
     Ok(response)
 }
 
-/// Sends what there is to say, and of the request's body what the windows allow.
+/// Sends pending output, and as much of the request's body as flow control allows.
 fn send_what_is_allowed(client: &mut Client<()>, connection: &Connection, rest: &mut Bytes) {
     while let Some((stream, allowed)) = client.turn() {
         let part = rest.split_to(allowed.min(rest.len()));

@@ -1,13 +1,12 @@
-//! Two servers side by side: which is better, or can nothing be said?
+//! Compares two servers in alternating turns: which one performs better, if that can be decided?
 //!
-//! A machine's mood lasts longer than a measurement: caches, clocks and neighbours change, and a
-//! server beside itself differs by several percent from one minute to the next. So both get load in
-//! short turns, in rounds, and in random order within each round. A third turn of each round is A's
-//! again: A beside itself shows what the machine does on its own. Each round gives one ratio of
-//! each [`Metric`]; what follows from them is of [`statistics`].
+//! The performance of a machine drifts by several percent from minute to minute, with its caches,
+//! clock frequencies and other load. Therefore both servers get load in short turns, grouped into
+//! rounds, in random order within each round. A third turn in each round measures A again: the
+//! comparison of A with itself shows the noise of the machine. Each round yields one ratio for each
+//! [`Metric`]; [`statistics`] draws the conclusions.
 //!
-//! Not here: command lines (src/bench), starting servers, choosing processors for them (taskset(1)
-//! does).
+//! Not here: command lines (src/bench), starting servers, pinning them to processors (taskset(1)).
 
 mod account;
 mod answer;
@@ -27,110 +26,111 @@ use crate::plan::{Length, Plan};
 use crate::schedule::Random;
 use crate::statistics::{self, Interval, Verdict};
 
-/// How long a server is left alone after its connections were closed, so that its closing them is
-/// on its own account.
+/// The pause after a turn's connections were closed, so that the server's processor time for
+/// closing them is included.
 const SETTLE: Duration = Duration::from_millis(10);
 
-/// Of so many requests at most one may fail, or the two did not do the same work.
+/// At most one in this many requests may fail. With more failures, the servers did not do the same
+/// work.
 const FAILED_ONE_IN: u64 = 1000;
 
 /// The percentiles that are compared.
 pub const PERCENTILES: [f64; 4] = [50.0, 90.0, 99.0, 99.9];
 
-/// One of the two.
+/// One of the two servers.
 #[derive(Clone, Debug)]
 pub struct Contestant {
-    /// Its URL as it was written.
+    /// The URL as given on the command line.
     pub url: String,
-    /// One turn of load.
+    /// The load of one turn.
     pub plan: Arc<Plan>,
-    /// Where its processor time is read.
+    /// The source of the server's processor time, if it is measured.
     pub account: Option<Account>,
 }
 
-/// What is to be compared, and how.
+/// The parameters of a comparison.
 #[derive(Clone, Debug)]
 pub struct Comparison {
-    /// The first of the two that are compared.
+    /// The first server.
     pub a: Contestant,
-    /// The second of the two that are compared.
+    /// The second server.
     pub b: Contestant,
-    /// How many rounds are measured.
+    /// Number of measured rounds.
     pub rounds: usize,
-    /// How long each gets load before the first round.
+    /// Duration of the load on each server before the first round.
     pub warmup: Duration,
     /// Whether A has a second turn in each round.
     pub itself: bool,
-    /// Where random numbers start: those of the order, and of the intervals.
+    /// The seed of the random numbers for the order of turns and for the confidence intervals.
     pub seed: u64,
 }
 
-/// What one turn of load came to.
+/// The result of one turn of load.
 #[derive(Clone, Debug)]
 pub struct LoadTurn {
-    /// How many responses were as expected.
+    /// Number of responses that were as expected.
     pub succeeded: u64,
-    /// Requests that failed, for any reason.
+    /// Number of failed requests, for any reason.
     pub failed: u64,
-    /// Requests of the open loop for which no connection was free until the end.
+    /// Requests of the open loop that never started, because no connection was free until the end.
     pub not_started: u64,
-    /// TLS handshakes that began a session, and those that went on with one.
+    /// Full and resumed TLS handshakes.
     pub handshakes: (u64, u64),
-    /// How long it was.
+    /// Duration of the turn.
     pub elapsed: Duration,
-    /// Processor time of the server, where it was asked for.
+    /// Processor time of the server, if it is measured.
     pub cpu: Option<Duration>,
-    /// Processor time of the tool, which grows where a server sends in small pieces.
+    /// Processor time of the load tester. It grows if the server sends in small pieces.
     pub own: Duration,
-    /// Total times in nanoseconds at [`PERCENTILES`]; `None` where no response came.
+    /// Total times at [`PERCENTILES`], in nanoseconds; `None` if there was no response.
     pub times: Option<[u64; PERCENTILES.len()]>,
-    /// Why the tool was the limit, if it was.
+    /// Why the load tester was the bottleneck, if it was.
     pub limit: Option<String>,
 }
 
-/// One round: a turn of each server.
+/// One round: a turn of each server, and perhaps a second turn of A.
 #[derive(Clone, Debug)]
 pub struct Round {
-    /// Who came after whom: `A`, `B`, and `a` for A again.
+    /// The order of the turns: `A`, `B`, and `a` for A's second turn.
     pub order: String,
     /// The turn of server A.
     pub a: LoadTurn,
     /// The turn of server B.
     pub b: LoadTurn,
-    /// A's second turn, which need not be the later one.
+    /// A's second turn, which may come before the first in time.
     pub again: Option<LoadTurn>,
 }
 
-/// What is compared of turns.
+/// A quantity that is compared.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Metric {
-    /// Responses a second that were as expected.
+    /// Expected responses per second.
     Throughput,
-    /// Responses as expected for each second of the server's processor time.
+    /// Expected responses per second of the server's processor time.
     PerCpuSecond,
-    /// Responses as expected for each second of processor time of the server and of the tool.
+    /// Expected responses per second of processor time of the server and the load tester together.
     PerCpuSecondOfBoth,
-    /// The total time at one of [`PERCENTILES`], by its place there.
+    /// The total time at a percentile, by its index in [`PERCENTILES`].
     Time(usize),
 }
 
-/// What came of one metric.
+/// The result of the comparison for one metric.
 #[derive(Clone, Debug)]
 pub struct Finding {
-    /// The metric that the finding is about.
+    /// The metric.
     pub metric: Metric,
-    /// The medians of A's and of B's turns.
+    /// The medians over A's turns and over B's turns.
     pub medians: (f64, f64),
-    /// A / B; `None` where the rounds are too few.
+    /// A / B; `None` if there are too few rounds.
     pub pair: Option<Interval>,
-    /// A's second turn / A's first.
+    /// A's second turn / A's first turn.
     pub itself: Option<Interval>,
-    /// What that allows to say.
+    /// The conclusion.
     pub verdict: Verdict,
 }
 
 impl Metric {
-    /// All that are measured, those of the processor only where it is.
+    /// All metrics; those of processor time only if it is measured.
     pub fn all(with_cpu: bool) -> impl Iterator<Item = Metric> {
         let cpu = [Metric::PerCpuSecond, Metric::PerCpuSecondOfBoth];
         let cpu = cpu.into_iter().filter(move |_| with_cpu);
@@ -138,7 +138,7 @@ impl Metric {
         [Metric::Throughput].into_iter().chain(cpu).chain(times)
     }
 
-    /// Its name in reports and, with underscores, in JSON.
+    /// The metric's name in reports, and with underscores in JSON.
     #[must_use]
     pub fn name(self) -> String {
         match self {
@@ -149,14 +149,14 @@ impl Metric {
         }
     }
 
-    /// Whether more of it is better.
+    /// Whether larger values are better.
     #[must_use]
     pub fn more_is_better(self) -> bool {
         !matches!(self, Metric::Time(_))
     }
 
-    /// Its value of a turn; `None` where the turn was too short or too unlucky to have one. Times
-    /// are in nanoseconds.
+    /// The metric's value for a turn; `None` if the turn does not have a positive finite value.
+    /// Times are in nanoseconds.
     #[must_use]
     pub fn of(self, turn: &LoadTurn) -> Option<f64> {
         let per = |time: Duration| turn.succeeded as f64 / time.as_secs_f64();
@@ -170,12 +170,11 @@ impl Metric {
     }
 }
 
-/// Measures all rounds. `watch` is told how many are done and ends it by returning `false`; a round
-/// that was begun then is left out.
+/// Runs the warm-up and all rounds. `watch` gets the number of completed rounds; if it returns
+/// false, the comparison ends, and an incomplete round is discarded.
 ///
-/// # Errors
-/// When threads or engines cannot be had, or a server's processor time cannot be read: it has
-/// ended, most likely.
+/// # Errors If threads or engines cannot be created, or if the server's processor time cannot be
+/// read, most likely because the server has terminated.
 pub fn run(
     comparison: &Comparison,
     mut watch: impl FnMut(usize) -> bool,
@@ -198,7 +197,7 @@ pub fn run(
     Ok(rounds)
 }
 
-/// One round; `None` when it was interrupted.
+/// Runs one round; `None` if it was interrupted.
 fn round(
     comparison: &Comparison,
     random: &mut Random,
@@ -223,7 +222,7 @@ fn round(
     })
 }
 
-/// All letters of `text` in random order (Fisher and Yates).
+/// The letters of `text` in random order (Fisher–Yates shuffle).
 fn shuffled(text: &str, random: &mut Random) -> String {
     let mut letters: Vec<char> = text.chars().collect();
     for end in (1..letters.len()).rev() {
@@ -232,7 +231,7 @@ fn shuffled(text: &str, random: &mut Random) -> String {
     letters.into_iter().collect()
 }
 
-/// One turn of load; `None` when it was interrupted.
+/// Runs one turn of load; `None` if it was interrupted.
 fn turn(contestant: &Contestant, watch: &mut impl FnMut() -> bool) -> io::Result<Option<LoadTurn>> {
     let used = || contestant.account.as_ref().map(Account::used).transpose();
     let before = used()?;
@@ -262,12 +261,12 @@ fn turn(contestant: &Contestant, watch: &mut impl FnMut() -> bool) -> io::Result
     }))
 }
 
-/// What the rounds say, metric by metric.
+/// The findings for all metrics.
 #[must_use]
 pub fn findings(comparison: &Comparison, rounds: &[Round]) -> Vec<Finding> {
     let failing = fail_too_often(rounds.iter().map(|round| &round.a))
         || fail_too_often(rounds.iter().map(|round| &round.b));
-    // Of two turns in each round, more than half.
+    // More than half of the turns, of which each round counts two.
     let limited = limited(rounds).0 > rounds.len();
     let with_cpu = comparison.a.account.is_some() && comparison.b.account.is_some();
     Metric::all(with_cpu)
@@ -318,7 +317,7 @@ fn finding(metric: Metric, rounds: &[Round], seed: u64) -> Finding {
     }
 }
 
-/// In how many of A's and B's turns the tool was the limit, and one reason.
+/// In how many of A's and B's turns the load tester was the bottleneck, and one reason.
 fn limited(rounds: &[Round]) -> (usize, Option<&str>) {
     let turns = || rounds.iter().flat_map(|round| [&round.a, &round.b]);
     let reasons = || turns().filter_map(|turn| turn.limit.as_deref());
@@ -337,11 +336,11 @@ mod tests {
             *counts.entry(shuffled("ABa", &mut random)).or_insert(0) += 1;
         }
         assert_eq!(counts.len(), 6);
-        // 1,000 each, with a standard deviation of 29.
+        // The expected count is 1,000, with a standard deviation of 29.
         assert!(counts.values().all(|count| (850..1150).contains(count)));
     }
 
-    /// A turn of one second.
+    /// The result of a turn of one second.
     fn turn(succeeded: u64, failed: u64) -> LoadTurn {
         LoadTurn {
             succeeded,

@@ -1,4 +1,4 @@
-//! The report of a comparison: text for people, JSON for the rest.
+//! The report of a comparison, as text and as JSON.
 
 use std::fmt::Write;
 
@@ -10,24 +10,24 @@ use crate::report::{number, object, quoted, some, strings, time};
 use crate::statistics::{CONFIDENCE, Interval, ROUNDS_MIN, Verdict};
 use crate::tls::Tls;
 
-/// Orders of rounds in one line of text.
+/// Number of orders of rounds per line of text.
 const ORDERS_PER_LINE: usize = 24;
 
-/// What a report is made of.
+/// The data of a report.
 #[derive(Clone, Copy, Debug)]
 pub struct Report<'a> {
-    /// What was to be done.
+    /// The parameters of the comparison.
     pub comparison: &'a Comparison,
-    /// The answers of both, from before.
+    /// The responses of A and B before the comparison.
     pub answers: (&'a Response, &'a Response),
-    /// The rounds that were measured.
+    /// The measured rounds.
     pub rounds: &'a [Round],
-    /// It was stopped before its end.
+    /// Whether the comparison was interrupted.
     pub interrupted: bool,
 }
 
 impl Report<'_> {
-    /// The report for people.
+    /// The report as text.
     #[must_use]
     pub fn text(&self) -> String {
         let mut text = String::new();
@@ -163,7 +163,8 @@ impl Report<'_> {
         ]
     }
 
-    /// One JSON object. Times are in microseconds if their name ends so, else in seconds.
+    /// The report as one JSON object. Names of times in microseconds say so; other times are in
+    /// seconds.
     #[must_use]
     pub fn json(&self) -> String {
         let comparison = self.comparison;
@@ -210,7 +211,7 @@ impl Report<'_> {
     }
 }
 
-/// What a finding says, in words.
+/// Describes a finding in words.
 fn words(finding: &Finding) -> String {
     let percent = |share: f64| format!("{:.1}", share * 100.0);
     match (finding.verdict, finding.pair) {
@@ -233,7 +234,7 @@ fn words(finding: &Finding) -> String {
     }
 }
 
-/// Who is better, and by which shares at least and at most.
+/// The better server, and by which ratio it is better at least and at most.
 fn gain(metric: Metric, pair: Interval) -> (&'static str, f64, f64) {
     let Interval { low, high, .. } = pair;
     match (metric.more_is_better(), pair.median > 1.0) {
@@ -244,7 +245,7 @@ fn gain(metric: Metric, pair: Interval) -> (&'static str, f64, f64) {
     }
 }
 
-/// The word for JSON.
+/// The verdict's identifier in JSON.
 fn verdict(finding: &Finding) -> &'static str {
     match (finding.verdict, finding.pair) {
         (Verdict::More | Verdict::Less, Some(pair)) => match gain(finding.metric, pair).0 {

@@ -1,4 +1,4 @@
-//! Clients that send messages and check what comes back.
+//! Clients that send messages and verify the echoes.
 
 use std::io;
 use std::time::Instant;
@@ -10,10 +10,10 @@ use engine::select::{Either, either};
 use super::{EchoWork, SIZE_MIN, TICK, Thread};
 use crate::tally::record;
 
-/// Bytes that may be under way on a connection whose throughput is measured.
+/// Maximum number of bytes in flight on a connection, for [`EchoWork::Throughput`].
 const WINDOW: u64 = 1 << 20;
 
-/// Why a message has not come back.
+/// Why a message was not echoed.
 enum Failure {
     Wrong,
     Broken,
@@ -26,7 +26,7 @@ impl From<io::Error> for Failure {
     }
 }
 
-/// Runs one client until the time or the messages are over.
+/// Runs one client until the end of the run or until all messages have been sent.
 pub(super) async fn run(thread: &Thread, number: usize) {
     if thread.plan.work == EchoWork::Throughput {
         return stream_bytes(thread).await;
@@ -41,7 +41,7 @@ pub(super) async fn run(thread: &Thread, number: usize) {
         let begin = Instant::now();
         let came_back = client.exchange().await;
         if thread.is_over.get() {
-            return; // it was under way when the time was over
+            return; // the run ended while the message was in flight
         }
         let failed = {
             let mut result = thread.result.borrow_mut();
@@ -58,7 +58,7 @@ pub(super) async fn run(thread: &Thread, number: usize) {
         };
         if failed {
             (client.stream, client.socket) = (None, None);
-            // Who is refused at once would fail a million times a second.
+            // Avoids a busy loop while connections are refused.
             engine::sleep(TICK).await;
         }
     }
@@ -73,7 +73,7 @@ struct Client<'a> {
 }
 
 impl Client<'_> {
-    /// Sends a message and waits until it has come back.
+    /// Sends a message and waits for its echo.
     async fn exchange(&mut self) -> Result<(), Failure> {
         let number = self.next;
         self.next += 1;
@@ -90,7 +90,7 @@ impl Client<'_> {
                 self.socket = None;
                 self.send_datagram(&message).await
             }
-            EchoWork::Throughput => Ok(()), // has no messages
+            EchoWork::Throughput => Ok(()), // does not use messages
         }
     }
 
@@ -139,7 +139,7 @@ impl Client<'_> {
             if received.bytes[..] == message[..] {
                 return Ok(());
             }
-            // One that was given up may come late.
+            // The late echo of an earlier message, which counted as lost, is ignored.
             let number = received.bytes.get(..SIZE_MIN);
             if number == message.get(..SIZE_MIN) || received.bytes.len() != message.len() {
                 return Err(Failure::Wrong);
@@ -165,14 +165,14 @@ async fn connect(thread: &Thread) -> io::Result<Stream> {
     Ok(stream)
 }
 
-/// A message: its number, and bytes that follow from it.
+/// A message: its number, and filler bytes derived from it.
 fn message(number: u64, size: usize) -> Bytes {
     let mut message = number.to_le_bytes().to_vec();
     message.resize(size.max(SIZE_MIN), number as u8);
     message.into()
 }
 
-/// Sends as many bytes as come back.
+/// Sends bytes as fast as their echoes arrive.
 async fn stream_bytes(thread: &Thread) {
     while !thread.is_to_stop() {
         let streamed = stream_on_one(thread).await;
@@ -190,7 +190,7 @@ async fn stream_bytes(thread: &Thread) {
 async fn stream_on_one(thread: &Thread) -> Result<(), Failure> {
     let plan = &thread.plan;
     let stream = connect(thread).await?;
-    // A prime number of bytes, so that a piece that is lost or comes twice is seen.
+    // The pattern has a prime period, so that lost or duplicated pieces are noticed.
     let pattern: Bytes = (0..=250).cycle().take(plan.size + 251).collect();
     let (mut sent, mut received) = (0_u64, 0_u64);
     let mut is_all_sent = false;

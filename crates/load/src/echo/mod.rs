@@ -1,9 +1,8 @@
-//! Load for proxies of TCP and UDP, whose server behind says everything back: `bench tcp` and
-//! `bench udp`.
+//! Load for TCP and UDP proxies in front of an echo server: `bench tcp` and `bench udp`.
 //!
-//! Each client sends a message, waits until the same bytes have come back, and sends the next (the
-//! closed loop); every byte is checked. `clients.rs` are the clients, `serve.rs` is a server that
-//! says everything back, `report.rs` prints.
+//! Each client sends a message, waits for the echo, and sends the next message (closed loop). Every
+//! byte is verified. `clients.rs` has the clients, `serve.rs` an echo server, `report.rs` the
+//! output.
 //!
 //! Not here: TLS, an open loop.
 
@@ -27,80 +26,81 @@ use crate::tally::histogram;
 
 pub use serve::{EchoServer, serve};
 
-/// How often a thread is asked whether it is to stop.
+/// The interval at which threads check whether they should stop.
 const TICK: Duration = Duration::from_millis(50);
 
-/// The shortest message: its number.
+/// Minimum length of a message, in bytes: its number.
 pub const SIZE_MIN: usize = 8;
 
-/// The traffic that each client makes.
+/// The kind of traffic of each client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EchoWork {
-    /// One message after the other over a kept connection.
+    /// Messages in sequence over a persistent connection.
     Messages,
-    /// A connection for each message.
+    /// A new connection for each message.
     Connections,
-    /// As many bytes as go over a kept connection, in pieces of a message's size.
+    /// A continuous stream of bytes over a persistent connection, written in pieces of a message's
+    /// size.
     Throughput,
-    /// One datagram after the other from a kept socket.
+    /// Datagrams in sequence from one socket.
     Datagrams,
-    /// A socket for each datagram.
+    /// A new socket for each datagram.
     Sockets,
 }
 
-/// How long load is sent.
+/// The length of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EchoLength {
     /// The run ends after this time.
     Time(Duration),
-    /// The run ends after so many messages.
+    /// The run ends after this number of messages.
     Messages(u64),
 }
 
-/// The load that is sent.
+/// The parameters of a run.
 #[derive(Clone, Debug)]
 pub struct EchoPlan {
-    /// The proxy, or a server.
+    /// The address of the proxy or of an echo server.
     pub address: Address,
-    /// The traffic that each client makes.
+    /// The kind of traffic of each client.
     pub work: EchoWork,
-    /// Clients at the same time.
+    /// Number of concurrent clients.
     pub clients: usize,
-    /// Threads that send load.
+    /// Number of threads that send load.
     pub threads: usize,
-    /// The kernel interface of the clients.
+    /// The engine of the clients.
     pub engine: EngineKind,
-    /// How long load is sent.
+    /// The length of the run.
     pub length: EchoLength,
-    /// Bytes of a message, at least [`SIZE_MIN`].
+    /// Length of a message in bytes, at least [`SIZE_MIN`].
     pub size: usize,
-    /// How long a message may take to come back.
+    /// Time limit for the echo of a message.
     pub timeout: Duration,
 }
 
-/// The counts and times of a run.
+/// The result of a run.
 #[derive(Clone, Debug)]
 pub struct EchoResult {
-    /// How long it was measured.
+    /// Duration of the measurement.
     pub elapsed: Duration,
-    /// Messages that have come back.
+    /// Messages that were echoed correctly.
     pub messages: u64,
-    /// Messages in whose place other bytes came.
+    /// Messages whose echo differed.
     pub wrong: u64,
-    /// Messages whose connection broke or stalled, or could not be made.
+    /// Messages whose connection failed, stalled or could not be made.
     pub broken: u64,
-    /// Datagrams that did not come back in time.
+    /// Datagrams that were not echoed in time.
     pub lost: u64,
-    /// Bytes of messages that were received.
+    /// Bytes of echoes received.
     pub received: u64,
-    /// Bytes that were sent.
+    /// Bytes of messages sent.
     pub sent: u64,
-    /// From the sending of a message, or from connecting for it, until all of it was back, in
+    /// Times from the sending of a message, or from connecting for it, to the end of its echo, in
     /// nanoseconds.
     pub times: Histogram<u64>,
-    /// How busy each thread was.
+    /// The processor use of each thread.
     pub busy: Vec<Busy>,
-    /// It was stopped before its end.
+    /// Whether the run was interrupted.
     pub interrupted: bool,
 }
 
@@ -136,18 +136,17 @@ impl EchoResult {
     }
 }
 
-/// What threads share while they run.
+/// The state that the threads of a run share.
 struct RunShare {
     stop: AtomicBool,
     begin: Barrier,
-    /// Messages that may still be sent.
+    /// Number of messages that may still be sent.
     budget: AtomicU64,
 }
 
-/// See `plan`. `watch` is asked twenty times a second whether to go on.
+/// Runs `plan`. `watch` is called twenty times a second; the run ends if it returns false.
 ///
-/// # Errors
-/// Where threads or their engines cannot be had.
+/// # Errors If threads or their engines cannot be created.
 pub fn run(plan: &EchoPlan, mut watch: impl FnMut() -> bool) -> io::Result<EchoResult> {
     let threads = plan.threads.clamp(1, plan.clients.max(1));
     let shared = Arc::new(RunShare {
@@ -193,7 +192,7 @@ fn run_thread(
         connections: clients.len(),
         ..Settings::default()
     };
-    // The barrier is for all: who fails must come to it, too.
+    // Every thread must reach the barrier, even if its runtime could not be created.
     let runtime = Runtime::new(plan.engine, settings);
     shared.begin.wait();
     let mut runtime = runtime?;
@@ -209,12 +208,12 @@ fn run_thread(
     Ok(result)
 }
 
-/// What the clients of a thread share.
+/// The state that the clients of a thread share.
 struct Thread {
     plan: Arc<EchoPlan>,
     shared: Arc<RunShare>,
     result: RefCell<EchoResult>,
-    /// Clients that still send.
+    /// Number of clients that are still running.
     left: Cell<usize>,
     is_over: Cell<bool>,
 }
@@ -224,7 +223,7 @@ impl Thread {
         self.is_over.get() || self.shared.stop.load(Ordering::Relaxed)
     }
 
-    /// Takes the right to send another message, if there is one.
+    /// Takes one message from the budget; false if there is none left or the run ends.
     fn take_message(&self) -> bool {
         let budget = &self.shared.budget;
         let taken = budget.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| {
@@ -233,7 +232,7 @@ impl Thread {
         taken.is_ok() && !self.is_to_stop()
     }
 
-    /// Waits until all clients have ended, or the time is over.
+    /// Waits until all clients have ended, or until the given time.
     async fn wait(&self, until: Option<Instant>) {
         while self.left.get() > 0 && !self.is_to_stop() {
             let now = Instant::now();

@@ -1,15 +1,15 @@
-//! What a run came to, for people and for programs.
+//! The reports of a run, as text and as JSON.
 
 use std::fmt::Write;
 use std::time::Duration;
 
 use super::{EchoPlan, EchoResult, EchoWork};
 
-/// Quantiles that are told.
+/// The quantiles that are reported.
 const QUANTILES: [(&str, f64); 4] = [("p50", 0.5), ("p90", 0.9), ("p99", 0.99), ("p99.9", 0.999)];
 
 impl EchoWork {
-    /// Its name, as the command line has it.
+    /// The name on the command line.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -23,13 +23,13 @@ impl EchoWork {
 }
 
 impl EchoResult {
-    /// Messages a second that have come back.
+    /// Echoed messages per second.
     #[must_use]
     pub fn rate(&self) -> f64 {
         per_second(self.messages, self.elapsed)
     }
 
-    /// The report for people.
+    /// The report as text.
     #[must_use]
     pub fn text(&self, plan: &EchoPlan) -> String {
         let mut out = String::new();

@@ -1,4 +1,4 @@
-//! A server that says everything back, to stand behind a proxy.
+//! An echo server, to run behind a proxy.
 
 use std::io;
 use std::sync::Arc;
@@ -10,26 +10,26 @@ use engine::{EngineKind, Runtime, Settings};
 
 use super::TICK;
 
-/// How long accepting pauses where the system refuses a connection.
+/// The pause after a failed `accept`.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// A server that says everything back.
+/// An echo server.
 #[derive(Clone, Debug)]
 pub struct EchoServer {
-    /// The address that it listens at.
+    /// The listening address.
     pub address: Address,
-    /// Whether it serves connections or datagrams.
+    /// Whether it serves TCP connections or UDP datagrams.
     pub carries: Carries,
-    /// How many threads serve.
+    /// Number of threads.
     pub threads: usize,
-    /// The kernel interface.
+    /// The engine of the server.
     pub engine: EngineKind,
 }
 
-/// Serves until `watch`, which is asked twenty times a second, says that it is over.
+/// Serves until `watch`, which is called twenty times a second, returns false.
 ///
-/// # Errors
-/// Where the address cannot be had, or threads or their engines.
+/// # Errors If the server cannot listen at the address, or if threads or their engines cannot be
+/// created.
 pub fn serve(server: &EchoServer, mut watch: impl FnMut() -> bool) -> io::Result<()> {
     let stop = Arc::new(AtomicBool::new(false));
     let mut running = Vec::new();
@@ -91,7 +91,7 @@ async fn say_back(stream: Stream) {
 
 async fn answer(socket: DatagramSocket) {
     loop {
-        // What the network says of an answer is of no interest.
+        // Errors, such as ICMP messages about earlier echoes, are ignored.
         if let Ok(datagram) = socket.recv().await {
             let ends = datagram.with(());
             socket.push(ends.with(datagram.bytes.into_bytes()));

@@ -1,7 +1,7 @@
-//! Two memcached servers side by side, in turns: which has more of what.
+//! Compares two memcached servers in alternating turns.
 //!
-//! In each round both have a turn in random order, and the first a second one, which it is compared
-//! with as well: where it differs from itself, so may anything else.
+//! In each round, both servers have a turn and A has a second one, in random order. The comparison
+//! of A with itself shows the noise of the machine.
 
 use std::fmt::Write;
 use std::io;
@@ -12,43 +12,43 @@ use crate::compare::Account;
 use crate::schedule::Random;
 use crate::statistics::{self, Interval, Verdict};
 
-/// Two servers that are put side by side, and how.
+/// The parameters of a comparison of two servers.
 #[derive(Clone, Debug)]
 pub struct MemcachedComparison {
-    /// The load for the one server.
+    /// The load for server A.
     pub a: MemcachedPlan,
-    /// The same load for the other server.
+    /// The same load for server B.
     pub b: MemcachedPlan,
-    /// Whose processor time is read, where it is.
+    /// The sources of the servers' processor times, if they are measured.
     pub accounts: Option<(Account, Account)>,
-    /// How many rounds there are.
+    /// Number of rounds.
     pub rounds: usize,
 }
 
-/// The figures of one turn.
+/// The result of one turn.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct MemcachedTurn {
-    /// Requests that went well.
+    /// Number of successful requests.
     pub succeeded: u64,
-    /// Requests that had no answer, or a wrong one.
+    /// Number of requests without a response or with a wrong one.
     pub failed: u64,
     rate: f64,
     per_cpu_second: Option<f64>,
     get_p99: f64,
 }
 
-/// The turns of a round.
+/// The turns of one round.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct MemcachedRound {
-    /// The turn of A.
+    /// A's turn.
     pub a: MemcachedTurn,
-    /// The turn of B.
+    /// B's turn.
     pub b: MemcachedTurn,
-    /// The second turn of A.
+    /// A's second turn.
     pub again: MemcachedTurn,
 }
 
-/// A figure of turns: its name, and the figure where a turn has it.
+/// A metric: its name, and its value for a turn, if there is one.
 type Metric = (&'static str, fn(&MemcachedTurn) -> Option<f64>);
 
 const METRICS: [Metric; 3] = [
@@ -59,26 +59,25 @@ const METRICS: [Metric; 3] = [
     }),
 ];
 
-/// What rounds say of a figure.
+/// The result of the comparison for one metric.
 #[derive(Clone, Copy, Debug)]
 pub struct MemcachedFinding {
-    /// Name of the figure.
+    /// The metric's name.
     pub name: &'static str,
-    /// The medians of A and of B.
+    /// The medians over A's turns and over B's turns.
     pub medians: (f64, f64),
-    /// A's figure over B's.
+    /// A / B.
     pub ratio: Option<Interval>,
-    /// A's over that of its second turn.
+    /// A's first turn / A's second turn.
     pub itself: Option<Interval>,
-    /// What that allows to say.
+    /// The conclusion.
     pub verdict: Verdict,
 }
 
-/// Runs all rounds. `watch` is asked whether to go on; what has been measured until then is
-/// returned.
+/// Runs all rounds. `watch` gets the number of completed rounds; if it returns false, the
+/// comparison ends, and the complete rounds are returned.
 ///
-/// # Errors
-/// As those of [`super::run`], and where processor time cannot be read.
+/// # Errors Those of [`super::run`], and errors of reading processor times.
 pub fn run(
     comparison: &MemcachedComparison,
     mut watch: impl FnMut(usize) -> bool,
@@ -151,13 +150,13 @@ fn figures(result: &MemcachedResult, spent: Option<Duration>) -> MemcachedTurn {
     }
 }
 
-/// What rounds say of every figure that they have.
+/// The findings for all metrics that have a value in every turn.
 #[must_use]
 pub fn findings(
     comparison: &MemcachedComparison,
     rounds: &[MemcachedRound],
 ) -> Vec<MemcachedFinding> {
-    // More than one in a hundred: the two did not do the same.
+    // With more than one failure per hundred successes, the servers did not do the same work.
     let fails = |turn: &MemcachedTurn| turn.failed * 100 > turn.succeeded;
     let is_failing = rounds
         .iter()
@@ -186,7 +185,7 @@ pub fn findings(
     METRICS.iter().filter_map(of).collect()
 }
 
-/// The words for what a figure allows to say.
+/// Describes a verdict in words.
 fn verdict_text(verdict: Verdict) -> &'static str {
     match verdict {
         Verdict::More => "A has more",
@@ -199,7 +198,7 @@ fn verdict_text(verdict: Verdict) -> &'static str {
     }
 }
 
-/// The report for people.
+/// The report as text.
 #[must_use]
 pub fn text(findings: &[MemcachedFinding], rounds: usize) -> String {
     let mut out = String::new();
@@ -276,7 +275,7 @@ mod tests {
         };
         let rounds: Vec<MemcachedRound> = (0..rounds).map(round).collect();
         let findings = findings(&comparison, &rounds);
-        // What no turn has is not told.
+        // A metric without values is not reported.
         assert_eq!(findings.len(), 1);
         assert!(json(&findings, rounds.len()).starts_with("{\"rounds\":"));
         assert!(text(&findings, rounds.len()).contains("requests/s"));

@@ -1,4 +1,4 @@
-//! Requests to a memcached server as bytes, and what comes back taken apart.
+//! Encodes requests to a memcached server, and parses the responses.
 
 use std::ops::RangeInclusive;
 
@@ -6,20 +6,20 @@ use bytes::{Bytes, BytesMut};
 
 use super::{MemcachedPlan, MemcachedProtocol};
 
-/// Longest line of an answer.
+/// Maximum length of a response line, in bytes.
 const LINE_MAX: usize = 1024;
 
-/// Bytes of a packet's head.
+/// Length of the header of a binary-protocol packet, in bytes.
 const HEAD: usize = 24;
 
-/// Makes the bytes of requests, as the plan says.
+/// Encodes requests according to a plan.
 #[derive(Debug)]
 pub(super) struct Requests {
     protocol: MemcachedProtocol,
     key_length: usize,
     value: RangeInclusive<usize>,
     expires: u32,
-    /// What all values begin with.
+    /// The bytes of the longest value; other values are prefixes of it.
     bytes: Bytes,
     buffer: BytesMut,
 }
@@ -38,7 +38,7 @@ impl Requests {
         }
     }
 
-    /// Length of a key's value.
+    /// Length of a key's value, derived from the key.
     fn length(&self, key: u64) -> usize {
         let (least, most) = (*self.value.start() as u64, *self.value.end() as u64);
         let mixed = (key ^ (key >> 31)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
@@ -56,7 +56,7 @@ impl Requests {
         self.buffer.extend_from_slice(text.as_bytes());
     }
 
-    /// Appends the head of a packet of the binary protocol.
+    /// Appends the header of a binary-protocol packet.
     fn head(&mut self, opcode: u8, extras: usize, value: usize, opaque: u32, with_key: bool) {
         let key = if with_key { self.key_length } else { 0 };
         let body = (extras + key + value) as u32;
@@ -70,7 +70,7 @@ impl Requests {
         self.buffer.extend_from_slice(&head);
     }
 
-    /// A request for these keys.
+    /// Encodes a get of these keys.
     pub(super) fn get(&mut self, keys: &[u64]) -> Bytes {
         match self.protocol {
             MemcachedProtocol::Text => {
@@ -103,7 +103,7 @@ impl Requests {
         self.buffer.split().freeze()
     }
 
-    /// A request that sets a key.
+    /// Encodes a set of a key.
     pub(super) fn set(&mut self, key: u64) -> Bytes {
         let length = self.length(key);
         let expires = self.expires;
@@ -133,7 +133,7 @@ impl Requests {
         self.buffer.split().freeze()
     }
 
-    /// The number of a key, if it is one.
+    /// The number in a key, if the key is one of ours.
     fn number(&self, key: &[u8]) -> Option<u64> {
         let digits = key.strip_prefix(b"k")?;
         let text = std::str::from_utf8(digits).ok()?;
@@ -141,28 +141,28 @@ impl Requests {
     }
 }
 
-/// What is known of an answer.
+/// The state of a response.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum AnswerProgress {
-    /// Not all of it has come.
+    /// The response is not complete yet.
     More,
-    /// It is whole, and so many keys had a value.
+    /// The response is complete; this many keys had a value.
     Done(u64),
-    /// It is none; this is what it began with.
+    /// The response is invalid; this is its start.
     Wrong(String),
 }
 
-/// An answer that comes in pieces.
+/// The parser of a response that arrives in pieces.
 #[derive(Debug)]
 pub(super) struct AwaitedAnswer {
     protocol: MemcachedProtocol,
     is_get: bool,
-    /// Parts of the answer that are still to come, where their number is known.
+    /// Number of parts of the response that are still missing, if it is known.
     parts: usize,
     hits: u64,
-    /// The begin of a line or a head.
+    /// The start of an incomplete line or packet header.
     begin: Vec<u8>,
-    /// Bytes of a value, with its end, that are still to come.
+    /// Number of bytes of a value, including its line end, that are still missing.
     skip: usize,
 }
 
@@ -180,7 +180,7 @@ impl Default for AwaitedAnswer {
 }
 
 impl AwaitedAnswer {
-    /// Another answer is awaited: to a get of so many keys, or to a set.
+    /// Starts parsing another response: to a get of this many keys, or to a set.
     pub(super) fn begin(&mut self, protocol: MemcachedProtocol, is_get: bool, keys: usize) {
         *self = AwaitedAnswer {
             protocol,
@@ -193,7 +193,7 @@ impl AwaitedAnswer {
         self.begin.clear();
     }
 
-    /// Takes what has come. Nothing may come behind an answer.
+    /// Processes received bytes. Bytes after the end of the response are an error.
     pub(super) fn take(
         &mut self,
         mut bytes: &[u8],
@@ -207,7 +207,7 @@ impl AwaitedAnswer {
             if self.skip > 0 {
                 return AnswerProgress::More;
             }
-            // The last part of an answer may have been a value.
+            // The last part of the response may have been a value.
             if self.parts == 0 && self.protocol != MemcachedProtocol::Text {
                 return self.end(bytes);
             }
@@ -261,7 +261,7 @@ impl AwaitedAnswer {
         AnswerProgress::Wrong(shown(&self.begin))
     }
 
-    /// Takes a line. Whether it is the answer's last; nothing where it is none.
+    /// Parses a line. Returns whether it is the last line of the response; `None` if it is invalid.
     fn line(&mut self, requests: &Requests, keys: &[u64]) -> Option<bool> {
         let line = self.begin.strip_suffix(b"\r\n")?;
         let mut words = line.split(|byte| *byte == b' ');
@@ -302,7 +302,8 @@ impl AwaitedAnswer {
         Some(false)
     }
 
-    /// Takes a packet's head. Whether its packet is the answer's last; nothing where it is none.
+    /// Parses a packet header. Returns whether the packet is the last of the response; `None` if it
+    /// is invalid.
     fn head(&mut self, requests: &Requests, keys: &[u64]) -> Option<bool> {
         let head: &[u8; HEAD] = self.begin.first_chunk()?;
         let status = u16::from_be_bytes([head[6], head[7]]);
@@ -329,7 +330,7 @@ impl AwaitedAnswer {
     }
 }
 
-/// The begin of what is no answer, for people.
+/// The start of an invalid response, escaped for display.
 pub(super) fn shown(bytes: &[u8]) -> String {
     const SHOWN_MAX: usize = 80;
     let begin = bytes.get(..SHOWN_MAX).unwrap_or(bytes);
@@ -369,7 +370,7 @@ pub(super) mod tests {
         }
     }
 
-    /// What comes of an answer, in one piece and byte by byte.
+    /// Parses a response in one piece and byte by byte, and returns the result.
     fn read(
         protocol: MemcachedProtocol,
         is_get: bool,

@@ -1,9 +1,9 @@
-//! Which key is asked for next.
+//! The choice of keys.
 
 use super::Popularity;
 use crate::schedule::Random;
 
-/// Chooses keys by their numbers.
+/// Chooses keys, by number.
 #[derive(Clone, Debug)]
 pub(super) enum KeyChoice {
     Uniform(u64),
@@ -18,7 +18,7 @@ impl KeyChoice {
         }
     }
 
-    /// The number of the next key, from 0.
+    /// The number of the next key, starting from 0.
     pub(super) fn next(&self, random: &mut Random) -> u64 {
         match self {
             KeyChoice::Uniform(keys) => random.below(*keys),
@@ -27,16 +27,16 @@ impl KeyChoice {
     }
 }
 
-/// Zipf's distribution by rejection-inversion (Hörmann and Derflinger, 1996): no table, whatever
-/// the number of keys.
+/// Zipf's distribution by rejection-inversion (Hörmann and Derflinger, 1996), which needs no table,
+/// whatever the number of keys.
 #[derive(Clone, Debug)]
 pub(super) struct Zipf {
     keys: f64,
     exponent: f64,
-    /// The integral of the density up to the first key, and up to the last.
+    /// The integrals of the density up to the first key and up to the last key.
     first: f64,
     last: f64,
-    /// Up to so far from a key its neighbourhood needs no second look.
+    /// A draw within this distance below a key is accepted without the rejection test.
     near: f64,
 }
 
@@ -93,7 +93,7 @@ impl Zipf {
 mod tests {
     use super::*;
 
-    /// Shares of the first keys among many draws, against the distribution's own.
+    /// Compares the fraction of draws of each popular key with its expected value.
     #[test]
     fn keys_are_as_popular_as_their_rank_says() {
         const KEYS: u64 = 1000;

@@ -1,8 +1,8 @@
-//! What requests and answers go over: a stream, in the clear or through TLS, or datagrams.
+//! The transport of requests and responses: a stream, with or without TLS, or datagrams.
 //!
-//! memcached's datagrams have a head of eight bytes, big-endian: the number of the request, that of
-//! the datagram in its message, how many there are, and zero. A request is one datagram, an answer
-//! as many as it takes, in whatever order they come.
+//! memcached's datagrams have a header of eight bytes, big-endian: the request's id, the datagram's
+//! sequence number in its message, the number of datagrams in the message, and zero. A request is
+//! one datagram. A response may be several, which arrive in any order.
 
 use std::io;
 use std::time::Instant;
@@ -15,44 +15,43 @@ use super::{MemcachedPlan, Transport};
 use crate::connection::Connection;
 use crate::tls::{SessionProgress, shake_hands};
 
-/// Longest request that one datagram holds.
+/// Maximum length of a request in one datagram, in bytes.
 pub(super) const DATAGRAM_MAX: usize = 65_000;
 
-/// Bytes of a datagram's head.
+/// Length of a datagram's header, in bytes.
 const HEAD: usize = 8;
 
-/// A way to a server, ready for requests.
+/// An open transport to a server.
 pub(super) enum ServerSocket {
     Stream(Box<StreamLink>),
     Datagrams(DatagramLink),
 }
 
-/// A connection, and what it takes to send through it.
+/// A connection with a buffer for encryption.
 pub(super) struct StreamLink {
     connection: Connection,
     scratch: BytesMut,
 }
 
-/// A socket, and the answer that is awaited.
+/// A socket with the state of the awaited response.
 pub(super) struct DatagramLink {
     socket: DatagramSocket,
     awaited: AwaitedMessage,
 }
 
-/// A message that comes in datagrams.
+/// A response that arrives in datagrams.
 #[derive(Debug, Default)]
 struct AwaitedMessage {
-    /// The number of the last request.
+    /// The id of the last request.
     request: u16,
-    /// What has come of its answer, in the order of the message.
+    /// The parts of its response received so far, in the order of the message.
     parts: Vec<Option<Bytes>>,
 }
 
 impl ServerSocket {
-    /// Connects, and shakes hands where TLS is spoken.
+    /// Connects and, for TLS, performs the handshake.
     ///
-    /// # Errors
-    /// Where that does not work before the deadline.
+    /// # Errors If this fails or is not complete before the deadline.
     pub(super) async fn open(plan: &MemcachedPlan, deadline: Instant) -> io::Result<ServerSocket> {
         if matches!(plan.transport, Transport::Datagrams) {
             return ServerSocket::datagrams(&plan.address);
@@ -81,7 +80,7 @@ impl ServerSocket {
         }))
     }
 
-    /// Queues a request, and gives it to the kernel.
+    /// Sends a request.
     pub(super) fn send(&mut self, request: Bytes) {
         match self {
             ServerSocket::Stream(link) => {
@@ -96,10 +95,9 @@ impl ServerSocket {
         }
     }
 
-    /// The next bytes of the answer, for `take`. How many there were.
+    /// Passes the next bytes of the response to `take`, and returns their number.
     ///
-    /// # Errors
-    /// Where none come before the deadline, or any more.
+    /// # Errors If none arrive before the deadline, or the connection has ended.
     pub(super) async fn receive(
         &mut self,
         deadline: Instant,
@@ -140,7 +138,7 @@ impl DatagramLink {
         self.socket.start_send();
     }
 
-    /// Waits for the whole answer: its parts may come in any order.
+    /// Waits for the complete response, whose datagrams may arrive in any order.
     async fn receive(&mut self, deadline: Instant, mut take: impl FnMut(&[u8])) -> io::Result<u64> {
         loop {
             let late = engine::sleep_until(deadline);
@@ -163,7 +161,7 @@ impl DatagramLink {
 }
 
 impl AwaitedMessage {
-    /// Keeps a part of the answer. False where it is another's: one that has come too late.
+    /// Stores a datagram of the response. Returns false for a late datagram of an earlier response.
     fn keep(&mut self, datagram: &[u8]) -> io::Result<bool> {
         let malformed = io::Error::from(io::ErrorKind::InvalidData);
         let Some((head, part)) = datagram.split_first_chunk::<HEAD>() else {

@@ -1,10 +1,10 @@
-//! Load for memcached servers: gets and sets by one of memcached's three protocols.
+//! Load for memcached servers: gets and sets in one of memcached's three protocols.
 //!
-//! Each connection asks for one thing, waits for the whole answer, and asks for the next (the
-//! closed loop). What a key's value is like follows from its number, so every answer is checked:
-//! its key, its length and its end. `exchange.rs` has the bytes, `link.rs` what they go over,
-//! `keys.rs` says which key is next, `report.rs` prints, and [`compare`] puts two servers side by
-//! side.
+//! Each connection sends a request, waits for the complete response, and sends the next request
+//! (closed loop). The length of a value is derived from its key, so that every response can be
+//! verified: its key, its length and its end. `exchange.rs` encodes requests and parses responses,
+//! `link.rs` is the transport, `keys.rs` chooses keys, `report.rs` prints, and [`compare`] compares
+//! two servers.
 //!
 //! Not here: authentication, an open loop.
 
@@ -37,126 +37,127 @@ use exchange::{AnswerProgress, AwaitedAnswer, Requests};
 use keys::KeyChoice;
 use link::{DATAGRAM_MAX, ServerSocket};
 
-/// How often a thread is asked whether it is to stop.
+/// The interval at which threads check whether they should stop.
 const TICK: Duration = Duration::from_millis(50);
 
-/// Shortest key: what numbers are told apart by.
+/// Minimum length of a key, in bytes, so that it can contain its number.
 pub const KEY_LENGTH_MIN: usize = 12;
 
-/// Which of memcached's protocols is spoken.
+/// The protocol between client and server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MemcachedProtocol {
     /// `get` and `set`.
     Text,
     /// `mg` and `ms`.
     Meta,
-    /// Packets: Get, GetKQ with Noop behind them, Set.
+    /// Binary packets: Get for one key, GetKQ followed by Noop for several, and Set.
     Binary,
 }
 
-/// What requests go over.
+/// The transport of requests and responses.
 #[derive(Clone, Debug)]
 pub enum Transport {
-    /// A connection, in the clear.
+    /// A connection without TLS.
     Stream,
-    /// A connection through TLS.
+    /// A connection with TLS.
     Tls(Tls),
-    /// UDP: a request is one datagram.
+    /// UDP: each request is one datagram.
     Datagrams,
 }
 
-/// How often each key is asked for.
+/// The distribution of requests over keys.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Popularity {
-    /// Each key is asked for as often as any other.
+    /// All keys are equally likely.
     Uniform,
-    /// The nth as often as n to the power of minus this.
+    /// Zipf's distribution: the probability of the nth key is proportional to n to the power of
+    /// minus this exponent.
     Zipf(f64),
 }
 
-/// How long load is sent.
+/// The length of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MemcachedLength {
     /// The run ends after this time.
     Time(Duration),
-    /// The run ends after so many requests.
+    /// The run ends after this number of requests.
     Requests(u64),
 }
 
-/// The load that is sent to a memcached server.
+/// The parameters of a run against a memcached server.
 #[derive(Clone, Debug)]
 pub struct MemcachedPlan {
     /// The address of the server.
     pub address: Address,
-    /// What it is spoken with over.
+    /// The transport.
     pub transport: Transport,
-    /// The protocol that is spoken with it.
+    /// The protocol.
     pub protocol: MemcachedProtocol,
-    /// Connections that are open at the same time.
+    /// Number of concurrent connections.
     pub connections: usize,
-    /// Threads that send load.
+    /// Number of threads that send load.
     pub threads: usize,
-    /// The kernel interface of the clients.
+    /// The engine of the clients.
     pub engine: EngineKind,
-    /// How long load is sent.
+    /// The length of the run.
     pub length: MemcachedLength,
-    /// Of so many gets and sets each is a get, and
+    /// The weight of gets among requests.
     pub gets: u32,
-    /// so many are sets.
+    /// The weight of sets among requests.
     pub sets: u32,
-    /// How many keys there are.
+    /// Number of keys.
     pub keys: u64,
     /// Length of a key in bytes, at least [`KEY_LENGTH_MIN`].
     pub key_length: usize,
-    /// Keys that one get asks for.
+    /// Number of keys per get.
     pub keys_a_get: u32,
-    /// Lengths of values: a key's is always the same.
+    /// Range of the lengths of values, in bytes. A key's value always has the same length.
     pub value: RangeInclusive<usize>,
-    /// How often each key is asked for.
+    /// The distribution of requests over keys.
     pub popularity: Popularity,
-    /// What sets say of when an item expires; 0 is never.
+    /// The expiration time in sets; 0 means never.
     pub expires: u32,
-    /// All keys are set before anything is measured.
+    /// Whether all keys are set before the measurement.
     pub fills: bool,
-    /// How long an answer may take.
+    /// Time limit for a response.
     pub timeout: Duration,
-    /// Where random numbers start.
+    /// The seed of the random numbers.
     pub seed: u64,
 }
 
 /// Times of requests, in nanoseconds.
 pub type RequestTimes = Histogram<u64>;
 
-/// The counts and times of a run against a memcached server.
+/// The result of a run against a memcached server.
 #[derive(Clone, Debug)]
 pub struct MemcachedResult {
-    /// How long it was measured.
+    /// Duration of the measurement.
     pub elapsed: Duration,
-    /// Gets that were answered as they should.
+    /// Gets with a correct response.
     pub gets: u64,
     /// Sets that were stored.
     pub sets: u64,
-    /// Keys that those gets have asked for.
+    /// Number of keys in the successful gets.
     pub keys_asked: u64,
-    /// Those of them that had a value.
+    /// Number of these keys that had a value.
     pub hits: u64,
-    /// Requests whose answer was no answer, or an error.
+    /// Requests with an invalid response or an error.
     pub wrong: u64,
-    /// Requests whose connection broke or stalled, or could not be made.
+    /// Requests whose connection failed, stalled or could not be made.
     pub broken: u64,
-    /// What the first wrong answer began with.
+    /// The start of the first wrong response.
     pub first_wrong: Option<String>,
-    /// Bytes of responses that were received.
+    /// Bytes of responses received.
     pub received: u64,
-    /// Bytes that were sent.
+    /// Bytes of requests sent.
     pub sent: u64,
-    /// From sending a get to the end of its response, in nanoseconds.
+    /// Times from sending a get to the end of its response, in nanoseconds.
     pub get_times: RequestTimes,
-    /// From sending a set to the end of its response, in nanoseconds.
+    /// Times from sending a set to the end of its response, in nanoseconds.
     pub set_times: RequestTimes,
-    /// How busy each thread was.
+    /// The processor use of each thread.
     pub busy: Vec<Busy>,
-    /// It was stopped before its end.
+    /// Whether the run was interrupted.
     pub interrupted: bool,
 }
 
@@ -182,7 +183,7 @@ impl Default for MemcachedResult {
 }
 
 impl MemcachedResult {
-    /// Gets and sets that went well.
+    /// Number of successful gets and sets.
     #[must_use]
     pub fn succeeded(&self) -> u64 {
         self.gets + self.sets
@@ -209,23 +210,22 @@ impl MemcachedResult {
     }
 }
 
-/// What threads share while they run.
+/// The state that the threads of a run share.
 struct RunShare {
     stop: AtomicBool,
     begin: Barrier,
-    /// Requests that may still be started.
+    /// Number of requests that may still be started.
     budget: AtomicU64,
-    /// Keys that are set before the measuring begins.
+    /// The next key to set before the measurement.
     next_key: AtomicU64,
 }
 
-/// See `plan`. `watch` is asked twenty times a second whether to go on.
+/// Runs `plan`. `watch` is called twenty times a second; the run ends if it returns false.
 ///
-/// # Errors
-/// Where the server cannot be reached, or threads or their engines cannot be had.
+/// # Errors If the server cannot be reached, or threads or their engines cannot be created.
 pub fn run(plan: &MemcachedPlan, mut watch: impl FnMut() -> bool) -> io::Result<MemcachedResult> {
     match &plan.address {
-        // Nothing tells whether anybody is there.
+        // UDP offers no way to check whether a server is listening.
         _ if matches!(plan.transport, Transport::Datagrams) => {}
         Address::Inet(address) => TcpStream::connect_timeout(address, plan.timeout).map(drop)?,
         Address::Unix(path) => UnixStream::connect(path).map(drop)?,
@@ -276,11 +276,11 @@ fn run_thread(
         connections: connections.len(),
         ..Settings::default()
     };
-    // The barrier is for all: who fails must come to it, too.
+    // Every thread must reach the barrier, even if its runtime could not be created.
     let runtime = Runtime::new(plan.engine, settings);
     shared.begin.wait();
     if runtime.is_err() {
-        shared.begin.wait(); // the others wait there, once their keys are set
+        shared.begin.wait(); // the other threads wait here again after setting their keys
     }
     let mut runtime = runtime?;
     let thread = Rc::new(Thread {
@@ -295,12 +295,12 @@ fn run_thread(
     Ok(result)
 }
 
-/// What the connections of a thread share.
+/// The state that the connections of a thread share.
 struct Thread {
     plan: Arc<MemcachedPlan>,
     shared: Arc<RunShare>,
     result: RefCell<MemcachedResult>,
-    /// Connections that still ask.
+    /// Number of connections that are still running.
     left: Cell<usize>,
     is_over: Cell<bool>,
 }
@@ -310,7 +310,7 @@ impl Thread {
         self.is_over.get() || self.shared.stop.load(Ordering::Relaxed)
     }
 
-    /// Waits until all connections have ended, or the time is over.
+    /// Waits until all connections have ended, or until the given time.
     async fn wait(&self, until: Option<Instant>) {
         while self.left.get() > 0 && !self.is_to_stop() {
             let now = Instant::now();
@@ -336,7 +336,7 @@ async fn drive(thread: Rc<Thread>, connections: Vec<usize>) -> MemcachedResult {
         thread.wait(None).await;
         thread.left.set(connections.len());
     }
-    // All begin to measure when the last key is there.
+    // All threads begin to measure after the last key has been set.
     thread.shared.begin.wait();
     let failed = std::mem::take(&mut *thread.result.borrow_mut());
     let begin = Instant::now();
@@ -358,14 +358,14 @@ async fn drive(thread: Rc<Thread>, connections: Vec<usize>) -> MemcachedResult {
     let mut result = thread.result.take();
     result.elapsed = begin.elapsed();
     result.busy = vec![busy];
-    // What was wrong with filling is told, too.
+    // Failures while setting the keys are reported as well.
     result.wrong += failed.wrong;
     result.broken += failed.broken;
     result.first_wrong = failed.first_wrong.or(result.first_wrong);
     result
 }
 
-/// One connection of the run, and what it has under way.
+/// A client with one connection at a time, and its request in progress.
 struct Client<'a> {
     thread: &'a Thread,
     link: Option<ServerSocket>,
@@ -375,7 +375,7 @@ struct Client<'a> {
     answer: AwaitedAnswer,
 }
 
-/// Why a request has no answer.
+/// Why a request failed.
 enum Failure {
     Wrong(String),
     Broken,
@@ -394,7 +394,7 @@ impl Client<'_> {
         }
     }
 
-    /// Sets all keys, with the other connections.
+    /// Sets keys, together with the other connections, until all are set.
     async fn fill(mut self) {
         while !self.thread.is_to_stop() {
             let key = self.thread.shared.next_key.fetch_add(1, Ordering::Relaxed);
@@ -408,7 +408,7 @@ impl Client<'_> {
         }
     }
 
-    /// Gets and sets, until the time is over.
+    /// Sends gets and sets until the end of the run.
     async fn ask(mut self) {
         let plan = Arc::clone(&self.thread.plan);
         let all = u64::from(plan.gets) + u64::from(plan.sets);
@@ -432,13 +432,14 @@ impl Client<'_> {
                 self.requests.set(keys.first().copied().unwrap_or(0))
             };
             if self.exchange(request, &keys, is_get).await.is_none() {
-                // Who is refused at once would fail a million times a second.
+                // Avoids a busy loop while connections are refused.
                 engine::sleep(TICK).await;
             }
         }
     }
 
-    /// Sends a request and waits for its answer, which is counted. Nothing where there is none.
+    /// Sends a request, waits for the response and counts it. `None` if it failed or the run has
+    /// ended.
     async fn exchange(&mut self, request: Bytes, keys: &[u64], is_get: bool) -> Option<()> {
         let begin = Instant::now();
         let length = request.len() as u64;
@@ -477,7 +478,8 @@ impl Client<'_> {
         }
     }
 
-    /// How many keys had a value, and how many bytes have come.
+    /// Sends a request and waits for the response. Returns the number of keys with a value, and the
+    /// number of bytes received.
     async fn answered(
         &mut self,
         request: Bytes,
@@ -505,7 +507,7 @@ impl Client<'_> {
             let received = link.receive(deadline, |part| {
                 progress = match std::mem::replace(&mut progress, AnswerProgress::More) {
                     AnswerProgress::More => answer.take(part, keys, requests),
-                    // Nothing may come behind an answer.
+                    // Bytes after the end of the response are an error.
                     AnswerProgress::Done(_) if !part.is_empty() => {
                         AnswerProgress::Wrong(exchange::shown(part))
                     }

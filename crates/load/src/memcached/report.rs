@@ -1,4 +1,4 @@
-//! What a run against a memcached server came to, for people and for programs.
+//! The reports of a run against a memcached server, as text and as JSON.
 
 use std::fmt::Write;
 use std::time::Duration;
@@ -7,11 +7,11 @@ use hdrhistogram::Histogram;
 
 use super::{MemcachedPlan, MemcachedProtocol, MemcachedResult, Popularity, Transport};
 
-/// Quantiles that are told.
+/// The quantiles that are reported.
 const QUANTILES: [(&str, f64); 4] = [("p50", 0.5), ("p90", 0.9), ("p99", 0.99), ("p99.9", 0.999)];
 
 impl MemcachedProtocol {
-    /// Its name, as the command line has it.
+    /// The name on the command line.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -23,19 +23,19 @@ impl MemcachedProtocol {
 }
 
 impl MemcachedResult {
-    /// Requests a second that went well.
+    /// Successful requests per second.
     #[must_use]
     pub fn rate(&self) -> f64 {
         per_second(self.succeeded(), self.elapsed)
     }
 
-    /// The share of keys that had a value; `None` where none was asked for.
+    /// The fraction of requested keys that had a value; `None` if no keys were requested.
     #[must_use]
     pub fn hit_ratio(&self) -> Option<f64> {
         (self.keys_asked > 0).then(|| self.hits as f64 / self.keys_asked as f64)
     }
 
-    /// The report for people.
+    /// The report as text.
     #[must_use]
     pub fn text(&self, plan: &MemcachedPlan) -> String {
         let mut out = String::new();

@@ -1,4 +1,4 @@
-//! What a handshake came to, in words: the conditions without which its figures mean little.
+//! The result of a TLS handshake, for reports: the figures of a run depend on it.
 
 use std::fmt;
 
@@ -9,16 +9,16 @@ use x509_cert::Certificate;
 use x509_cert::der::asn1::{ObjectIdentifier, UintRef};
 use x509_cert::der::{Decode, Reader, SliceReader};
 
-/// RFC 3279, section 2.3.1.
+/// The object identifier of RSA keys: RFC 3279, section 2.3.1.
 const RSA: ObjectIdentifier = ObjectIdentifier::new_unwrap("1.2.840.113549.1.1.1");
 
-/// RFC 5480, section 2.1.1.
+/// The object identifier of elliptic-curve keys: RFC 5480, section 2.1.1.
 const ELLIPTIC: ObjectIdentifier = ObjectIdentifier::new_unwrap("1.2.840.10045.2.1");
 
-/// RFC 8410, section 3.
+/// The object identifier of Ed25519 keys: RFC 8410, section 3.
 const ED25519: ObjectIdentifier = ObjectIdentifier::new_unwrap("1.3.101.112");
 
-/// Curves of RFC 5480, section 2.1.1.1, with their names and bits.
+/// The curves of RFC 5480, section 2.1.1.1, with their names and sizes in bits.
 const CURVES: [(ObjectIdentifier, &str, u32); 3] = [
     (
         ObjectIdentifier::new_unwrap("1.2.840.10045.3.1.7"),
@@ -29,20 +29,20 @@ const CURVES: [(ObjectIdentifier, &str, u32); 3] = [
     (ObjectIdentifier::new_unwrap("1.3.132.0.35"), "P-521", 521),
 ];
 
-/// What a client and a server agreed upon.
+/// The parameters negotiated in a TLS handshake.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NegotiatedTls {
     /// The version, as OpenSSL writes it: `TLSv1.3`.
     pub version: String,
     /// OpenSSL's name of the cipher suite.
     pub cipher: String,
-    /// Bits of its key.
+    /// Size of the cipher's key, in bits.
     pub cipher_bits: u32,
-    /// The group of the key exchange.
+    /// The key exchange group.
     pub group: String,
-    /// What the key of the server's certificate is, such as `ECDSA P-256`.
+    /// The type of the server certificate's key, such as `ECDSA P-256`.
     pub key: String,
-    /// The bits of the negotiated tls.
+    /// Size of the server certificate's key, in bits.
     pub key_bits: u32,
 }
 
@@ -59,7 +59,7 @@ impl fmt::Display for NegotiatedTls {
     }
 }
 
-/// By what a thread sees without much work that the same was agreed upon as before.
+/// A cheap summary of a handshake, to detect that its result is the same as before.
 pub(crate) type Mark = (
     Option<ProtocolVersion>,
     Option<CipherSuite>,
@@ -67,7 +67,7 @@ pub(crate) type Mark = (
 );
 
 impl NegotiatedTls {
-    /// Of a connection whose handshake has ended.
+    /// The parameters of a connection whose handshake is complete.
     pub(super) fn of(tls: &UnbufferedClientConnection) -> NegotiatedTls {
         let suite = tls.negotiated_cipher_suite();
         let (key, key_bits) = tls
@@ -90,7 +90,7 @@ impl NegotiatedTls {
         }
     }
 
-    /// Bits of the group, as OpenSSL counts them.
+    /// Size of the group, in bits, as OpenSSL reports it.
     #[must_use]
     pub fn group_bits(&self) -> u32 {
         match &*self.group {
@@ -112,7 +112,8 @@ pub(super) fn mark(state: &CommonState) -> Mark {
     )
 }
 
-/// OpenSSL's name: `ECDHE-RSA-AES256-GCM-SHA384`, and in TLS 1.3 that of the RFC.
+/// OpenSSL's name of a cipher suite, such as `ECDHE-RSA-AES256-GCM-SHA384`; for TLS 1.3 the name in
+/// the RFC.
 pub(super) fn cipher(suite: &SupportedCipherSuite) -> String {
     let name = format!("{:?}", suite.suite());
     if let Some(rest) = name.strip_prefix("TLS13_") {
@@ -140,7 +141,7 @@ pub(super) fn group(group: NamedGroup) -> String {
     }
 }
 
-/// Kind and bits of a certificate's key; `None` where it cannot be read.
+/// The type and size of a certificate's key; `None` if it cannot be parsed.
 fn key(certificate: &CertificateDer<'_>) -> Option<(String, u32)> {
     let certificate = Certificate::from_der(certificate).ok()?;
     let info = certificate.tbs_certificate().subject_public_key_info();

@@ -1,8 +1,9 @@
-//! TLS towards servers: what a run's command line can say of it, made into rustls's configuration.
+//! TLS connections to servers: turns the options of a run's command line into a configuration of
+//! rustls.
 //!
-//! RFC 8446, 5246. `session.rs` is one connection's records, `sessions.rs` what resumption needs,
-//! `trust.rs` whom to believe, [`NegotiatedTls`] what a handshake came to. Not here: early data,
-//! revocation.
+//! RFC 8446, 5246. `session.rs` handles the records of a connection, `sessions.rs` stores sessions
+//! for resumption, `trust.rs` verifies servers, and [`NegotiatedTls`] is the result of a handshake.
+//! Not here: early data, revocation.
 
 mod agreed;
 mod session;
@@ -33,37 +34,36 @@ pub use session::HandshakeError;
 pub(crate) use session::{Session, SessionProgress, shake_hands};
 use sessions::Sessions;
 
-/// The name of HTTP/1.1 in ALPN; what is to be spoken is offered and nothing else.
+/// The ALPN name of HTTP/1.1. Only the protocol of the run is offered.
 const ALPN_HTTP1: &[u8] = b"http/1.1";
 
-/// What can be said of TLS; the default verifies servers by the system's authorities and offers
-/// what rustls does.
+/// The TLS options. By default, servers are verified against the system's certificate authorities,
+/// and rustls's default parameters are offered.
 #[derive(Clone, Debug, Default)]
 pub struct Settings {
-    /// Takes every certificate, and does not check signatures made with it, which saves the tool
-    /// that time.
+    /// Whether to accept any certificate, and to skip the verification of its signatures, which
+    /// saves the load tester time.
     pub insecure: bool,
-    /// A PEM file of the authorities to believe, in the place of the system's.
+    /// A PEM file of certificate authorities, instead of the system's.
     pub authorities: Option<PathBuf>,
-    /// A PEM file of our own certificate and what it was signed with.
+    /// A PEM file of the client certificate and its chain.
     pub certificate: Option<PathBuf>,
-    /// A PEM file of its key; where that is missing, it lies in the same file.
+    /// A PEM file of the client certificate's key. `None` if it is in the same file.
     pub key: Option<PathBuf>,
-    /// The one version that is spoken.
+    /// The only protocol version to offer; `None` offers both.
     pub version: Option<Version>,
-    /// Cipher suites, best first, by OpenSSL's or by the RFCs' names; empty for rustls's own
-    /// choice.
+    /// The cipher suites, in order of preference, by OpenSSL's or the RFCs' names; empty for
+    /// rustls's defaults.
     pub ciphers: Vec<String>,
-    /// Groups of the key exchange, best first; empty for rustls's own choice.
+    /// The key exchange groups, in order of preference; empty for rustls's defaults.
     pub groups: Vec<String>,
-    /// The name that servers are asked for, and that their certificates must have, in the place of
-    /// the URL's host.
+    /// The server name for SNI and for the verification of certificates, instead of the URL's host.
     pub name: Option<String>,
-    /// Sends no name, so that a server with several certificates shows its first one.
+    /// Whether to omit SNI, so that a server with several certificates uses its default one.
     pub without_name: bool,
-    /// Sessions go on over the next connections; else each handshake is a full one.
+    /// Whether later connections resume sessions. Otherwise every handshake is a full one.
     pub resume: bool,
-    /// HTTP/2 is to be agreed upon.
+    /// Whether to negotiate HTTP/2.
     pub http2: bool,
 }
 
@@ -76,20 +76,20 @@ pub enum Version {
     Tls13,
 }
 
-/// Why TLS cannot be spoken as it was said.
+/// Why the TLS options cannot be used.
 #[derive(Debug)]
 pub enum TlsError {
-    /// A file cannot be read, or does not hold what it should.
+    /// A file cannot be read or has unexpected contents.
     File(PathBuf, String),
-    /// None of the files in which systems keep authorities is there.
+    /// None of the usual files of certificate authorities exists.
     NoAuthorities,
-    /// There is no such cipher suite here.
+    /// The cipher suite is not supported.
     Cipher(String),
-    /// There is no such group here.
+    /// The key exchange group is not supported.
     Group(String),
-    /// This is neither a host nor an address.
+    /// The text is neither a host name nor an address.
     Name(String),
-    /// What was chosen does not go together.
+    /// The options are not compatible with each other.
     Choice(rustls::Error),
 }
 
@@ -121,7 +121,7 @@ fn names(names: impl Iterator<Item = String>) -> String {
     names.collect::<Vec<_>>().join(", ")
 }
 
-/// How TLS is spoken with one server.
+/// The TLS settings for one server.
 #[derive(Clone, Debug)]
 pub struct Tls {
     config: Arc<ClientConfig>,
@@ -130,7 +130,7 @@ pub struct Tls {
     http2: bool,
 }
 
-/// What was made by the same maker for the same name.
+/// Equal if they have the same name and were made by the same maker.
 impl PartialEq for Tls {
     fn eq(&self, other: &Tls) -> bool {
         self.name == other.name && Arc::ptr_eq(&self.config, &other.config)
@@ -144,10 +144,9 @@ impl Tls {
         self.resume
     }
 
-    /// A TLS connection over a blocking stream, for a single exchange.
+    /// A TLS connection over a blocking stream, for a single request.
     ///
-    /// # Errors
-    /// rustls's, for a configuration that cannot work.
+    /// # Errors An error of rustls, if the configuration is not usable.
     pub fn over<S: Read + Write>(
         &self,
         stream: S,
@@ -167,7 +166,7 @@ impl Tls {
     }
 }
 
-/// Makes a [`Tls`] of each server. Files are read when the first one is made.
+/// Creates the [`Tls`] settings of servers. Files are read when the first one is created.
 #[derive(Debug)]
 pub struct Maker {
     settings: Settings,
@@ -175,7 +174,7 @@ pub struct Maker {
 }
 
 impl Maker {
-    /// One by these settings.
+    /// Creates a maker with these options.
     #[must_use]
     pub fn new(settings: Settings) -> Maker {
         Maker {
@@ -184,7 +183,7 @@ impl Maker {
         }
     }
 
-    /// How TLS is spoken with a target; `None` where it is not.
+    /// The TLS settings for a target; `None` if its scheme is not `https`.
     ///
     /// # Errors
     /// One variant of [`TlsError`] for each cause.
@@ -215,7 +214,7 @@ impl Maker {
     }
 }
 
-/// rustls's configuration for what `settings` say.
+/// Converts the options to a configuration of rustls.
 fn config(settings: &Settings) -> Result<ClientConfig, TlsError> {
     let provider = Arc::new(CryptoProvider {
         cipher_suites: chosen_ciphers(&settings.ciphers)?,
@@ -297,7 +296,7 @@ fn chosen_groups(names: &[String]) -> Result<Vec<&'static dyn SupportedKxGroup>,
     names.iter().map(find).collect()
 }
 
-/// The certificates of a PEM file; at least one.
+/// Reads the certificates of a PEM file; at least one.
 fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
     let fault = |text: String| TlsError::File(path.to_owned(), text);
     let found: Result<Vec<_>, _> = CertificateDer::pem_file_iter(path)
@@ -333,7 +332,7 @@ mod tests {
         ]))
         .unwrap();
         let found: Vec<String> = suites.iter().map(agreed::cipher).collect();
-        // As `openssl ciphers -stdname` names them.
+        // The names are those of `openssl ciphers -stdname`.
         let expected = [
             "TLS_AES_128_GCM_SHA256",
             "ECDHE-RSA-AES256-GCM-SHA384",

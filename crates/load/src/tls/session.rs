@@ -1,7 +1,7 @@
-//! The TLS session of one connection: records in and out, with our buffers.
+//! The TLS session of one connection: encrypts and decrypts records in our buffers.
 //!
-//! rustls's interface without buffers of its own (`rustls::unbuffered`) is used: what was received
-//! is opened where it lies, and looked at from there.
+//! It uses rustls's unbuffered API (`rustls::unbuffered`): received records are decrypted in place,
+//! and their contents are passed on without a copy.
 
 use std::time::Instant;
 use std::{fmt, io};
@@ -20,45 +20,44 @@ use super::agreed::{self, Mark, NegotiatedTls};
 use crate::plan::ALPN_HTTP2;
 use crate::tally::RequestError;
 
-/// Bytes of a record's header.
+/// Length of a record's header, in bytes.
 const HEADER: usize = 5;
 
-/// What a record adds to what it carries: header, nonce, type and tag, in bytes.
+/// Overhead of a record, in bytes: header, nonce, content type and tag.
 const RECORD_OVERHEAD: usize = HEADER + 8 + 1 + 16;
 
-/// Bytes that one record carries at most (RFC 8446, section 5.1).
+/// Maximum length of a record's content, in bytes (RFC 8446, section 5.1).
 const RECORD_MAX: usize = 16 * 1024;
 
-/// Memory that is taken at once for records to be sent.
+/// Size of an allocation for encrypted records, in bytes.
 const SCRATCH: usize = 64 * 1024;
 
-/// Room for the alert that ends a connection.
+/// Size of the buffer for the close_notify alert, in bytes.
 const ALERT_MAX: usize = 64;
 
-/// A session; see the module.
+/// The TLS session of one connection.
 pub(crate) struct Session {
     tls: UnbufferedClientConnection,
-    /// Received bytes that are no whole record yet.
+    /// Received bytes that are not a complete record yet.
     partial: Vec<u8>,
-    /// What the server has said with the last message of its handshake, before anybody has asked.
+    /// Application data that arrived with the end of the handshake, before the first request.
     early: Vec<u8>,
-    /// The server has said that nothing more follows.
+    /// Whether the server has sent a close_notify.
     ended: bool,
 }
 
-/// How far received bytes have brought a session.
+/// The state of a session after received bytes have been processed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SessionProgress {
     Open,
-    /// The server has said that nothing more follows.
+    /// The server has sent a close_notify.
     Ended,
 }
 
 impl Session {
-    /// A session that begins.
+    /// Starts a session.
     ///
-    /// # Errors
-    /// rustls's, for a configuration that cannot work.
+    /// # Errors An error of rustls, if the configuration is not usable.
     fn new(tls: &Tls) -> Result<Session, Error> {
         let name = tls.name.clone();
         let connection = UnbufferedClientConnection::new(tls.config.clone(), name);
@@ -70,17 +69,17 @@ impl Session {
         })
     }
 
-    /// Whether the server has said that nothing more follows.
+    /// Whether the server has sent a close_notify.
     pub(crate) fn has_ended(&self) -> bool {
         self.ended
     }
 
-    /// What came with the handshake.
+    /// Application data that arrived with the end of the handshake.
     pub(crate) fn take_early(&mut self) -> Vec<u8> {
         std::mem::take(&mut self.early)
     }
 
-    /// Whether an earlier session went on with this one.
+    /// Whether the handshake resumed an earlier session.
     pub(crate) fn is_resumed(&self) -> bool {
         self.tls.handshake_kind() == Some(HandshakeKind::Resumed)
     }
@@ -89,16 +88,15 @@ impl Session {
         agreed::mark(&self.tls)
     }
 
-    /// What was agreed upon.
+    /// The negotiated parameters.
     pub(crate) fn agreed(&self) -> NegotiatedTls {
         NegotiatedTls::of(&self.tls)
     }
 
-    /// Opens what was received and gives it to `take`, record by record. What has to be sent for it
-    /// (alerts, new keys, the handshake's next messages) is pushed.
+    /// Decrypts received bytes and passes the contents to `take`, record by record. Replies
+    /// (alerts, key updates, handshake messages) are queued on the stream.
     ///
-    /// # Errors
-    /// When it is no TLS, or the server has said what is wrong.
+    /// # Errors If the bytes are not valid TLS, or if the server sent an error alert.
     pub(crate) fn open(
         &mut self,
         stream: &Stream,
@@ -112,8 +110,7 @@ impl Session {
                 self.partial.extend_from_slice(&buffer);
                 break;
             }
-            // Only the record that was begun is completed here; those behind it are opened where
-            // they lie.
+            // Completes only the partial record here; the following records are decrypted in place.
             let missing = missing(&self.partial).min(buffer.len());
             self.partial
                 .extend_from_slice(buffer.get(..missing).unwrap_or_default());
@@ -127,10 +124,9 @@ impl Session {
         })
     }
 
-    /// Seals `bytes` and pushes the records.
+    /// Encrypts `bytes` and queues the records on the stream.
     ///
-    /// # Errors
-    /// When the session cannot go on.
+    /// # Errors If the session has failed.
     pub(crate) fn seal(
         &mut self,
         stream: &Stream,
@@ -146,13 +142,13 @@ impl Session {
             };
             let room = piece.len() + RECORD_OVERHEAD;
             if scratch.capacity() < room {
-                // Memory whose records have all left is used again.
+                // Reuses the memory if all its records have been sent.
                 scratch.reserve(SCRATCH);
             }
             scratch.resize(room, 0);
             let mut length = traffic.encrypt(piece, scratch);
             if let Err(EncryptError::InsufficientSize(needed)) = &length {
-                // New keys go before it.
+                // A key update precedes the record.
                 scratch.resize(needed.required_size, 0);
                 length = traffic.encrypt(piece, scratch);
             }
@@ -163,8 +159,8 @@ impl Session {
         Ok(())
     }
 
-    /// The record that says that nothing more follows; `None` where it cannot be had, or the server
-    /// was first.
+    /// The close_notify record; `None` if the server has sent one before, or if the session has
+    /// failed.
     pub(crate) fn closing(&mut self) -> Option<Bytes> {
         if self.ended {
             return None;
@@ -179,7 +175,7 @@ impl Session {
         Some(alert.into())
     }
 
-    /// Goes on with what has been received and was no whole record before.
+    /// Processes the bytes of partial records again, after more bytes have been added.
     fn advance_partial(
         &mut self,
         stream: &Stream,
@@ -192,8 +188,7 @@ impl Session {
         Ok(())
     }
 
-    /// Lets rustls go as far as it can with these received bytes. How many of them have been used
-    /// up is returned.
+    /// Lets rustls process the received bytes as far as possible. Returns the number of bytes used.
     fn advance(
         &mut self,
         stream: &Stream,
@@ -229,10 +224,10 @@ impl Session {
         }
     }
 
-    /// Pushes the alert that a failure has led to, if rustls has one.
+    /// Queues the alert for an error, if rustls has one.
     fn push_alert(&mut self, stream: &Stream) {
-        // With nothing to say it would go on with the bytes that it has failed on, and panic as
-        // they are not there.
+        // Without an alert to send, rustls would continue with the invalid bytes and panic, because
+        // they are not passed again.
         while self.tls.wants_write() {
             match self.tls.process_tls_records(&mut []).state {
                 Ok(ConnectionState::EncodeTlsData(encode)) => push_message(stream, encode),
@@ -243,7 +238,7 @@ impl Session {
     }
 }
 
-/// How many bytes complete the last record of `partial`, or its header.
+/// Number of bytes that complete the last record of `partial`, or its header.
 fn missing(partial: &[u8]) -> usize {
     let mut rest = partial;
     loop {
@@ -252,15 +247,15 @@ fn missing(partial: &[u8]) -> usize {
         };
         let length = HEADER + usize::from(u16::from_be_bytes([high, low]));
         match rest.get(length..) {
-            // Whole records that wait for others, as the parts of a long message of the handshake
-            // do.
+            // Skips complete records that rustls keeps until more arrive, for instance the parts of
+            // a long handshake message.
             Some(behind) => rest = behind,
             None => return length - rest.len(),
         }
     }
 }
 
-/// Pushes a message that rustls has ready.
+/// Queues a message that rustls has prepared.
 fn push_message(stream: &Stream, mut encode: EncodeTlsData<'_, ClientConnectionData>) {
     if let Err(EncodeError::InsufficientSize(needed)) = encode.encode(&mut []) {
         let mut message = vec![0; needed.required_size];
@@ -270,12 +265,12 @@ fn push_message(stream: &Stream, mut encode: EncodeTlsData<'_, ClientConnectionD
     }
 }
 
-/// Why hands could not be shaken.
+/// Why a TLS handshake failed.
 #[derive(Debug)]
 pub struct HandshakeError {
-    /// What it counts as.
+    /// The cause under which the failure is counted.
     pub failure: RequestError,
-    /// What rustls says of it, where it is the one who gave up.
+    /// The error of rustls, if rustls reported the failure.
     pub error: Option<Error>,
 }
 
@@ -309,11 +304,10 @@ impl From<Error> for HandshakeError {
     }
 }
 
-/// Shakes hands on a connection that has just been made. The last message is pushed, and leaves
-/// with the first request.
+/// Performs the handshake on a new connection. The last message is queued and sent together with
+/// the first request.
 ///
-/// # Errors
-/// See [`HandshakeError`].
+/// # Errors See [`HandshakeError`].
 pub(crate) async fn shake_hands(
     tls: &Tls,
     stream: &Stream,
@@ -335,7 +329,7 @@ pub(crate) async fn shake_hands(
         let opened = session.open(stream, buffer, |bytes| early.extend_from_slice(bytes));
         session.early = early;
         match opened {
-            // In HTTP/2 the server need not wait for the client's preface.
+            // An HTTP/2 server may send before it has received the client's preface.
             Ok(SessionProgress::Open) if tls.http2 || session.early.is_empty() => {}
             Ok(SessionProgress::Open) => return Err(RequestError::WrongLength.into()),
             Ok(SessionProgress::Ended) => return Err(RequestError::TlsClosed.into()),
@@ -352,7 +346,7 @@ pub(crate) async fn shake_hands(
     }
 }
 
-/// Whether the server has said that it speaks nothing of what was offered.
+/// Whether the server refused all offered ALPN protocols.
 fn is_of_alpn(error: &Error) -> bool {
     matches!(
         error,

@@ -1,8 +1,8 @@
-//! What connections to one server remember for those that follow: the group it chose, and where
-//! they are wanted, sessions.
+//! The session store of rustls for one server: the key exchange group that the server chose and,
+//! for resumption, sessions.
 //!
-//! One for each thread and server, so that no thread waits for the lock, and the name needs no
-//! look.
+//! There is one store per thread and server, so that threads do not contend for the lock, and
+//! server names need not be compared.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -11,14 +11,13 @@ use rustls::NamedGroup;
 use rustls::client::{ClientSessionStore, Tls12ClientSessionValue, Tls13ClientSessionValue};
 use rustls::pki_types::ServerName;
 
-/// Tickets that are kept at most; each is used once (RFC 8446, appendix C.4). The newest are used
-/// first.
+/// Maximum number of stored tickets. Each is used once (RFC 8446, appendix C.4), the newest first.
 const TICKETS_MAX: usize = 4096;
 
-/// The memory of one thread for one server.
+/// The session store of one thread for one server.
 #[derive(Debug)]
 pub(super) struct Sessions {
-    /// Whether sessions are kept.
+    /// Whether sessions are stored.
     resume: bool,
     kept: Mutex<SessionCache>,
 }

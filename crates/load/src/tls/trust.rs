@@ -1,4 +1,4 @@
-//! Whom to believe: authorities from a file, or any certificate.
+//! The verification of servers: against certificate authorities from a file, or not at all.
 
 use std::path::Path;
 
@@ -9,7 +9,7 @@ use rustls::{DigitallySignedStruct, Error, RootCertStore, SignatureScheme};
 
 use super::{TlsError, certificates};
 
-/// Where systems keep the authorities that they believe; the first that is there counts.
+/// The files in which systems keep their certificate authorities; the first that exists is used.
 const SYSTEM_FILES: [&str; 5] = [
     "/etc/ssl/certs/ca-certificates.crt", // Debian, Arch, Alpine
     "/etc/pki/tls/certs/ca-bundle.crt",   // Fedora
@@ -18,7 +18,7 @@ const SYSTEM_FILES: [&str; 5] = [
     "/etc/ssl/cert.pem",                  // Alpine without a package for it
 ];
 
-/// The authorities of `file`, or else the system's.
+/// The certificate authorities in `file`, or else the system's.
 pub(super) fn authorities(file: Option<&Path>) -> Result<RootCertStore, TlsError> {
     let system = || {
         SYSTEM_FILES
@@ -38,8 +38,8 @@ pub(super) fn authorities(file: Option<&Path>) -> Result<RootCertStore, TlsError
     }
 }
 
-/// Believes every server, and checks no signature of a handshake: a tool whose user does not care
-/// who the server is spares itself the work.
+/// Accepts every server, and skips the verification of handshake signatures: if the identity of the
+/// server does not matter, the load tester can save that work.
 #[derive(Debug)]
 pub(super) struct Anybody {
     schemes: Vec<SignatureScheme>,
