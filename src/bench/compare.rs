@@ -1,4 +1,4 @@
-//! `tidegate bench compare`: options become a comparison, it is run, its findings are printed.
+//! `tidegate bench compare`: converts options to a comparison, runs it and prints the findings.
 
 use std::io::{IsTerminal, Write};
 use std::path::PathBuf;
@@ -14,10 +14,10 @@ use process::Interrupt;
 
 use super::options::{Amount, Common, rate, time};
 
-/// How long a turn takes where nothing says it.
+/// The default duration of a turn.
 const DURATION_DEFAULT: Duration = Duration::from_secs(1);
 
-/// How long each server gets load before the first round where nothing says it.
+/// The default duration of the warm-up of each server.
 const WARMUP_DEFAULT: Duration = Duration::from_millis(500);
 
 /// Put two servers side by side: which is faster, or can nothing be said?
@@ -80,10 +80,10 @@ pub(super) struct Options {
     json: bool,
 }
 
-/// Runs the comparison and prints its report. The code is 0 where it could be made, whatever it
-/// found.
+/// Runs the comparison and prints its report. The exit code is 0 if the comparison was possible,
+/// whatever the result.
 pub(super) fn run(options: &Options) -> Result<ExitCode, String> {
-    // First of all, while there is one thread.
+    // Before other threads are started, so that they inherit the signal mask.
     let interrupt = Interrupt::take().map_err(|error| format!("signals: {error}"))?;
     let comparison = comparison(options)?;
     for warning in machine::prepare(&comparison.a.plan) {
@@ -97,7 +97,7 @@ pub(super) fn run(options: &Options) -> Result<ExitCode, String> {
     let mut interrupted = false;
     let rounds = compare::run(&comparison, |done| {
         if terminal {
-            // A terminal that is gone is no reason to end the run.
+            // A write error, for instance because the terminal is gone, does not end the run.
             let _ = write!(
                 std::io::stderr(),
                 "\r\x1b[K{done} of {} rounds",
@@ -145,7 +145,8 @@ fn comparison(options: &Options) -> Result<Comparison, String> {
     let mut warmup = WARMUP_DEFAULT;
     let mut contestant = |url: &str, pid: Option<u32>, cgroup: &Option<PathBuf>| {
         let mut plan = options.common.plan(&[(url.to_owned(), 1)], &amount)?;
-        // Within a turn it would be on the server's account, but its requests would not count.
+        // A warm-up within each turn would count as processor time of the server, but not as
+        // requests. It is therefore done once before the first round.
         let own = std::mem::take(&mut plan.warmup);
         if !own.is_zero() {
             warmup = own;
@@ -187,7 +188,8 @@ fn ask(contestant: &Contestant) -> Result<Response, String> {
     compare::ask(&contestant.plan).map_err(|error| format!("{}: {error}", contestant.url))
 }
 
-/// Fails where the answers differ, and says whether A's differ among themselves.
+/// Fails if the responses differ. The message says whether A's own responses differ from each
+/// other.
 fn refuse_differences(comparison: &Comparison, a: &Response, b: &Response) -> Result<(), String> {
     let differences = a.differences(b);
     if differences.is_empty() {

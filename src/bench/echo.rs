@@ -1,5 +1,5 @@
-//! `tidegate bench tcp SERVER` and `tidegate bench udp SERVER`: load for proxies of TCP and UDP,
-//! and a server to stand behind them.
+//! `tidegate bench tcp SERVER` and `tidegate bench udp SERVER`: load for TCP and UDP proxies, and
+//! an echo server to run behind them.
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -13,10 +13,10 @@ use process::Interrupt;
 
 use super::options::{EngineName, time};
 
-/// How long a run takes where nothing says it.
+/// The default duration of a run.
 const DURATION_DEFAULT: Duration = Duration::from_secs(10);
 
-/// What a datagram holds at most, over IPv4.
+/// Maximum length of a datagram's payload over IPv4, in bytes.
 const DATAGRAM_MAX: u32 = 65_507;
 
 /// Send messages through a TCP proxy whose server says everything back
@@ -90,7 +90,8 @@ enum ModeName {
     Throughput,
 }
 
-/// Runs load over TCP, or its server. The code is 0 where at least one message came back.
+/// Runs a load test over TCP, or the echo server. The exit code is 0 if at least one message was
+/// echoed.
 pub(super) fn run_tcp(options: &TcpOptions) -> Result<ExitCode, String> {
     let work = match options.mode {
         ModeName::Echo => EchoWork::Messages,
@@ -101,7 +102,8 @@ pub(super) fn run_tcp(options: &TcpOptions) -> Result<ExitCode, String> {
     common.run(Carries::Streams, work, size, options.timeout)
 }
 
-/// Runs load over UDP, or its server. The code is 0 where at least one datagram came back.
+/// Runs a load test over UDP, or the echo server. The exit code is 0 if at least one datagram was
+/// echoed.
 pub(super) fn run_udp(options: &UdpOptions) -> Result<ExitCode, String> {
     let work = if options.fresh {
         EchoWork::Sockets
@@ -120,7 +122,7 @@ impl Common {
         size: u32,
         timeout: Duration,
     ) -> Result<ExitCode, String> {
-        // First of all, while there is one thread.
+        // Before other threads are started, so that they inherit the signal mask.
         let interrupt = Interrupt::take().map_err(|error| format!("signals: {error}"))?;
         let target = Target::parse(&self.server, &self.allow_remote);
         let address = target.map_err(|error| error.to_string())?.address;

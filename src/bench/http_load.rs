@@ -1,10 +1,10 @@
-//! `tidegate bench http_load`: the options and the report of http_load, which is packaged nowhere
-//! any more.
+//! `tidegate bench http_load`: the options and the report of http_load, which is no longer packaged
+//! anywhere.
 //!
-//! `-parallel N` or `-rate N`, `-fetches N` or `-seconds N`, `-timeout N`, and a file of URLs,
-//! which are fetched in random order over a connection each. Bytes are those of bodies. What
-//! http_load has beside (`-checksum`, `-throttle`, `-jitter`, `-proxy`, `-sip`, `-verbose`) is
-//! refused.
+//! Supported are `-parallel N` or `-rate N`, `-fetches N` or `-seconds N`, `-timeout N`, and a file
+//! of URLs, which are fetched in random order with one connection per request. Bytes are those of
+//! bodies. Other options of http_load (`-checksum`, `-throttle`, `-jitter`, `-proxy`, `-sip`,
+//! `-verbose`) are refused.
 
 use std::fmt::Write as _;
 use std::process::ExitCode;
@@ -22,7 +22,7 @@ use super::Called;
 
 const USAGE: &str = "usage:  tidegate bench http_load [-timeout secs] -parallel N | -rate N  -fetches N | -seconds N  url_file";
 
-/// Connections at the same time at most where a rate is given, as in http_load.
+/// Maximum number of concurrent connections with `-rate`, as in http_load.
 const PARALLEL_BY_RATE: usize = 1000;
 
 pub(super) fn run(called: Called) -> ExitCode {
@@ -78,7 +78,7 @@ fn plan(called: &Called) -> Result<Plan, String> {
         return Err(USAGE.to_owned());
     };
     let text = std::fs::read_to_string(&file).map_err(|error| format!("{file}: {error}"))?;
-    // http_load believes every server.
+    // http_load accepts any certificate.
     let maker = Maker::new(Settings {
         insecure: true,
         ..Settings::default()
@@ -179,7 +179,7 @@ fn report(outcome: &RunResult) -> String {
     text
 }
 
-/// Mean, longest and shortest in milliseconds.
+/// The mean, the maximum and the minimum, in milliseconds.
 fn times(samples: &[Sample], time: fn(&Sample) -> Duration) -> String {
     let times = || {
         samples
@@ -197,7 +197,8 @@ fn times(samples: &[Sample], time: fn(&Sample) -> Duration) -> String {
     )
 }
 
-/// A number as C's `%g` prints it: six significant digits, an exponent only where it is shorter.
+/// Formats a number like C's `%g`: six significant digits, with an exponent only for very large or
+/// small values.
 fn general(value: f64) -> String {
     let scientific = format!("{value:.5e}");
     let (digits, exponent) = scientific.split_once('e').unwrap_or((&scientific, "0"));
@@ -228,7 +229,7 @@ mod tests {
 
     #[test]
     fn numbers_are_those_of_printf() {
-        // The report in http_load's own manual page has these.
+        // Values from the report in http_load's manual page.
         for (value, text) in [
             (95_249_400.0, "9.52494e+07"),
             (10.0, "10"),

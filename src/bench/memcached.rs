@@ -1,5 +1,5 @@
-//! `tidegate bench memcached SERVER`: gets and sets for a memcached server, or for two beside each
-//! other (`--beside`), or with ever more connections (`-c 1,10,100`).
+//! `tidegate bench memcached SERVER`: gets and sets for a memcached server, a comparison of two
+//! servers (`--beside`), or a sweep over numbers of connections (`-c 1,10,100`).
 
 use std::ops::RangeInclusive;
 use std::process::ExitCode;
@@ -20,13 +20,13 @@ use process::Interrupt;
 use super::options::{EngineName, TlsOptions, time};
 use super::sweep::steps::{self, Steps};
 
-/// The port where none is written.
+/// The default port.
 const PORT: u16 = 11211;
 
-/// The longest key that memcached takes.
+/// Maximum length of a memcached key, in bytes.
 const KEY_LENGTH_MAX: usize = 250;
 
-/// Most keys of one get.
+/// Maximum number of keys per get.
 const KEYS_A_GET_MAX: u32 = 10_000;
 
 /// The default duration of a run.
@@ -126,9 +126,9 @@ enum ProtocolName {
     Binary,
 }
 
-/// Runs load and prints its report. The code is 0 where at least one request went well.
+/// Runs a load test and prints its report. The exit code is 0 if at least one request succeeded.
 pub(super) fn run(options: &Options) -> Result<ExitCode, String> {
-    // First of all, while there is one thread.
+    // Before other threads are started, so that they inherit the signal mask.
     let interrupt = Interrupt::take().map_err(|error| format!("signals: {error}"))?;
     if let Some(other) = &options.beside {
         return compare(options, other, &interrupt);
@@ -141,7 +141,7 @@ pub(super) fn run(options: &Options) -> Result<ExitCode, String> {
     }
     for connections in steps {
         let mut plan = options.plan(&options.server, *connections as usize)?;
-        // The keys of the first step are those of all.
+        // The keys are set only once, before the first step.
         plan.fills &= std::mem::replace(&mut fills, false);
         let watch = || !interrupt.has_come();
         let result = load::memcached::run(&plan, watch)
@@ -162,7 +162,7 @@ pub(super) fn run(options: &Options) -> Result<ExitCode, String> {
     })
 }
 
-/// What stands above the lines of a sweep.
+/// The header line of a sweep's table.
 const SWEEP_HEAD: &str =
     "connections   requests/s   get p50 ms   get p99 ms   set p99 ms    hits %   wrong  broken";
 
@@ -189,8 +189,7 @@ fn sweep_line(plan: &MemcachedPlan, result: &MemcachedResult) -> String {
     )
 }
 
-/// Puts two servers beside each other and prints what can be said of them. The code is 0 where both
-/// have answered.
+/// Compares two servers and prints the findings. The exit code is 0 if both servers have answered.
 fn compare(options: &Options, other: &str, interrupt: &Interrupt) -> Result<ExitCode, String> {
     let [connections] = options.connections.0[..] else {
         return Err("--beside takes one number of connections".to_owned());
@@ -284,7 +283,7 @@ impl Options {
     }
 }
 
-/// The server as a URL, with memcached's port where it has none.
+/// The server as a URL, with memcached's default port if it has none.
 fn with_port(server: &str) -> String {
     let has_port = match server.rsplit_once(':') {
         Some((host, port)) => !host.ends_with(']') || !port.is_empty(),

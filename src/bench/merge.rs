@@ -1,4 +1,4 @@
-//! `tidegate bench merge FILE…`: runs that several processes saved, reported as one.
+//! `tidegate bench merge FILE…`: merges saved runs of several processes into one report.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -19,7 +19,8 @@ pub(super) struct Options {
     form: ReportForm,
 }
 
-/// Merges and prints. The code is 0 where at least one response came as expected.
+/// Merges the runs and prints the report. The exit code is 0 if at least one response was as
+/// expected.
 pub(super) fn run(options: &Options) -> Result<ExitCode, String> {
     let mut runs = Vec::new();
     for path in &options.files {

@@ -1,5 +1,5 @@
-//! `tidegate bench URL…`: the load tester's command line; the work is done by the crate `load`.
-//! Described in docs/bench.md.
+//! `tidegate bench URL…`: the command line of the load tester, which is the crate `load`.
+//! Documented in docs/bench.md.
 
 mod ab;
 mod compare;
@@ -64,16 +64,16 @@ pub(crate) fn run(arguments: &Arguments) -> ExitCode {
     }
 }
 
-/// What another tool was called with.
+/// The command line of another tool.
 struct Called {
-    /// Its arguments, without the program's name.
+    /// The arguments, without the program's name.
     arguments: Vec<OsString>,
-    /// Ours: hosts that may be anywhere.
+    /// Our additional option: hosts that may have any address.
     allow_remote: Vec<String>,
 }
 
-/// Runs another tool's mode where the program is called by that tool's name, and behind
-/// `bench NAME`.
+/// Runs the mode of another tool if the program is called by that tool's name, or for `tidegate
+/// bench NAME`.
 pub(crate) fn as_another_tool(program: &OsStr, arguments: &[OsString]) -> Option<ExitCode> {
     let name = Path::new(program).file_name().unwrap_or_default();
     let (name, arguments) = match arguments {
@@ -103,7 +103,7 @@ fn tool(name: &OsStr) -> Option<fn(Called) -> ExitCode> {
     }
 }
 
-/// Takes our own `--allow-remote HOST` out of another tool's arguments.
+/// Removes our option `--allow-remote HOST` from another tool's arguments.
 fn called(arguments: &[OsString]) -> Result<Called, String> {
     const OPTION: &str = "--allow-remote";
     let mut called = Called {

@@ -1,4 +1,4 @@
-//! The native mode: options become a plan, the plan is run, its outcome is printed.
+//! The native mode: converts options to a plan, runs it and prints the result.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -14,7 +14,7 @@ use process::Interrupt;
 use super::options::{self, Amount, Common, Urls, rate, time};
 use super::progress::ProgressLine;
 
-/// How long a run takes where nothing says it.
+/// The default duration of a run.
 const DURATION_DEFAULT: Duration = Duration::from_secs(10);
 
 #[derive(Args)]
@@ -68,10 +68,10 @@ impl ReportForm {
     }
 }
 
-/// Runs a plan made of `options` and prints its report. The code is 0 where at least one response
-/// came as expected.
+/// Runs the plan made from `options` and prints its report. The exit code is 0 if at least one
+/// response was as expected.
 pub(super) fn run(options: &Options) -> Result<ExitCode, String> {
-    // First of all, while there is one thread.
+    // Before other threads are started, so that they inherit the signal mask.
     let interrupt = Interrupt::take().map_err(|error| format!("signals: {error}"))?;
     let urls = options.urls.weighted()?;
     let length = match options.requests {
@@ -90,8 +90,9 @@ pub(super) fn run(options: &Options) -> Result<ExitCode, String> {
     for warning in machine::prepare(&plan) {
         eprintln!("warning: {warning}");
     }
-    // So many requests fail quickly, so much time does not. And the kernel finds out the card of
-    // the next hop, which connections that pass the kernel by have to know.
+    // If the server is down, a run of a number of requests fails quickly, but a timed run does not.
+    // And connecting makes the kernel resolve the next hop's MAC address, which connections that
+    // bypass the kernel need.
     if matches!(plan.length, Length::Time(_)) || plan.interface.is_some() {
         load::reach(&plan)?;
     }

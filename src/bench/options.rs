@@ -1,8 +1,7 @@
-//! What a run's command line can say in each of our own modes: whom to ask for what, how to
-//! connect, what is expected.
+//! The options shared by our own modes: requests, connections and expectations.
 //!
-//! How many connections, how fast and how long is each mode's own, and so is what becomes of the
-//! outcome.
+//! Each mode has its own options for the number of connections, the rate and the duration, and for
+//! its output.
 
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -193,7 +192,7 @@ pub(super) enum EngineName {
 struct Sources(Vec<IpAddr>);
 
 impl Urls {
-    /// The URLs with their weights, those of the file behind the others.
+    /// The URLs with their weights; those of the file are last.
     pub(super) fn weighted(&self) -> Result<Vec<(String, u32)>, String> {
         let mut urls: Vec<(String, u32)> = self.urls.iter().map(|url| (url.clone(), 1)).collect();
         if let Some(path) = &self.url_file {
@@ -207,16 +206,16 @@ impl Urls {
     }
 }
 
-/// What of a plan is each mode's own.
+/// The parameters of a plan that each mode determines itself.
 pub(super) struct Amount {
     pub(super) connections: u32,
-    /// Requests a second; `None` is the closed loop.
+    /// Requests per second; `None` for the closed loop.
     pub(super) rate: Option<f64>,
     pub(super) length: Length,
 }
 
 impl Common {
-    /// The plan for `urls`, each with its weight.
+    /// Builds the plan for `urls`, each with its weight.
     pub(super) fn plan(&self, urls: &[(String, u32)], amount: &Amount) -> Result<Plan, String> {
         let mut targets = Vec::new();
         for (url, weight) in urls {
@@ -287,7 +286,7 @@ impl Common {
         })
     }
 
-    /// Where random numbers start.
+    /// The seed of the random numbers.
     pub(super) fn seed(&self) -> u64 {
         self.seed
     }
@@ -301,7 +300,7 @@ impl Common {
         }
     }
 
-    /// Fails where the status that is expected is none.
+    /// Fails if the expected status is not a valid status.
     fn check_status(&self) -> Result<(), String> {
         let (range, what) = if self.grpc {
             (0..=16, "a status of gRPC: 0 to 16")
@@ -316,8 +315,8 @@ impl Common {
         }
     }
 
-    /// Bodies of requests of HTTP/2: the form's, or the messages of calls, which are no longer the
-    /// form's business then.
+    /// The bodies of HTTP/2 requests: that of the form, or the framed messages of gRPC calls, for
+    /// which the form's body is taken.
     fn bodies(&self, form: &mut RequestForm) -> Result<Vec<Vec<u8>>, String> {
         let messages = match (form.protocol, &self.message_file) {
             (Protocol::Grpc { .. }, Some(path)) => {
@@ -335,7 +334,7 @@ impl Common {
         framed.ok_or_else(|| "a message of gRPC has less than 4 GiB".to_owned())
     }
 
-    /// How the requests are written.
+    /// The template of the requests.
     fn form(&self, protocol: Protocol) -> Result<RequestForm, String> {
         let body = self.body.as_deref().map(body).transpose()?;
         let method = match (&self.method, &body) {
@@ -383,7 +382,8 @@ impl Common {
     }
 }
 
-/// The URLs for a report: the first one and how many more there are, where they are many.
+/// The URLs as shown in a report. If there are more than three, only the first one and the number
+/// of the others.
 pub(super) fn shown(urls: &[(String, u32)]) -> Vec<String> {
     match urls {
         [first, _, _, _, ..] => vec![first.0.clone(), format!("and {} more", urls.len() - 1)],
@@ -391,7 +391,8 @@ pub(super) fn shown(urls: &[(String, u32)]) -> Vec<String> {
     }
 }
 
-/// URLs with their weights: one a line, empty lines and those that begin with `#` left out.
+/// Parses URLs with optional weights, one per line. Empty lines and lines that start with `#` are
+/// skipped.
 fn weighted_urls(text: &str) -> Result<Vec<(String, u32)>, String> {
     let mut urls = Vec::new();
     for (index, line) in text.lines().enumerate() {
@@ -411,8 +412,8 @@ fn weighted_urls(text: &str) -> Result<Vec<(String, u32)>, String> {
     Ok(urls)
 }
 
-/// Whether a field is about the connection, which in HTTP/2 fields are not (RFC 9113, section
-/// 8.2.2).
+/// Whether a field is not allowed in HTTP/2, for instance because it is connection-specific (RFC
+/// 9113, section 8.2.2).
 fn is_of_http1(name: &str, value: &str) -> bool {
     let names = [
         "connection",
@@ -427,7 +428,7 @@ fn is_of_http1(name: &str, value: &str) -> bool {
         || name.starts_with(':')
 }
 
-/// The header fields of a file: one a line, empty lines left out.
+/// Parses the header fields of a file, one per line. Empty lines are skipped.
 fn fields_of(path: &PathBuf) -> Result<Vec<(String, String)>, String> {
     let text =
         std::fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))?;
@@ -446,7 +447,7 @@ fn body(text: &str) -> Result<Vec<u8>, String> {
     }
 }
 
-/// A time with its unit: `ms`, `s`, `m` or `h`; seconds where there is none.
+/// Parses a time with the unit `ms`, `s`, `m` or `h`; without a unit, in seconds.
 pub(super) fn time(text: &str) -> Result<Duration, String> {
     let units = [
         ("ms", 0.001),
@@ -497,9 +498,9 @@ fn sha256(text: &str) -> Result<[u8; 32], String> {
     Ok(digest)
 }
 
-/// One address, or a range of IPv4 addresses.
+/// Parses an address or a range of IPv4 addresses.
 fn sources(text: &str) -> Result<Sources, String> {
-    /// Addresses of one range at most.
+    /// Maximum number of addresses in a range.
     const SOURCES_MAX: u32 = 65_536;
     let fault = || "an address, or a range such as 127.0.0.2-127.0.0.9, is expected".to_owned();
     let parse = |text: &str| text.parse::<IpAddr>().map_err(|_| fault());

@@ -1,4 +1,4 @@
-//! The line on a terminal that says how a run goes.
+//! The progress line on a terminal.
 
 use std::io::{IsTerminal, Write};
 use std::time::{Duration, Instant};
@@ -6,14 +6,14 @@ use std::time::{Duration, Instant};
 use load::Progress;
 use load::plan::{Length, Plan};
 
-/// How often the line is written again.
+/// Minimum interval between updates of the line.
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(500);
 
-/// A line on the terminal that says how it goes; nothing where standard error is none.
+/// The progress line; nothing is shown if standard error is not a terminal.
 pub(super) struct ProgressLine {
     shown: Option<Instant>,
     terminal: bool,
-    /// When the run ends, its warm-up included.
+    /// The length of the run, including the warm-up.
     length: Length,
 }
 
@@ -39,7 +39,7 @@ impl ProgressLine {
             let seconds = progress.elapsed.as_secs_f64();
             let Progress { ended, failed, .. } = progress;
             let left = left(self.length, progress);
-            // A terminal that is gone is no reason to end the run.
+            // A write error, for instance because the terminal is gone, does not end the run.
             let _ = write!(
                 std::io::stderr(),
                 "\r\x1b[K{seconds:.1} s: {ended} requests, {failed} failed, {left} left"
@@ -54,7 +54,7 @@ impl ProgressLine {
     }
 }
 
-/// How much of a run is still to come.
+/// The remaining part of a run.
 fn left(length: Length, progress: Progress) -> String {
     match length {
         Length::Time(time) => {

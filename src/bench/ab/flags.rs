@@ -1,5 +1,5 @@
-//! ApacheBench's flags: one letter each, joined with their value or not, and the request that they
-//! make.
+//! ApacheBench's flags: single letters, with or without a space before their value; and the request
+//! that they describe.
 
 use std::ffi::OsString;
 use std::net::IpAddr;
@@ -8,10 +8,10 @@ use std::time::Duration;
 use load::Target;
 use load::tls::{Settings, Version};
 
-/// Requests that a time limit implies.
+/// Number of requests that a time limit implies, as in ab.
 const REQUESTS_BY_TIME: u64 = 50_000;
 
-/// Connections at the same time at most, as in ab.
+/// Maximum concurrency, as in ab.
 const CONCURRENCY_MAX: u64 = 20_000;
 
 pub(super) const USAGE: &str = "\
@@ -53,7 +53,7 @@ Options are:
     -E certfile     Specify optional client certificate chain and private key
 ";
 
-/// The flags as they were written.
+/// The parsed command line.
 #[derive(Debug)]
 pub(super) struct Flags {
     pub(super) url: String,
@@ -67,14 +67,14 @@ pub(super) struct Flags {
     pub(super) keep_going: bool,
     pub(super) quiet: bool,
     pub(super) variable_length: bool,
-    /// `-d` is not given.
+    /// False if `-d` is given.
     pub(super) percentiles: bool,
-    /// `-S` is not given.
+    /// False if `-S` is given.
     pub(super) confidence: bool,
     pub(super) gnuplot: Option<String>,
     pub(super) csv: Option<String>,
     pub(super) tls: Settings,
-    /// The file of the body.
+    /// The file that contains the request's body.
     pub(super) body: Option<String>,
     content_type: String,
     cookies: Vec<String>,
@@ -82,11 +82,11 @@ pub(super) struct Flags {
     credentials: Vec<String>,
 }
 
-/// Why there is nothing to run.
+/// Why there is no run.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum NothingToRun {
     Version,
-    /// A fault, or nothing where help was asked for.
+    /// The message of an error, or `None` if help was requested.
     Usage(Option<String>),
 }
 
@@ -112,7 +112,7 @@ impl Flags {
             confidence: true,
             gnuplot: None,
             csv: None,
-            // ab believes every server.
+            // ab accepts any certificate.
             tls: Settings {
                 insecure: true,
                 ..Settings::default()
@@ -150,7 +150,7 @@ impl Flags {
         Ok(flags)
     }
 
-    /// One argument without its dash: switches, and at its end maybe a flag with a value.
+    /// Parses one argument without its dash: switches, and possibly a flag with a value at the end.
     fn read(
         &mut self,
         letters: &str,
@@ -229,14 +229,14 @@ impl Flags {
             }
             'E' => self.tls.certificate = Some(value.into()),
             'g' => self.gnuplot = Some(value),
-            // As in ab, a CSV file makes the report one of percentages too.
+            // In ab, a CSV file also implies a report of percentages.
             'e' => self.csv = Some(value),
             _ => return Err(fault(format!("invalid option -- {letter}"))),
         }
         Ok(())
     }
 
-    /// The request as ab writes it, in HTTP/1.0.
+    /// The HTTP/1.0 request with the fields in ab's order.
     pub(super) fn request(&self, target: &Target) -> Result<Vec<u8>, String> {
         let Flags { method, .. } = self;
         let body =
@@ -336,7 +336,7 @@ mod tests {
         let flags =
             parse("-k -C a=1 -C b=2 -A u:p -H X:y -H user-agent:z http://127.0.0.1:81/x").unwrap();
         let request = String::from_utf8(flags.request(&target).unwrap()).unwrap();
-        // As ab 2.3 sends it.
+        // The request as sent by ab 2.3.
         let expected = "GET /x HTTP/1.0\r\nConnection: Keep-Alive\r\nCookie: a=1; b=2\r\nAuthorization: Basic dTpw\r\n\
                         X:y\r\nuser-agent:z\r\nHost: 127.0.0.1:81\r\nAccept: */*\r\n\r\n";
         assert_eq!(request, expected);

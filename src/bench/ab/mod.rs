@@ -1,10 +1,10 @@
-//! `tidegate bench ab`: the command line and the report of ApacheBench 2.3, whose lines scripts
-//! read.
+//! `tidegate bench ab`: the command line and the report of ApacheBench 2.3, whose lines are parsed
+//! by scripts.
 //!
-//! Also when the program is called `ab`. Beside the flags stands what is ours: a warning on
-//! standard error where the tool was the limit. Servers are believed whatever certificate they
-//! show, as ab does. What ab has and this has not (proxies, HTML tables, `-b`, `-v`) is refused,
-//! never ignored. See <https://httpd.apache.org/docs/2.4/programs/ab.html>.
+//! Also used if the program is called `ab`. The only additions are `--allow-remote` and a warning
+//! on standard error if the load tester was the bottleneck. Any certificate is accepted, as in ab.
+//! Options of ab that are missing here (proxies, HTML tables, `-b`, `-v`) are refused, never
+//! ignored. See <https://httpd.apache.org/docs/2.4/programs/ab.html>.
 
 mod flags;
 mod report;
@@ -24,7 +24,7 @@ use process::Interrupt;
 use super::Called;
 use flags::Flags;
 
-/// What is printed before everything else.
+/// The first lines of the output.
 const BANNER: &str = "\
 This is ApacheBench, Version 2.3 <$Revision$>
 Copyright 1996 Adam Twiss, Zeus Technology Ltd, http://www.zeustech.net/
@@ -39,7 +39,7 @@ pub(super) fn run(called: Called) -> ExitCode {
             print!("{BANNER}");
             return ExitCode::SUCCESS;
         }
-        // ab prints its usage to standard error and ends with EINVAL, asked for or not.
+        // ab prints its usage to standard error and exits with EINVAL, even for `-h`.
         Err(flags::NothingToRun::Usage(fault)) => {
             if let Some(fault) = fault {
                 eprintln!("ab: {fault}");
@@ -64,7 +64,8 @@ fn bench(flags: &Flags, allow_remote: &[String]) -> Result<ExitCode, String> {
     for warning in machine::prepare(&plan) {
         eprintln!("warning: {warning}");
     }
-    // As ab: a line each tenth of the requests, at least 100, and none where there are few.
+    // As in ab: one line per tenth of the requests, but at least 100 apart, and none for 150
+    // requests or fewer.
     let step = match flags.requests {
         requests if requests > 150 && !flags.quiet => (requests / 10).max(100),
         _ => 0,
@@ -103,7 +104,8 @@ fn bench(flags: &Flags, allow_remote: &[String]) -> Result<ExitCode, String> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// ab ends where a connection fails, unless `-r` is given: its message, and its code.
+/// Without `-r`, ab stops at the first failed connection. Prints ab's message, and returns its exit
+/// code.
 fn aborted(flags: &Flags, outcome: &RunResult) -> Option<ExitCode> {
     if flags.keep_going {
         return None;

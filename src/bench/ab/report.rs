@@ -1,4 +1,4 @@
-//! ApacheBench's report, to the column.
+//! ApacheBench's report, with the same columns.
 
 use std::fmt::Write;
 use std::net::IpAddr;
@@ -12,11 +12,11 @@ use load::{RunResult, Sample, Target};
 
 use super::flags::Flags;
 
-/// The percentages of the table.
+/// The percentages in the table.
 const PERCENTAGES: [usize; 9] = [50, 66, 75, 80, 90, 95, 98, 99, 100];
 
-/// Prints the report, then writes the files that were asked for: where that fails, the report is
-/// there already.
+/// Prints the report, then writes the requested files. If writing fails, the report has already
+/// been printed.
 pub(super) fn write(flags: &Flags, target: &Target, outcome: &RunResult) -> Result<(), String> {
     let samples = sorted(&outcome.samples);
     let mut text = String::from("\n\n");
@@ -43,8 +43,8 @@ pub(super) fn write(flags: &Flags, target: &Target, outcome: &RunResult) -> Resu
     Ok(())
 }
 
-/// From the quickest to the slowest. Those of the same microsecond are in the order that ab leaves
-/// them in, which sorts by connecting, processing, waiting and the whole, one after the other.
+/// Sorts samples from the quickest to the slowest. Samples that are equal in microseconds are in
+/// the order of ab, which sorts by connect, processing, waiting and total times in sequence.
 fn sorted(samples: &[Sample]) -> Vec<Sample> {
     let mut samples = samples.to_vec();
     samples.sort_by_key(|sample| {
@@ -180,7 +180,7 @@ fn totals(
     Ok(())
 }
 
-/// What ab says of TLS; bits are those of the certificate's key and of the cipher's.
+/// ab's lines about TLS. The bits are those of the certificate's key and of the cipher.
 fn tls(
     text: &mut String,
     flags: &Flags,
@@ -211,10 +211,10 @@ fn tls(
     }
 }
 
-/// One line of the table: times in milliseconds.
+/// A row of the table, with times in milliseconds.
 struct Row {
     name: &'static str,
-    /// What a warning calls it.
+    /// The name of the row in a warning.
     words: &'static str,
     min: i64,
     mean: i64,
@@ -234,7 +234,7 @@ impl Row {
             _ => squares.sum::<f64>() / (count - 1) as f64,
         };
         let at = |place: usize| times.get(place.min(count - 1)).copied().unwrap_or_default();
-        // ab's median of an odd number is the mean of the middle one and the next.
+        // For an odd number of values, ab's median is the mean of the middle one and the next one.
         let median = match count % 2 {
             1 if count > 1 => (at(count / 2) + at(count / 2 + 1)) / 2,
             _ => at(count / 2),
@@ -334,8 +334,8 @@ fn percentages(text: &mut String, samples: &[Sample]) -> std::fmt::Result {
     Ok(())
 }
 
-/// The time that a percentage of requests took at most, for each percentage (`-e`). Of fewer than
-/// 50 requests ab reads the 99th beyond the last one, whatever is there; here it is the last one.
+/// The maximum time of each percentage of requests (`-e`). For fewer than 50 requests, ab reads the
+/// 99th percentile beyond the end of its array; here it is the last value.
 fn csv(samples: &[Sample]) -> String {
     let mut text = String::from("Percentage served,Time in ms\n");
     for percentage in 0..=100 {
@@ -351,8 +351,8 @@ fn csv(samples: &[Sample]) -> String {
     text
 }
 
-/// A line for each request, from the quickest to the slowest (`-g`). The time is that of
-/// `apr_ctime`, whose day has a zero where ctime(3) has a space.
+/// One line per request, from the quickest to the slowest (`-g`). The time has the format of
+/// `apr_ctime`, which pads the day with a zero instead of a space as in ctime(3).
 fn gnuplot(samples: &[Sample], zone: &TimeZone) -> String {
     let mut text = String::from("starttime\tseconds\tctime\tdtime\tttime\twait\n");
     for sample in samples {
@@ -382,7 +382,7 @@ fn processing(sample: &Sample) -> Duration {
     sample.total.saturating_sub(sample.connect)
 }
 
-/// Milliseconds, rounded as ab rounds its microseconds.
+/// A time in milliseconds, rounded like ab's microseconds.
 fn milliseconds(time: Duration) -> i64 {
     i64::try_from((time.as_micros() + 500) / 1000).unwrap_or(i64::MAX)
 }
@@ -391,7 +391,7 @@ fn milliseconds(time: Duration) -> i64 {
 mod tests {
     use super::*;
 
-    /// One request by its times in microseconds, ended on 3 November 2026 at 08:11:10 UTC.
+    /// A sample with these times in microseconds, which ended on 3 November 2026 at 08:11:10 UTC.
     fn sample(connect: u64, wait: u64, total: u64) -> Sample {
         Sample {
             wall: Duration::from_secs(1_793_693_470),
@@ -409,7 +409,7 @@ mod tests {
             sample(0, 900, 1_499),
             sample(500, 800, 1_500),
         ]);
-        // As ab writes it with the clock set to that day.
+        // The output of ab with the clock set to that day.
         let rows = "starttime\tseconds\tctime\tdtime\tttime\twait\n\
             Tue Nov 03 08:11:09 2026\t1793693469\t0\t1\t1\t1\n\
             Tue Nov 03 08:11:09 2026\t1793693469\t1\t1\t2\t1\n\

@@ -1,15 +1,15 @@
-//! siege's command line, as getopt_long(3) reads it: letters joined or not, long names with `=` or
-//! not, the URL last.
+//! siege's command line, parsed like getopt_long(3): letters may be joined, long names may have
+//! `=`, and the URL is last.
 
 use std::time::Duration;
 
-/// Users where nothing says it, as in the configuration that siege writes for a new user.
+/// The default number of users, as in the configuration that siege creates for a new user.
 const USERS_DEFAULT: u32 = 25;
 
-/// Users at most. siege itself stops at 255 unless its configuration says otherwise.
+/// Maximum number of users. siege's own limit is 255 unless its configuration says otherwise.
 const USERS_MAX: u32 = 100_000;
 
-/// Where `-l` and `-m` write if no file is named.
+/// The default file of `-l` and `-m`.
 const LOG_FILE: &str = "/var/log/siege.log";
 
 pub(super) const USAGE: &str = "\
@@ -44,7 +44,7 @@ Taken with a note that they do nothing here:
   -R, --rc=FILE  -v, --verbose  --no-parser  --no-follow
 ";
 
-/// The options that take a value, by letter and name.
+/// The options with a value, by letter and name.
 const WITH_VALUE: [(char, &str); 10] = [
     ('c', "concurrent"),
     ('r', "reps"),
@@ -58,7 +58,7 @@ const WITH_VALUE: [(char, &str); 10] = [
     ('T', "content-type"),
 ];
 
-/// Those that take none, or may take one (`-l`).
+/// The options without a value or with an optional one (`-l`).
 const SWITCHES: [(char, &str); 14] = [
     ('V', "version"),
     ('h', "help"),
@@ -76,32 +76,32 @@ const SWITCHES: [(char, &str); 14] = [
     ('D', "debug"),
 ];
 
-/// How often each user runs.
+/// How many times each user repeats its requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Repetitions {
-    /// Until time or the operator ends it.
+    /// Until the time limit or an interrupt.
     Endless,
     Number(u64),
-    /// The list of URLs once.
+    /// Once through the list of URLs.
     Once,
 }
 
-/// What shows the exchange of a single request.
+/// What is printed of a single request's exchange.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Show {
     Heads,
     Page,
 }
 
-/// The command line as it was written.
+/// The parsed command line.
 #[derive(Debug)]
 pub(super) struct Flags {
     pub(super) users: u32,
     pub(super) repetitions: Repetitions,
     pub(super) time: Option<Duration>,
-    /// A random part of it passes between requests.
+    /// The upper limit of the random pause between requests.
     pub(super) delay: Duration,
-    /// URLs in random order.
+    /// Whether URLs are requested in random order.
     pub(super) internet: bool,
     pub(super) quiet: bool,
     pub(super) json: bool,
@@ -113,13 +113,13 @@ pub(super) struct Flags {
     pub(super) fields: Vec<(String, String)>,
     pub(super) agent: Option<String>,
     pub(super) content_type: Option<String>,
-    /// Hosts that may be anywhere.
+    /// Hosts that may have any address.
     pub(super) allow_remote: Vec<String>,
-    /// What was taken and does nothing here, to be said.
+    /// Options that are accepted but have no effect, for a note to the user.
     pub(super) without_effect: Vec<String>,
 }
 
-/// Why there is nothing to run.
+/// Why there is no run.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum NothingToRun {
     Version,
@@ -191,7 +191,7 @@ impl Flags {
         Ok(flags)
     }
 
-    /// One argument of letters. Whether `-b` is among them.
+    /// Parses one argument of joined letters. Returns whether `-b` is among them.
     fn letters(
         &mut self,
         letters: &str,
@@ -276,7 +276,7 @@ fn missing(name: &str) -> NothingToRun {
     fault(format!("option requires an argument -- '{name}'"))
 }
 
-/// A number and the first `S`, `M` or `H` behind it; minutes where there is none.
+/// Parses a number and its unit, the first `S`, `M` or `H` after it; minutes without a unit.
 fn time(text: &str) -> Option<Duration> {
     let end = text.find(|character: char| !character.is_ascii_digit());
     let (number, unit) = text.split_at(end.unwrap_or(text.len()));

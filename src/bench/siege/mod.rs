@@ -1,9 +1,10 @@
-//! `tidegate bench siege`: the command line and the report of siege 4, whose lines scripts read.
+//! `tidegate bench siege`: the command line and the report of siege 4, whose lines are parsed by
+//! scripts.
 //!
-//! Also when the program is called `siege`. Users go through their list of URLs one after the
-//! other, over a connection for each request. What siege does beside, this does not: it reads no
-//! siege.conf, fetches nothing that pages link to, follows no redirect, keeps no cookies, prints no
-//! line for each request (`-v`); a note on standard error says what of it was asked for. See
+//! Also used if the program is called `siege`. Each user requests its list of URLs in sequence,
+//! with one connection per request. Unlike siege, it reads no siege.conf, fetches no resources of
+//! pages, follows no redirects, keeps no cookies, and prints no line per request (`-v`). If such an
+//! option is given, a note on standard error says that it has no effect. See
 //! <https://www.joedog.org/siege-manual/>.
 
 mod flags;
@@ -29,16 +30,16 @@ use flags::{Flags, NothingToRun, Repetitions, Show};
 use report::Figures;
 use urls::UrlLine;
 
-/// The version whose report this is.
+/// The emulated version of siege.
 const VERSION: &str = "SIEGE 4.0.7";
 
-/// Failures that end a run, as in siege's configuration.
+/// Number of failures that end a run, as in siege's default configuration.
 const FAILURES_MAX: u64 = 1024;
 
-/// How long a request may take, as in siege's configuration.
+/// Time limit of a request, as in siege's default configuration.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// What takes longer than a visitor waits.
+/// The length of a run without a limit.
 const ENDLESS: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
 
 pub(super) fn run(called: Called) -> ExitCode {
@@ -101,7 +102,7 @@ fn siege(flags: &Flags) -> Result<(), String> {
     }
 }
 
-/// Runs the siege and says on standard error what siege says there.
+/// Runs the load test, with siege's messages on standard error.
 fn load_on(flags: &Flags, lines: &[UrlLine], interrupt: &Interrupt) -> Result<RunResult, String> {
     let plan = Arc::new(plan(flags, lines)?);
     for warning in machine::prepare(&plan) {
@@ -192,7 +193,7 @@ fn plan(flags: &Flags, lines: &[UrlLine]) -> Result<Plan, String> {
     })
 }
 
-/// Appends the run to siege's log, behind a mark if there is one.
+/// Appends the run to siege's log, after a mark if there is one.
 fn log(path: &str, flags: &Flags, figures: &Figures) -> Result<(), String> {
     let mut text = String::new();
     if !Path::new(path).exists() {

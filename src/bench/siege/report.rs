@@ -1,4 +1,4 @@
-//! siege's report: the block of text, the JSON object and the line of its log, to the column.
+//! siege's report as text, as JSON and as a line of its log, with the same columns.
 
 use std::fmt::Write;
 use std::time::Duration;
@@ -6,18 +6,18 @@ use std::time::Duration;
 use load::RunResult;
 use load::tally::RequestError;
 
-/// What a report tells.
+/// The figures of a report.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Figures {
-    /// Requests that were answered, but for 408 and 500 to 509.
+    /// Responses with a status other than 408 and 500 to 509.
     pub(super) transactions: u64,
-    /// Those that were answered with a status below 400, or 401 or 407.
+    /// Responses with a status below 400, or 401 or 407.
     pub(super) successful: u64,
-    /// Requests that were not answered, or with 408 or 500 to 509.
+    /// Requests without a response, or with status 408 or 500 to 509.
     pub(super) failed: u64,
     pub(super) elapsed: Duration,
     pub(super) bytes: u64,
-    /// The sum of all times, connecting included.
+    /// The sum of all response times, including connecting.
     pub(super) total: Duration,
     pub(super) longest: Duration,
     pub(super) shortest: Duration,
@@ -44,7 +44,7 @@ impl Figures {
         figures
     }
 
-    /// Counts `count` responses of this status.
+    /// Counts `count` responses with this status.
     pub(super) fn count(&mut self, status: usize, count: u64) {
         if is_failure(status) {
             self.failed += count;
@@ -86,7 +86,7 @@ impl Figures {
         }
     }
 
-    /// The block that siege prints on standard error.
+    /// The text that siege prints on standard error.
     pub(super) fn text(&self) -> String {
         let count = |name: &str, value: u64, behind: &str| format!("{name}{value:>12}{behind}\n");
         let number =
@@ -111,7 +111,7 @@ impl Figures {
         .concat()
     }
 
-    /// The object that siege prints on standard output.
+    /// The JSON object that siege prints on standard output.
     pub(super) fn json(&self) -> String {
         let megabytes = self.megabytes();
         let rate = self.per_second(self.transactions as f64);
@@ -144,7 +144,7 @@ impl Figures {
         format!("{}\n}}\n", lines.join(",\n"))
     }
 
-    /// The line of the log, whose megabytes are whole ones; `date` is local time.
+    /// The line of the log, in which megabytes are rounded down; `date` is in local time.
     pub(super) fn log_line(&self, date: &str) -> String {
         let megabytes = self.megabytes().floor();
         let mut line = format!("{date},{:>7}", self.transactions);
@@ -164,11 +164,11 @@ impl Figures {
     }
 }
 
-/// The first line of a log.
+/// The header line of a log.
 pub(super) const LOG_HEAD: &str = "      Date & Time,  Trans,  Elap Time,  Data Trans,  Resp Time,  \
                                    Trans Rate,  Throughput,  Concurrent,    OKAY,   Failed\n";
 
-/// What went wrong, one kind a line: siege says it once for every request.
+/// The errors, one line per cause. siege itself prints one line per failed request.
 pub(super) fn errors(outcome: &RunResult) -> String {
     let mut text = String::new();
     for failure in RequestError::ALL {
@@ -184,7 +184,7 @@ fn is_failure(status: usize) -> bool {
     status == 408 || (500..=509).contains(&status)
 }
 
-/// A ratio, 0 where there is nothing to divide by.
+/// A ratio; 0 if the divisor is 0.
 fn per(value: f64, of: f64) -> f64 {
     if of > 0.0 { value / of } else { 0.0 }
 }
@@ -217,7 +217,7 @@ mod tests {
 
     #[test]
     fn the_block_is_that_of_siege() {
-        // The layout is that of siege 4.0.7; the numbers follow from its definitions.
+        // The layout is that of siege 4.0.7; the numbers follow siege's definitions.
         let expected = "\nTransactions:\t\t         160 hits\nAvailability:\t\t       80.00 %\n\
                         Elapsed time:\t\t        1.50 secs\nData transferred:\t        3.00 MB\n\
                         Response time:\t\t        0.02 secs\nTransaction rate:\t      106.67 trans/sec\n\

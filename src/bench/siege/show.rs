@@ -1,4 +1,4 @@
-//! `siege -g` and `-p`: one exchange, shown.
+//! `siege -g` and `-p`: prints the exchange of a single request.
 
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
@@ -13,18 +13,18 @@ use super::flags::{Flags, Show};
 use super::report::Figures;
 use super::urls::{self, UrlLine, request};
 
-/// How long connecting and each read may take, as in siege.
+/// Time limit of connecting and of each read, as in siege.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Bytes of a response that are shown at most.
+/// Maximum length of a response that is shown, in bytes.
 const BYTES_MAX: u64 = 64 << 20;
 
 trait Connection: Read + Write {}
 
 impl<T: Read + Write> Connection for T {}
 
-/// Asks for `line` and prints the exchange unless `-q` or `-j` keep it silent. A fault is printed
-/// and counts as a failure.
+/// Sends the request of `line` and prints the exchange, unless `-q` or `-j` is given. An error is
+/// printed and counts as a failure.
 pub(super) fn show(line: &UrlLine, flags: &Flags) -> Result<Figures, String> {
     let target =
         Target::parse(&line.url, &flags.allow_remote).map_err(|error| error.to_string())?;
@@ -66,7 +66,7 @@ pub(super) fn show(line: &UrlLine, flags: &Flags) -> Result<Figures, String> {
     Ok(figures)
 }
 
-/// The whole response, up to [`BYTES_MAX`].
+/// Sends a request and reads the response until the server closes, up to [`BYTES_MAX`].
 fn exchange(address: &Address, tls: Option<&Tls>, request: &[u8]) -> io::Result<Vec<u8>> {
     let mut stream: Box<dyn Connection> = match address {
         Address::Inet(address) => {
@@ -85,15 +85,15 @@ fn exchange(address: &Address, tls: Option<&Tls>, request: &[u8]) -> io::Result<
     }
     stream.write_all(request)?;
     let mut response = Vec::new();
-    // A server that keeps the connection open in spite of HTTP/1.0 and `close` has said everything
-    // when it falls silent.
+    // If a server keeps the connection open in spite of HTTP/1.0 and `close`, the read timeout ends
+    // the response.
     match stream.take(BYTES_MAX).read_to_end(&mut response) {
         Err(error) if response.is_empty() => Err(error),
         _ => Ok(response),
     }
 }
 
-/// The head with its empty line, and what follows it.
+/// Splits a response into its head, including the empty line, and its body.
 fn parts(response: &[u8]) -> (&[u8], &[u8]) {
     let end = response.windows(4).position(|four| four == b"\r\n\r\n");
     response.split_at(end.map_or(response.len(), |end| end + 4))
@@ -103,7 +103,7 @@ fn head_of(request: &[u8]) -> &[u8] {
     parts(request).0
 }
 
-/// The status of `HTTP/1.1 200 OK`.
+/// Parses the status from a line such as `HTTP/1.1 200 OK`.
 fn status(head: &[u8]) -> Option<usize> {
     let line = head.split(|byte| *byte == b'\r').next()?;
     let text = std::str::from_utf8(line).ok()?;

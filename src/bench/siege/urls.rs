@@ -1,8 +1,8 @@
-//! siege's lists of URLs, and the requests that they make.
+//! siege's lists of URLs, and the requests that they describe.
 //!
-//! A line is a URL, a method and data: `http://host/path POST a=1` or `… POST <FILE`. `NAME=value`
-//! sets a variable for `$(NAME)` and `${NAME}` in the lines behind it; what begins with `#` is a
-//! comment.
+//! A line consists of a URL, a method and data: `http://host/path POST a=1` or `… POST <FILE`.
+//! `NAME=value` sets a variable for `$(NAME)` and `${NAME}` in the following lines. Lines that
+//! start with `#` are comments.
 
 use load::Target;
 use load::plan::{Request, Server};
@@ -10,13 +10,13 @@ use load::tls::{Maker, Settings};
 
 use super::flags::{Flags, Show};
 
-/// The program as which siege 4.0.7 introduces itself.
+/// The default `User-Agent` of siege 4.0.7.
 const AGENT: &str = "Mozilla/5.0 (pc-x86_64-linux-gnu) Siege/4.0.7";
 
-/// The methods that may stand behind a URL.
+/// The methods that may follow a URL.
 const METHODS: [&str; 6] = ["GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"];
 
-/// What one line asks for.
+/// A line of a list of URLs.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct UrlLine {
     pub(super) url: String,
@@ -65,7 +65,7 @@ impl UrlLine {
     }
 }
 
-/// The lines that `flags` name: the URL of the command line, or else the file's.
+/// The lines to request: the URL of the command line, or those of the file.
 pub(super) fn lines(flags: &Flags) -> Result<Vec<UrlLine>, String> {
     if let Some(url) = &flags.url {
         return Ok(vec![UrlLine::parse(url)]);
@@ -103,7 +103,7 @@ fn is_name(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(letter)
 }
 
-/// The line with its variables' values; the last one set counts.
+/// Replaces variables in a line. If a variable was set several times, the last value is used.
 fn expanded(line: &str, variables: &[(&str, &str)]) -> String {
     let mut line = line.to_owned();
     for (name, value) in variables.iter().rev() {
@@ -114,10 +114,10 @@ fn expanded(line: &str, variables: &[(&str, &str)]) -> String {
     line
 }
 
-/// The bytes of one request, in the order in which siege writes its fields.
+/// Encodes a request, with the fields in siege's order.
 pub(super) fn request(line: &UrlLine, target: &Target, flags: &Flags) -> Result<Vec<u8>, String> {
     let body = line.body()?;
-    // What is shown is asked for in HTTP/1.0, and heads by HEAD.
+    // `-g` and `-p` use HTTP/1.0, and `-g` uses HEAD.
     let (method, version) = match flags.show {
         Some(Show::Heads) if line.method == "GET" => ("HEAD", "1.0"),
         Some(_) => (&*line.method, "1.0"),
@@ -157,7 +157,7 @@ pub(super) fn request(line: &UrlLine, target: &Target, flags: &Flags) -> Result<
     Ok([head.into_bytes(), body.unwrap_or_default()].concat())
 }
 
-/// siege believes every server.
+/// A TLS configuration that accepts any certificate, as in siege.
 pub(super) fn maker() -> Maker {
     Maker::new(Settings {
         insecure: true,
@@ -165,7 +165,7 @@ pub(super) fn maker() -> Maker {
     })
 }
 
-/// The lines as servers, one for each: every request has a connection of its own.
+/// Converts each line to a server of its own, because every request has its own connection.
 pub(super) fn servers(lines: &[UrlLine], flags: &Flags) -> Result<Vec<Server>, String> {
     let maker = maker();
     let mut servers = Vec::new();
@@ -214,7 +214,7 @@ mod tests {
         let line = UrlLine::parse(flags.url.as_deref().unwrap());
         let target = Target::parse(&line.url, &[]).unwrap();
         let bytes = request(&line, &target, &flags).unwrap();
-        // As siege 4.0.7 sends it.
+        // The request as sent by siege 4.0.7.
         let expected = "POST /a HTTP/1.1\r\nHost: 127.0.0.1:81\r\nAccept: */*\r\nAccept-Encoding: gzip, deflate\r\n\
                         User-Agent: me\r\nX: y\r\nConnection: close\r\n\
                         Content-type: application/x-www-form-urlencoded\r\nContent-length: 3\r\n\r\nx=1";

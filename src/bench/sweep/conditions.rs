@@ -1,7 +1,7 @@
-//! What decides what the figures of a run mean: machine, kernel, versions, engine, command line and
-//! date.
+//! The conditions of a sweep, on which the meaning of its figures depends: machine, kernel,
+//! versions, engine, command line and date.
 //!
-//! From /proc; what the kernel does not say is left out.
+//! Read from /proc; values that are not available are omitted.
 
 use std::fs;
 
@@ -10,7 +10,8 @@ use load::plan::{Length, Protocol};
 use load::report::some;
 use load::{First, Plan};
 
-/// Names and values, in the order in which a page shows them. `first` is the server's first answer.
+/// The names and values of the conditions, in the order of a page. `first` is the server's first
+/// response.
 pub(super) fn of(plan: &Plan, first: Option<&First>) -> Vec<(String, String)> {
     let command: Vec<String> = std::env::args()
         .skip(1)
@@ -65,7 +66,7 @@ pub(super) fn of(plan: &Plan, first: Option<&First>) -> Vec<(String, String)> {
         .collect()
 }
 
-/// A word of the command line as a shell would take it.
+/// Quotes a word of the command line for a shell.
 fn word_of(word: &str) -> String {
     let plain =
         |character: char| character.is_ascii_alphanumeric() || "-_./:,=@%+…".contains(character);

@@ -1,9 +1,9 @@
-//! `tidegate bench sweep`: one run after the other with rising load, until it is plain where the
-//! server has enough.
+//! `tidegate bench sweep`: a series of runs with increasing load, which finds the server's
+//! saturation.
 //!
-//! Each step is a run like that of the native mode, with connections or a rate from a list. The
-//! table is printed while it goes; `--html` writes a page that needs nothing else. How saturation
-//! is found: [`points::findings`].
+//! Each step is a run like that of the native mode, with a number of connections or a rate from a
+//! list. The table is printed in the meantime; `--html` writes a self-contained page.
+//! [`points::findings`] describes how saturation is found.
 
 mod conditions;
 mod page;
@@ -29,10 +29,10 @@ use page::Page;
 use points::{Axis, Findings, Point};
 use steps::Steps;
 
-/// Connections of a sweep over rates, where nothing says it.
+/// The default number of connections in a sweep over rates.
 const CONNECTIONS_DEFAULT: f64 = 100.0;
 
-/// How often a pause between steps looks for Ctrl-C.
+/// The interval at which a pause between steps checks for Ctrl-C.
 const PAUSE_TICK: Duration = Duration::from_millis(50);
 
 /// Try one load after the other, and find where the server has enough
@@ -74,9 +74,9 @@ pub(super) struct Options {
     csv: bool,
 }
 
-/// Runs the steps. The code is 0 where at least one response came as expected.
+/// Runs the steps. The exit code is 0 if at least one response was as expected.
 pub(super) fn run(options: &Options) -> Result<ExitCode, String> {
-    // First of all, while there is one thread.
+    // Before other threads are started, so that they inherit the signal mask.
     let interrupt = Interrupt::take().map_err(|error| format!("signals: {error}"))?;
     let urls = options.urls.weighted()?;
     let (axis, plans) = plans(options, &urls)?;
@@ -135,7 +135,7 @@ pub(super) fn run(options: &Options) -> Result<ExitCode, String> {
     })
 }
 
-/// What is swept, and the plan of each step.
+/// The quantity that is swept, and the plan of each step.
 fn plans(options: &Options, urls: &[(String, u32)]) -> Result<(Axis, Vec<(f64, Plan)>), String> {
     let plan = |connections: f64, rate: Option<f64>| {
         let amount = Amount {
@@ -168,7 +168,7 @@ fn plans(options: &Options, urls: &[(String, u32)]) -> Result<(Axis, Vec<(f64, P
     Ok((axis, plans))
 }
 
-/// Asks once, to learn what the server calls itself.
+/// Sends a single request to get the server's `Server` field.
 fn first_answer(plan: &Plan, interrupt: &Interrupt) -> Result<Option<First>, String> {
     let plan = Plan {
         connections: 1,
@@ -189,7 +189,7 @@ fn first_answer(plan: &Plan, interrupt: &Interrupt) -> Result<Option<First>, Str
     }
 }
 
-/// Runs every step, and says whether Ctrl-C ended it. The step in which it did is left out.
+/// Runs all steps. Returns whether Ctrl-C interrupted them; the interrupted step is discarded.
 fn measure(
     plans: &[(f64, Plan)],
     options: &Options,
@@ -219,7 +219,7 @@ fn measure(
     Ok((points, false))
 }
 
-/// Waits; false where Ctrl-C ends it.
+/// Waits; false if Ctrl-C interrupts it.
 fn pause(time: Duration, interrupt: &Interrupt) -> bool {
     let begin = Instant::now();
     while begin.elapsed() < time {
@@ -231,7 +231,7 @@ fn pause(time: Duration, interrupt: &Interrupt) -> bool {
     true
 }
 
-/// What stands below the table.
+/// The text below the table.
 fn conclusion(axis: Axis, points: &[Point], findings: &Findings, within: Duration) -> String {
     let mut text = String::new();
     let at = findings.saturation.and_then(|place| points.get(place));

@@ -1,5 +1,5 @@
-//! A sweep as one HTML page that needs nothing else: findings, plots, the table, and the conditions
-//! of the run.
+//! A sweep as a self-contained HTML page: findings, plots, the table, and the conditions of the
+//! run.
 
 use std::fmt::Write;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use super::plot::{Plot, PlotLine};
 use super::points::{Axis, Findings, Point, sentences};
 use super::table;
 
-/// Both colour schemes; the colours of lines differ in lightness too.
+/// A light and a dark colour scheme. Lines differ in lightness as well as in hue.
 const STYLE: &str = "\
 :root{color-scheme:light dark;--back:#fff;--text:#1b1f24;--soft:#59636e;--grid:#e3e7eb;--axis:#8b949e;
 --one:#0b62c4;--two:#b85400;--three:#b3261e;--four:#7a3db8;--mark:#4a7a2c}
@@ -33,12 +33,12 @@ tr.found td{font-weight:600;border-bottom-color:var(--mark)}
 dl{display:grid;grid-template-columns:max-content 1fr;gap:.2rem 1rem}dt{color:var(--soft)}dd{margin:0;overflow-wrap:anywhere}
 ";
 
-/// What a page is made of.
+/// The data of a page.
 pub(super) struct Page<'a> {
     pub(super) axis: Axis,
     pub(super) points: &'a [Point],
     pub(super) findings: &'a Findings,
-    /// The limit of goodput.
+    /// The time limit of goodput.
     pub(super) within: Duration,
     pub(super) urls: &'a [String],
     pub(super) conditions: &'a [(String, String)],
@@ -132,7 +132,7 @@ impl Page<'_> {
                 ..times
             },
             Plot {
-                // So that a tenth of a per cent does not look like a catastrophe.
+                // A minimum scale, so that a tenth of a per cent does not fill the plot.
                 up_to: 5.0,
                 ..shares
             },
@@ -169,7 +169,7 @@ impl Page<'_> {
     }
 }
 
-/// Text that stands for itself in HTML.
+/// Escapes text for HTML.
 fn escaped(text: &str) -> String {
     let mut escaped = String::new();
     for character in text.chars() {
@@ -206,7 +206,7 @@ mod tests {
         let html = page.html();
         assert!(!html.contains("<script") && !html.contains("<b>") && !html.contains("<i>"));
         assert!(html.contains("http://h/&lt;script&gt;&amp;") && html.contains("<dd>&quot;</dd>"));
-        // Nothing is fetched from anywhere.
+        // The page loads nothing from elsewhere.
         for outside in ["src=", "href=", "url(", "@import"] {
             assert!(!html.contains(outside), "{outside}");
         }
@@ -217,7 +217,7 @@ mod tests {
         let point = |(place, throughput): (usize, &f64)| Point {
             load: (place + 1) as f64,
             throughput: *throughput,
-            // The first step had too few responses for percentiles.
+            // The first step has too few responses for percentiles.
             p50: (place > 0).then_some(1.0),
             p99: (place > 0).then_some(2.0),
             ..Point::default()
@@ -250,7 +250,7 @@ mod tests {
         assert_eq!(marks(&clean), [0, 1, 3, 3, 1], "{clean}");
         let scattered = page_of(&[100.0, 200.0, 120.0, 205.0, 110.0, 200.0]);
         assert_eq!(marks(&scattered), [1, 0, 0, 0, 0], "{scattered}");
-        // Five steps, six lines, and two points less.
+        // Five steps and six lines, without the two missing percentiles.
         assert_eq!(clean.matches("r=\"3\"><title>").count(), 28);
         assert!(clean.contains("<td>-</td><td>-</td></tr>"), "{clean}");
     }

@@ -1,7 +1,7 @@
-//! Plots as inline SVG: lines with a mark at every step, axes with units, light and dark by the
-//! colours of the page.
+//! Plots as inline SVG: lines with a mark at every step and axes with units. The page's colour
+//! variables provide a light and a dark scheme.
 //!
-//! No script: a mark shows its numbers by its `<title>` when the pointer rests on it.
+//! There is no script: the `<title>` of a mark shows its values when the pointer hovers over it.
 
 use std::fmt::Write;
 
@@ -10,7 +10,7 @@ use super::points::short;
 /// The size of a plot, in the units of its `viewBox`.
 const WIDTH: f64 = 720.0;
 const HEIGHT: f64 = 340.0;
-/// Room around the axes for their numbers and names.
+/// Margins for the axes' labels.
 const LEFT: f64 = 84.0;
 const RIGHT: f64 = 20.0;
 const TOP: f64 = 18.0;
@@ -18,24 +18,24 @@ const BOTTOM: f64 = 54.0;
 
 /// One line of a plot.
 pub(super) struct PlotLine<'a> {
-    /// Its name, and the class that colours it.
+    /// The line's name, and its CSS class, which determines its colour.
     pub(super) name: &'a str,
     pub(super) class: &'a str,
-    /// Where it goes, from left to right.
+    /// The points, from left to right.
     pub(super) points: Vec<(f64, f64)>,
 }
 
 pub(super) struct Plot<'a> {
     pub(super) title: &'a str,
-    /// What the axes show, with units.
+    /// The labels of the axes, with units.
     pub(super) across: &'a str,
     pub(super) up: &'a str,
-    /// The unit of a single value, for the text at a mark.
+    /// The unit of a single value, for the title of a mark.
     pub(super) unit: &'a str,
     pub(super) lines: Vec<PlotLine<'a>>,
-    /// The vertical axis is logarithmic.
+    /// Whether the vertical axis is logarithmic.
     pub(super) logarithmic: bool,
-    /// The least that the vertical axis reaches up to.
+    /// The minimum upper end of the vertical axis.
     pub(super) up_to: f64,
     pub(super) mark: Option<f64>,
 }
@@ -58,7 +58,7 @@ impl Scale {
         self.begin + (self.end - self.begin) * part.clamp(0.0, 1.0)
     }
 
-    /// Round values within the scale, for its grid.
+    /// Round values within the scale, for grid lines.
     fn ticks(&self) -> Vec<f64> {
         if self.logarithmic {
             return decades(self.low, self.high);
@@ -72,7 +72,7 @@ impl Scale {
     }
 }
 
-/// 1, 2 or 5 times a power of ten, at least `step`.
+/// The smallest 1, 2 or 5 times a power of ten that is at least `step`.
 fn round_step(step: f64) -> f64 {
     let power = 10_f64.powf(step.max(1e-12).log10().floor());
     let factor = [1.0, 2.0, 5.0]
@@ -81,8 +81,7 @@ fn round_step(step: f64) -> f64 {
     factor.unwrap_or(10.0) * power
 }
 
-/// Powers of ten from `low` to `high`, and their doubles and quintuples where there is room for
-/// them.
+/// Powers of ten from `low` to `high`. For up to three decades also their doubles and quintuples.
 fn decades(low: f64, high: f64) -> Vec<f64> {
     let (first, last) = (low.log10().floor() as i32, high.log10().ceil() as i32);
     let factors: &[f64] = if last - first <= 3 {
@@ -100,7 +99,7 @@ fn decades(low: f64, high: f64) -> Vec<f64> {
 }
 
 impl Plot<'_> {
-    /// The plot as a `figure`.
+    /// The plot as an HTML `figure` element.
     pub(super) fn html(&self) -> String {
         let (across, up) = self.scales();
         let mut svg = String::new();
@@ -129,17 +128,17 @@ impl Plot<'_> {
             all().map(|point| point.0).fold(f64::INFINITY, f64::min),
             all().map(|point| point.0).fold(0.0, f64::max),
         );
-        // Without any step there is nothing but axes.
+        // Without steps, only the axes are drawn.
         let first = if first.is_finite() { first } else { 0.0 };
         let highest = all().map(|point| point.1).fold(self.up_to, f64::max);
-        // Where nothing is above nothing, any axis will do.
+        // If all values are zero, any scale will do.
         let highest = if highest > 0.0 { highest } else { 1.0 };
         let lowest = all()
             .map(|point| point.1)
             .filter(|value| *value > 0.0)
             .fold(highest, f64::min);
         let across = Scale {
-            // A single step stands in the middle.
+            // A single step is placed in the middle.
             low: if first < last { 0.0 } else { first - 1.0 },
             high: if first < last { last } else { first + 1.0 },
             logarithmic: false,
@@ -174,7 +173,7 @@ impl Plot<'_> {
         (across, up)
     }
 
-    /// Whether the steps grow like powers, so that a linear axis would push most of them to the
+    /// Whether the steps grow geometrically, so that a linear axis would push most of them to the
     /// left.
     fn spreads(&self) -> bool {
         let Some(line) = self.lines.first() else {
@@ -277,10 +276,10 @@ impl Plot<'_> {
     }
 }
 
-/// A number at an axis, with blanks between thousands.
+/// The label of a tick, with spaces between thousands.
 fn label(value: f64) -> String {
     if value < 1000.0 {
-        // Ticks are round; what floating point adds to them is cut off.
+        // Ticks are round numbers; this cuts off rounding errors of floating point.
         let text = format!("{value:.6}");
         return text.trim_end_matches('0').trim_end_matches('.').to_owned();
     }

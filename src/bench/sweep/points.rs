@@ -1,4 +1,4 @@
-//! What the steps of a sweep came to, and where the server had enough.
+//! The results of a sweep's steps, and the search for saturation.
 
 use std::time::Duration;
 
@@ -7,45 +7,46 @@ use load::report::{percentile, some};
 use load::tally::RequestError;
 use load::{Plan, RunResult, machine};
 
-/// From this part of the highest throughput on, more load is said to bring no more.
+/// The plateau begins at this fraction of the highest throughput: beyond it, more load hardly
+/// increases throughput.
 pub(super) const PLATEAU: f64 = 0.95;
 
-/// The share of the steps on a plateau (or behind an offered rate) from which on steps that are out
-/// of line with it leave no saturation to be named: one such step for four others may be lucky or
-/// disturbed. See [`Scatter`].
+/// The maximum number of steps out of line, as a fraction of the steps on the plateau (or behind an
+/// offered rate). With more, no saturation is named. One such step for four others may be an
+/// accident. See [`Scatter`].
 pub(super) const SCATTER: f64 = 0.25;
 
-/// The part of the offered rate below which a server is said not to keep up.
+/// A server keeps up if it delivers at least this fraction of the offered rate.
 pub(super) const KEPT_UP: f64 = 0.95;
 
-/// The share of requests that failed or were refused from which on a step counts as broken.
+/// A step counts as broken if more than this fraction of its requests failed or were refused.
 pub(super) const BROKEN: f64 = 0.01;
 
-/// Statuses by which a server refuses work for now (RFC 9110, section 15.6.4; RFC 6585, section 4).
+/// Statuses for temporary overload (RFC 9110, section 15.6.4; RFC 6585, section 4).
 const REFUSING: [usize; 2] = [503, 429];
 
-/// gRPC statuses by which a server refuses work for now: UNAVAILABLE and RESOURCE_EXHAUSTED.
+/// gRPC statuses for temporary overload: UNAVAILABLE and RESOURCE_EXHAUSTED.
 const REFUSING_CALLS: [usize; 2] = [14, 8];
 
 #[derive(Clone, Debug, Default)]
 pub(super) struct Point {
-    /// Connections, or requests a second where a rate is swept.
+    /// Number of connections, or the offered rate in requests per second.
     pub(super) load: f64,
-    /// Responses a second that were as expected.
+    /// Expected responses per second.
     pub(super) throughput: f64,
-    /// Those of them that came within the limit of goodput.
+    /// Expected responses per second within the time limit of goodput.
     pub(super) goodput: f64,
-    /// The share of requests that failed, or in the open loop never found a connection.
+    /// The fraction of requests that failed or, in the open loop, were never started.
     pub(super) failed: f64,
-    /// The share of requests whose connection was refused, or that were answered 503 or 429, or
-    /// what means that in gRPC.
+    /// The fraction of requests whose connection was refused, or that were answered with status 503
+    /// or 429, or with their equivalents in gRPC.
     pub(super) refused: f64,
-    /// Milliseconds; `None` where there are too few responses for it.
+    /// The median time in milliseconds; `None` if there are too few responses.
     pub(super) p50: Option<f64>,
-    /// Milliseconds; `None` where there are too few responses for it.
+    /// The 99th percentile in milliseconds; `None` if there are too few responses.
     pub(super) p99: Option<f64>,
     pub(super) succeeded: u64,
-    /// Why this step says more about the tool than about the server.
+    /// Why the load tester was the bottleneck in this step, if it was.
     pub(super) limits: Vec<String>,
 }
 
@@ -95,7 +96,7 @@ impl Axis {
         }
     }
 
-    /// A step of it: `1 connection`, `2 connections`.
+    /// A step with its unit: `1 connection`, `2 connections`.
     pub(super) fn at(self, load: f64) -> String {
         let one = (load - 1.0).abs() < f64::EPSILON;
         let words = match self {
@@ -107,22 +108,24 @@ impl Axis {
     }
 }
 
-/// How far the steps are from being one plateau, or from falling behind at one rate for good.
+/// How far the steps deviate from a single plateau or, for rates, from falling behind for good at
+/// one rate.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Scatter {
-    /// Steps that reach [`PLATEAU`] of the highest throughput, or that fall behind the rate; each
-    /// as it was measured.
+    /// Number of steps whose measured throughput reaches [`PLATEAU`] of the highest or, for rates,
+    /// that fall behind.
     pub(super) reaching: usize,
-    /// The fewest steps that would have to be other for those to stand side by side, and with a
-    /// rate up to the end.
+    /// The minimum number of steps that would have to change for the reaching steps to be
+    /// contiguous and, for rates, to extend to the end.
     pub(super) out_of_line: usize,
 }
 
 impl Scatter {
-    /// Of steps that reach what is looked for (`true`), or do not.
+    /// Computes the scatter of the steps; `reach` says for each whether it reaches the plateau or
+    /// falls behind.
     fn of(axis: Axis, reach: impl Iterator<Item = bool>) -> Scatter {
-        // By how many steps those that reach it outnumber the others, on the best stretch that ends
-        // here, and on the best of all.
+        // Kadane's algorithm: `here` is the largest excess of reaching steps over others in a
+        // stretch that ends here, `best` in any stretch.
         let (mut reaching, mut here, mut best) = (0, 0_usize, 0);
         for reaches in reach {
             reaching += usize::from(reaches);
@@ -133,7 +136,7 @@ impl Scatter {
             };
             best = best.max(here);
         }
-        // What is not in the stretch but reaches it is out of line, and what is in it and does not.
+        // Out of line are reaching steps outside of the stretch, and other steps within it.
         let fitting = match axis {
             Axis::Connections => best,
             Axis::Rate => here,
@@ -149,32 +152,33 @@ impl Scatter {
     }
 }
 
-/// What a sweep shows as a whole.
+/// The findings of a sweep.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Findings {
-    /// The step at which the server had enough; `None` if none of them was enough, nothing
-    /// succeeded, or they scatter.
+    /// The step at which the server is saturated; `None` if no step reaches saturation, nothing
+    /// succeeded, or the steps scatter too much.
     pub(super) saturation: Option<usize>,
-    /// The steps scatter, and so much that no saturation is named.
+    /// The scatter, if it is too large for saturation to be named.
     pub(super) scatter: Option<Scatter>,
-    /// The step of the highest throughput.
+    /// The step with the highest throughput.
     pub(super) highest: Option<usize>,
-    /// The first step at which too many requests failed or were refused.
+    /// The first step with too many failed or refused requests.
     pub(super) broken: Option<usize>,
 }
 
-/// Looks for saturation, on a curve where each step is the median of itself and its neighbours: one
-/// step that was lucky, or disturbed, does not decide.
+/// Finds saturation on a smoothed curve, in which each step is the median of itself and its
+/// neighbours, so that a single exceptional step does not decide.
 ///
-/// Connections: the first step whose throughput is at least [`PLATEAU`] of the highest one on that
-/// curve, if a step follows it; what follows brings hardly more and only makes requests wait. A
-/// rate: the first step at which the server delivers less than [`KEPT_UP`] of what is offered.
+/// In a sweep over connections, saturation is the first step that reaches [`PLATEAU`] of the
+/// highest throughput on that curve, if it is not the last step: more connections hardly increase
+/// throughput and only make requests wait. In a sweep over rates, it is the first step at which the
+/// server delivers less than [`KEPT_UP`] of the offered rate.
 ///
-/// Whether it may be named is seen from the steps as they were measured: more load that brings
-/// hardly more, or a server that falls behind, makes steps side by side that reach the same mark.
-/// Where more than [`SCATTER`] of as many steps are out of line ([`Scatter`]), the differences
-/// between neighbours are larger than those that saturation is told by, and another sweep would
-/// name another step. Overload, in which throughput falls for good, is no scatter.
+/// The measured, unsmoothed steps decide whether saturation may be named: at true saturation, the
+/// steps on the plateau (or those behind the rate) are contiguous. If the steps out of line exceed
+/// the fraction [`SCATTER`] of them ([`Scatter`]), the noise between neighbours exceeds the
+/// differences that define saturation, and another sweep would name another step. Overload, in
+/// which throughput falls permanently, does not count as scatter.
 pub(super) fn findings(axis: Axis, points: &[Point]) -> Findings {
     let highest = points
         .iter()
@@ -203,8 +207,7 @@ pub(super) fn findings(axis: Axis, points: &[Point]) -> Findings {
                 .iter()
                 .position(|kept| *kept < KEPT_UP);
             let behind = points.iter().map(|point| kept(point) < KEPT_UP);
-            // Single steps that fall behind by accident are no reason to doubt that the server
-            // keeps up.
+            // If the smoothed curve keeps up, single steps behind the rate do not raise doubts.
             let scatter = found.map(|_| Scatter::of(axis, behind));
             (found, scatter.unwrap_or_default())
         }
@@ -222,7 +225,8 @@ fn is_broken(point: &Point) -> bool {
     point.failed + point.refused > BROKEN
 }
 
-/// The median of every step and its neighbours; the first and the last stay as they are.
+/// Replaces each step by the median of itself and its neighbours; the first and the last are
+/// unchanged.
 fn smoothed(points: &[Point], value: fn(&Point) -> f64) -> Vec<f64> {
     let values: Vec<f64> = points.iter().map(value).collect();
     let mut smoothed = values.clone();
@@ -234,7 +238,7 @@ fn smoothed(points: &[Point], value: fn(&Point) -> f64) -> Vec<f64> {
     smoothed
 }
 
-/// The findings in sentences.
+/// Describes the findings in sentences.
 pub(super) fn sentences(axis: Axis, points: &[Point], within: Duration) -> Vec<String> {
     let found = findings(axis, points);
     let mut sentences = Vec::new();
@@ -298,7 +302,7 @@ pub(super) fn sentences(axis: Axis, points: &[Point], within: Duration) -> Vec<S
     sentences
 }
 
-/// Why no saturation is named.
+/// Explains why no saturation is named.
 fn scattered(axis: Axis, scatter: Scatter) -> String {
     let steps = |count: usize| some(count as u64, "step");
     let (reaching, out_of_line) = (steps(scatter.reaching), steps(scatter.out_of_line));
@@ -319,7 +323,7 @@ fn scattered(axis: Axis, scatter: Scatter) -> String {
     )
 }
 
-/// A number with as many digits as help.
+/// Formats a number with a useful number of digits.
 pub(super) fn short(value: f64) -> String {
     let text = match value {
         value if value == 0.0 || value >= 100.0 => format!("{value:.0}"),
@@ -429,7 +433,7 @@ mod tests {
         assert_eq!((found.highest, found.scatter), (None, None));
     }
 
-    /// Steps of 10, 20, 30 and so on that had these throughputs.
+    /// Steps at loads 10, 20, 30 and so on, with these throughputs.
     fn steps(throughputs: &[f64]) -> Vec<Point> {
         let loads = (1..).map(|place| f64::from(place) * 10.0);
         let figures: Vec<_> = loads
@@ -439,7 +443,7 @@ mod tests {
         points(&figures)
     }
 
-    /// What is found, and the first sentence.
+    /// The findings and the first sentence.
     fn said(axis: Axis, points: &[Point]) -> (Findings, String) {
         let mut sentences = sentences(axis, points, Duration::from_secs(1));
         (findings(axis, points), sentences.remove(0))
@@ -454,7 +458,7 @@ mod tests {
             text.starts_with("Saturation at 40 connections: 397 "),
             "{text}"
         );
-        // Overload is no scatter: it falls, and stays down.
+        // Overload is not scatter: throughput falls permanently.
         let overload = steps(&[100.0, 200.0, 300.0, 300.0, 260.0, 200.0, 120.0, 50.0]);
         let (found, _) = said(Axis::Connections, &overload);
         assert_eq!((found.saturation, found.scatter), (Some(2), None));
@@ -469,7 +473,7 @@ mod tests {
 
     #[test]
     fn steps_that_scatter_name_no_saturation() {
-        // The highest of the curve is 400; 380 are reached by the second, fourth, sixth and ninth.
+        // The curve's maximum is 400; the second, fourth, sixth and ninth steps reach 380.
         let plateau = steps(&[
             100.0, 400.0, 250.0, 420.0, 240.0, 410.0, 300.0, 260.0, 400.0, 290.0,
         ]);
@@ -485,18 +489,19 @@ mod tests {
             "The steps scatter too much to name saturation: 3 steps out of line with one plateau, 4 steps with at least 95 % of \
              the highest throughput. Longer steps (--duration), or a machine on which nothing else runs, may tell more."
         );
-        // A plateau without scatter but with one disturbed step: the text names the step.
+        // A plateau with a single disturbed step: saturation is named.
         let disturbed = steps(&[100.0, 400.0, 420.0, 250.0, 400.0, 410.0, 400.0]);
         let (found, _) = said(Axis::Connections, &disturbed);
         assert_eq!((found.saturation, found.scatter), (Some(1), None));
-        // Of three steps on the plateau one is disturbed: it could be anywhere.
+        // One of three steps on the plateau is disturbed, so saturation could be at any step.
         let (found, text) = said(Axis::Connections, &steps(&[100.0, 200.0, 150.0, 205.0]));
         assert_eq!(found.saturation, None);
         assert!(
             text.contains(": 1 step out of line with one plateau, 2 steps with"),
             "{text}"
         );
-        // Now behind, now not: 1, 0.5, 1, 0.5, 1, 0.6, 0.9 of what is offered.
+        // The server falls behind intermittently: it delivers 1, 0.5, 1, 0.5, 1, 0.6, 0.9 of the
+        // offered rate.
         let rates = steps(&[10.0, 10.0, 30.0, 20.0, 50.0, 36.0, 63.0]);
         let (found, text) = said(Axis::Rate, &rates);
         assert_eq!(found.saturation, None);
@@ -506,12 +511,12 @@ mod tests {
         );
     }
 
-    /// Numbers of the normal distribution, always the same: the sum of twelve even ones, without
-    /// their mean.
+    /// Deterministic numbers of approximately normal distribution: the sum of twelve uniformly
+    /// distributed ones, minus its mean.
     fn noise() -> impl FnMut() -> f64 {
         let mut state = 1_u64;
         let mut even = move || {
-            // The generator of Knuth's MMIX; its upper bits are good enough.
+            // The linear congruential generator of Knuth's MMIX; only its upper bits are used.
             state = state
                 .wrapping_mul(6_364_136_223_846_793_005)
                 .wrapping_add(1_442_695_040_888_963_407);
@@ -524,7 +529,8 @@ mod tests {
     fn saturation_is_named_where_another_sweep_would_name_it_too() {
         const SWEEPS: usize = 2_000;
         let mut noise = noise();
-        // Ten steps up to saturation, 18 beyond; the tenth has 100 %, the ninth 90 %.
+        // Ten steps up to saturation and 18 beyond it. The tenth step reaches 100 %, the ninth 90
+        // %.
         let mut sweeps = |deviation: f64| {
             let (mut named, mut right) = (0, 0);
             for _ in 0..SWEEPS {
@@ -560,7 +566,7 @@ mod tests {
             text.starts_with("No saturation within this sweep"),
             "{text}"
         );
-        // One step of a rate that the server could carry was disturbed.
+        // A single disturbed step at a rate that the server can sustain.
         let (found, text) = said(Axis::Rate, &steps(&[10.0, 20.0, 5.0, 40.0, 50.0]));
         assert_eq!((found.saturation, found.scatter), (None, None));
         assert!(
@@ -606,7 +612,7 @@ mod tests {
             (found.saturation, found.scatter, found.broken),
             (Some(1), None, Some(3))
         );
-        // Every other step fails altogether.
+        // Every second step fails completely.
         let flapping = points(&[
             (1.0, 200.0, 0.0),
             (2.0, 0.0, 1.0),

@@ -1,14 +1,13 @@
-//! Lists of steps as the command line writes them: `1,10,20`, and `1,10,…,280` for numbers that are
-//! equally far apart.
+//! Parses lists of steps from the command line: `1,10,20`, or `1,10,…,280` for equidistant numbers.
 
-/// Steps of one sweep at most.
+/// Maximum number of steps in a sweep.
 const STEPS_MAX: usize = 1000;
 
-/// The steps of a sweep, rising.
+/// The steps of a sweep, in increasing order.
 #[derive(Clone, Debug, PartialEq)]
 pub(in super::super) struct Steps(pub(in super::super) Vec<f64>);
 
-/// Numbers of connections: whole ones.
+/// Parses whole numbers of connections.
 pub(in super::super) fn connections(text: &str) -> Result<Steps, String> {
     let steps = parse(text)?;
     let whole = |step: &f64| step.fract() == 0.0 && (1.0..=1e6).contains(step);
@@ -72,7 +71,7 @@ mod tests {
         assert_eq!(steps("1, 2,4,8"), Ok(vec![1.0, 2.0, 4.0, 8.0]));
         assert_eq!(steps("1,3,...,8"), Ok(vec![1.0, 3.0, 5.0, 7.0, 8.0]));
         assert_eq!(steps("1,2,…,4,10"), Ok(vec![1.0, 2.0, 3.0, 4.0, 10.0]));
-        // The first example of the help.
+        // The first example in the help text.
         let many = steps("1,10,…,280").unwrap();
         assert_eq!((many.len(), many[2], many[31]), (32, 19.0, 280.0));
     }

@@ -1,4 +1,4 @@
-//! A sweep's steps as a table of text, as CSV, and as JSON.
+//! The steps of a sweep as a text table, as CSV and as JSON.
 
 use load::report::quoted;
 
@@ -19,8 +19,8 @@ pub(super) fn names(axis: Axis) -> Vec<String> {
     all.map(str::to_owned).collect()
 }
 
-/// The values of one step, in the order of [`names`]; a star marks a step that says more about the
-/// tool, a dash a time that there are too few responses for.
+/// The values of one step, in the order of [`names`]. A star marks a step in which the load tester
+/// was the bottleneck; a dash stands for a percentile with too few responses.
 pub(super) fn row(point: &Point) -> Vec<String> {
     let milliseconds = |time: Option<f64>| time.map_or("-".to_owned(), |time| format!("{time:.3}"));
     let star = if point.limits.is_empty() { "" } else { "*" };
@@ -35,7 +35,7 @@ pub(super) fn row(point: &Point) -> Vec<String> {
     ]
 }
 
-/// One line of the table for people.
+/// A line of the text table.
 pub(super) fn line(values: &[String]) -> String {
     let mut line = String::new();
     for (place, value) in values.iter().enumerate() {
@@ -46,8 +46,8 @@ pub(super) fn line(values: &[String]) -> String {
     line
 }
 
-/// The steps with names that programs like, times in milliseconds and shares as fractions; `none`
-/// is said of times that there are too few responses for.
+/// The values of one step with machine-readable names, times in milliseconds and ratios as
+/// fractions. `none` stands for a percentile with too few responses.
 fn fields(axis: Axis, point: &Point, none: &str) -> [(&'static str, String); 9] {
     let load = match axis {
         Axis::Connections => "connections",
@@ -68,7 +68,7 @@ fn fields(axis: Axis, point: &Point, none: &str) -> [(&'static str, String); 9] 
     ]
 }
 
-/// A line of names and a line for each step.
+/// The steps as CSV: a line of names and a line for each step.
 pub(super) fn csv(axis: Axis, points: &[Point]) -> String {
     let names = fields(axis, &Point::default(), "")
         .map(|(name, _)| name)
@@ -79,7 +79,7 @@ pub(super) fn csv(axis: Axis, points: &[Point]) -> String {
     format!("{names}\n{}", lines.collect::<String>())
 }
 
-/// One object: steps, findings, and the conditions of the run.
+/// The sweep as one JSON object: steps, findings, and the conditions of the run.
 pub(super) fn json(
     axis: Axis,
     points: &[Point],
