@@ -1,11 +1,12 @@
-//! Which crate may see which: the arrows of ARCHITECTURE.md, read from the Cargo.toml files.
+//! The allowed dependencies between our crates: the arrows of ARCHITECTURE.md, checked against the
+//! Cargo.toml files.
 //!
-//! Only our own crates are looked at; the reasons for other people's are in docs/decisions.
+//! Only our own crates are checked; docs/decisions gives the reasons for third-party crates.
 
 use std::path::Path;
 
-/// Our crates, each with those of ours that it may depend on. `base` may be seen by all, and
-/// `support` by their tests.
+/// Our crates, each with the crates of ours on which it may depend. All crates may depend on
+/// `base`, and their tests on `support`.
 const ARROWS: &[(&str, &[&str])] = &[
     (
         "tidegate",
@@ -25,7 +26,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "conf",
             "engine",
             "pattern",
-            // Its tests: the traffic of the build for use.
+            // For its tests: the training traffic of the release build.
             "xtask",
         ],
     ),
@@ -177,7 +178,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("xtask", &[]),
 ];
 
-/// Every arrow that the Cargo.toml files among `files` draw and the table above does not allow.
+/// The dependencies in the Cargo.toml files among `files` that the table above does not allow.
 pub fn findings(root: &Path, files: &[String]) -> Vec<String> {
     let mut findings = Vec::new();
     for file in files.iter().filter(|file| is_manifest(file)) {
@@ -193,7 +194,7 @@ pub fn findings(root: &Path, files: &[String]) -> Vec<String> {
 }
 
 fn is_manifest(file: &str) -> bool {
-    // The fuzz targets and the benches are users of every crate, not rooms of the house.
+    // Fuzz targets and benches use all crates and are not part of the architecture.
     file.ends_with("Cargo.toml") && !file.starts_with("fuzz/") && !file.starts_with("benches/")
 }
 
@@ -214,8 +215,7 @@ fn judge(name: &str, dependency: &str) -> Option<String> {
     (!fine).then(|| format!("{name} must not depend on {dependency}"))
 }
 
-/// The crates of ours that a Cargo.toml names in a table of dependencies (not the workspace's own
-/// list).
+/// The crates of ours in the dependency tables of a Cargo.toml, without the workspace's own list.
 fn own_dependencies(manifest: &str) -> Vec<String> {
     let mut inside = false;
     let mut found = Vec::new();

@@ -1,15 +1,15 @@
-//! What stands below the modules names no directive of one, in no text: the compiler sees to names
-//! in the code.
+//! Checks that the crates below the modules do not name directives of modules in string literals.
+//! The compiler already prevents references in code.
 //!
-//! Directives are what the declarations in the crates say. Names of one word are not looked at:
-//! they are words for other things, too.
+//! Directives are those that the crates declare. Names without an underscore are not checked,
+//! because they are also words with other meanings.
 
 use std::collections::BTreeSet;
 use std::path::Path;
 
 use crate::source;
 
-/// The crates that modules stand on.
+/// The crates that the modules depend on.
 const BELOW: &[&str] = &[
     "crates/framework/",
     "crates/http/",
@@ -18,13 +18,13 @@ const BELOW: &[&str] = &[
     "crates/variables/",
 ];
 
-/// Directives of modules that a parameter of `listen` or `resolver`, or the rest of a family's name
-/// behind its prefix, is called as well.
+/// Directives of modules whose names have another meaning as well: as a parameter of `listen` or
+/// `resolver`, or as a directive's name without the prefix of its family.
 const NAMESAKES: &[&str] = &["proxy_protocol", "ssl_verify", "status_zone"];
 
 const MODULES: &str = "crates/modules/";
 
-/// Every place where what stands below names a directive of a module.
+/// The places where a crate below the modules names a directive of a module.
 pub fn findings(root: &Path, files: &[String]) -> Vec<String> {
     let sources = files.iter().filter(|file| file.ends_with(".rs"));
     let read = |file: &String| {
@@ -69,7 +69,7 @@ fn is_of_tests(file: &str) -> bool {
         || file.contains("/tests/")
 }
 
-/// The names of several words that these files declare as directives.
+/// The directives with an underscore in their name that these files declare.
 fn declared(files: &[(String, String)], are_these: impl Fn(&str) -> bool) -> BTreeSet<&str> {
     let these = files.iter().filter(|(file, _)| are_these(file));
     let declarations = these.flat_map(|(_, text)| text.split("Setting::new(").skip(1));
@@ -80,7 +80,8 @@ fn declared(files: &[(String, String)], are_these: impl Fn(&str) -> bool) -> BTr
     names.filter(|name| name.contains('_')).collect()
 }
 
-/// The same of those that a macro of the file declares: `NAME: Type = "name", …`.
+/// The directives with an underscore in their name that a macro in these files declares: `NAME:
+/// Type = "name", …`.
 fn declared_by_macros(
     files: &[(String, String)],
     are_these: impl Fn(&str) -> bool,
@@ -96,7 +97,7 @@ fn declared_by_macros(
     names.filter(|name| name.contains('_')).collect()
 }
 
-/// The texts of a line: what stands between two quotes.
+/// The string literals in a line: the texts between pairs of quotes.
 fn texts(line: &str) -> impl Iterator<Item = &str> {
     line.split('"').skip(1).step_by(2)
 }

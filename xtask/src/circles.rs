@@ -1,31 +1,31 @@
-//! Circles of files: which files of a crate import one another, directly or by a way around.
+//! Import cycles: the files of a crate that import each other, directly or indirectly.
 //!
-//! Between crates the compiler forbids circles; within one it does not, and files of a circle can
-//! only be understood together. Counted is what the code without its tests says: `use` with its
-//! trees, `crate::…`, `super::…` and `self::…` wherever they stand, names that such a `use` has
-//! brought (`use crate::log;` and then `log::write`), and names that a file passes on (`pub use`)
-//! as those of the file that has them. Not a compiler: methods and names that come with `*` are not
-//! followed to their file, and `mod name;` is no import.
+//! The compiler forbids cycles between crates, but not within one, and the files of a cycle can
+//! only be understood together. Counted are imports in code outside of tests: `use` trees, paths
+//! that start with `crate::`, `super::` or `self::`, and paths through imported modules (`use
+//! crate::log;` and then `log::write`). Re-exported names (`pub use`) count as imports of the file
+//! that defines them. This is not a compiler: methods and glob imports are not traced to their
+//! file, and `mod name;` is not an import.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use crate::{source, tracked_files};
 
-/// How often a name may be passed on by one file to the next.
+/// Maximum number of re-exports that are followed for one name.
 const PASSED_ON_MAX: usize = 8;
 
-/// What one crate's files import of one another.
+/// The imports between the files of one crate.
 #[derive(Debug, Default)]
 pub struct Crate {
-    /// As its folder is named.
+    /// The name of the crate's folder.
     pub name: String,
-    /// Its files, relative to its folder of sources.
+    /// The crate's files, relative to its source folder.
     pub files: Vec<String>,
     imports: Vec<Import>,
 }
 
-/// One import of one file by another, both by their index.
+/// An import of file `to` by file `from`, as indices.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Import {
     from: usize,
@@ -34,10 +34,10 @@ struct Import {
     item: String,
 }
 
-/// A path through modules, from the crate's root.
+/// A module path, from the crate's root.
 type ModulePath = Vec<String>;
 
-/// Every crate of the repository at `root`, by name.
+/// The crates of the repository at `root`, by name.
 pub fn crates(root: &Path) -> Result<Vec<Crate>, String> {
     let mut sources: BTreeMap<String, Vec<(String, String)>> = BTreeMap::new();
     for file in tracked_files(root)? {
@@ -56,8 +56,8 @@ pub fn crates(root: &Path) -> Result<Vec<Crate>, String> {
     Ok(crates.collect())
 }
 
-/// A crate's folder and the path below its `src`, of a file that belongs to a library or program of
-/// ours.
+/// The folder of the crate that a file belongs to, and the file's path below `src`. `None` if the
+/// file is not a source of one of our libraries or programs.
 fn source_of_crate(file: &str) -> Option<(&str, &str)> {
     let (folder, inner) = match file.strip_prefix("src/") {
         Some(inner) => ("", inner),
@@ -68,8 +68,8 @@ fn source_of_crate(file: &str) -> Option<(&str, &str)> {
 }
 
 impl Crate {
-    /// Reads the files, each with its path below the crate's `src` and its text. Those that only
-    /// tests reach stay out.
+    /// Parses files, given as their paths below `src` and their texts. Files that only tests reach
+    /// are left out.
     pub fn of(name: &str, files: &[(String, String)]) -> Crate {
         let texts: BTreeMap<&str, String> = files
             .iter()
@@ -116,7 +116,7 @@ impl Crate {
         }
     }
 
-    /// The circles, largest first, each as the indices of its files.
+    /// The cycles, largest first, each as the indices of its files.
     pub fn circles(&self) -> Vec<Vec<usize>> {
         let mut next: Vec<BTreeSet<usize>> = vec![BTreeSet::new(); self.files.len()];
         for import in &self.imports {
@@ -138,7 +138,7 @@ impl Crate {
         circles
     }
 
-    /// The crate in one line.
+    /// A summary of the crate in one line.
     pub fn summary(&self) -> String {
         let sizes: Vec<String> = self
             .circles()
@@ -156,7 +156,8 @@ impl Crate {
         }
     }
 
-    /// Each circle with its files, and how many of its other files import and are imported by each.
+    /// The cycles with their files. For each file, the numbers of other files in the cycle that it
+    /// imports and that import it.
     pub fn report(&self) -> String {
         let mut out = format!("{}\n", self.summary());
         for circle in self.circles() {
@@ -188,7 +189,7 @@ impl Crate {
         out
     }
 
-    /// Every import between files of one circle.
+    /// The imports between files of the same cycle.
     pub fn knots(&self) -> String {
         let circles = self.circles();
         let mut out = String::new();
@@ -204,7 +205,7 @@ impl Crate {
     }
 }
 
-/// The files that the crate's roots reach by `mod`, each with its path as a module.
+/// The files reachable by `mod` from the crate's roots, with their module paths.
 fn modules<'a>(texts: &BTreeMap<&'a str, String>) -> BTreeMap<&'a str, ModulePath> {
     let mut found: BTreeMap<&'a str, ModulePath> = BTreeMap::new();
     let roots = ["lib.rs", "main.rs"];
@@ -241,15 +242,15 @@ fn modules<'a>(texts: &BTreeMap<&'a str, String>) -> BTreeMap<&'a str, ModulePat
     found
 }
 
-/// Where each module stands.
+/// The files of the modules.
 struct Map {
-    /// Of two roots (a library with a program), the library.
+    /// If a library and a program share the root path, the library's file.
     by_path: BTreeMap<ModulePath, usize>,
     paths: Vec<ModulePath>,
 }
 
 impl Map {
-    /// The file of the innermost module that a path goes through, and what is left of the path.
+    /// The file of the innermost module on a path, and the rest of the path.
     fn resolve(&self, path: &[String]) -> (usize, Vec<String>) {
         let found = (0..=path.len()).rev().find_map(|length| {
             let (module, item) = path.split_at(length);
@@ -263,7 +264,7 @@ impl Map {
     }
 }
 
-/// Where a path leads, through the files that pass its name on: the file, and the item in it.
+/// The file that defines the item of a path, after following re-exports, and the item.
 fn follow(map: &Map, read: &[FileNames], path: ModulePath) -> (usize, Vec<String>) {
     let mut at = map.resolve(&path);
     for _ in 0..PASSED_ON_MAX {
@@ -278,21 +279,21 @@ fn follow(map: &Map, read: &[FileNames], path: ModulePath) -> (usize, Vec<String
     at
 }
 
-/// The names that one file uses and passes on.
+/// The names that one file uses and re-exports.
 #[derive(Default)]
 struct FileNames {
-    /// Paths outside of `use`, as they are written.
+    /// Paths outside of `use`, as written.
     written: Vec<(usize, ModulePath)>,
-    /// Paths of `use`, from the crate's root.
+    /// Paths in `use`, from the crate's root.
     used: Vec<(usize, ModulePath)>,
-    /// The names of modules that `use` has brought here.
+    /// Names of modules imported by `use`.
     modules: BTreeMap<String, ModulePath>,
-    /// The names that `pub use` passes on.
+    /// Names re-exported by `pub use`.
     passed_on: BTreeMap<String, ModulePath>,
 }
 
 impl FileNames {
-    /// Reads a file whose comments, strings and tests are blanked.
+    /// Parses a file in which comments, strings and tests have been blanked.
     fn of(code: &str, file: usize, map: &Map) -> FileNames {
         let mut names = FileNames::default();
         let tokens = tokens(code);
@@ -334,7 +335,7 @@ impl FileNames {
         names
     }
 
-    /// Takes one leaf of a `use`.
+    /// Records one leaf of a `use` tree.
     fn use_of(
         &mut self,
         line: usize,
@@ -362,8 +363,8 @@ impl FileNames {
         self.used.push((line, path));
     }
 
-    /// Everything the file names of its crate, from the crate's root. A module that is only brought
-    /// here so that its items can be named counts by those.
+    /// The items of its crate that a file uses, from the crate's root. A module imported only as a
+    /// prefix of its items does not count itself.
     fn uses(&self, file: usize, map: &Map) -> Vec<(usize, ModulePath)> {
         let own = &map.paths[file];
         let mut uses = Vec::new();
@@ -388,7 +389,7 @@ impl FileNames {
     }
 }
 
-/// A path as it is written in the module `own`, from the crate's root; nothing where it leads out
+/// Resolves a path written in module `own` to a path from the crate's root; `None` if it leads out
 /// of the crate.
 fn from_root(path: ModulePath, own: &[String], map: &Map) -> Option<ModulePath> {
     let first = path.first()?.clone();
@@ -415,8 +416,8 @@ fn from_root(path: ModulePath, own: &[String], map: &Map) -> Option<ModulePath> 
     here.then_some(base)
 }
 
-/// The leaves of a `use` whose tree begins at this token, each with the name that `as` gives it,
-/// and where it ends.
+/// The leaves of the `use` tree that starts at a token, each with its alias from `as`, and the
+/// index after its end.
 fn use_trees(
     tokens: &[(usize, String)],
     from: usize,
@@ -438,7 +439,7 @@ fn use_trees(
                 if !ended && path.len() > base.len() {
                     leaves.push((std::mem::take(&mut path), alias.take()));
                 }
-                // What stands behind a closing brace is a leaf no more.
+                // A closing brace ends a group; the path before it is not another leaf.
                 ended = token == "}";
                 if ended {
                     base = around.pop().unwrap_or_default();
@@ -450,7 +451,7 @@ fn use_trees(
                 at += 1;
             }
             word if is_word(word) => path.push(word.to_string()),
-            _ => {} // `::`, and `*`: the module itself
+            _ => {} // `::`, or `*`, which counts as the module itself
         }
         at += 1;
         if token == ";" {
@@ -460,7 +461,7 @@ fn use_trees(
     (leaves, at)
 }
 
-/// Whether the parenthesis before the token at `at` ends a `pub(…)`.
+/// Whether the parenthesis before the token at `at` ends a `pub(…)` visibility.
 fn is_visibility(tokens: &[(usize, String)], at: usize) -> bool {
     let before = tokens.get(..at).unwrap_or_default();
     let open = before.iter().rposition(|(_, token)| token == "(");
@@ -468,7 +469,7 @@ fn is_visibility(tokens: &[(usize, String)], at: usize) -> bool {
     word.is_some_and(|word| before[word].1 == "pub")
 }
 
-/// Words, `::` and single other characters, each with its line.
+/// Splits code into words, `::` and other single characters, each with its line number.
 fn tokens(code: &str) -> Vec<(usize, String)> {
     let mut tokens = Vec::new();
     for (index, text) in code.lines().enumerate() {
@@ -495,7 +496,7 @@ fn is_word(token: &str) -> bool {
     token.starts_with(|c: char| c.is_alphanumeric() || c == '_')
 }
 
-/// Which files the imports lead to from one, itself among them.
+/// Which files are reachable by imports from a file, including the file itself.
 fn reached_from(file: usize, next: &[BTreeSet<usize>]) -> Vec<bool> {
     let mut reached = vec![false; next.len()];
     let mut open = vec![file];
@@ -519,7 +520,7 @@ mod tests {
         Crate::of("example", &files)
     }
 
-    /// The imports of one file, as `FILE ITEM`.
+    /// The imports of one file, formatted as `FILE ITEM`.
     fn imports(of: &Crate, file: &str) -> Vec<String> {
         let found = of.imports.iter().filter(|one| of.files[one.from] == file);
         found

@@ -1,8 +1,8 @@
-//! The directive manual, docs/directives/*.md, docs/compatibility.md, docs/shortcuts.md, and the
-//! table of what works in README.md: written by `tidegate docs` from the table of directives and
-//! the list of modules. With them the plots, which plot.rs draws.
+//! Generates docs/directives/*.md, docs/compatibility.md, docs/shortcuts.md and the table of
+//! supported features in README.md. `tidegate docs` writes them from the table of directives and
+//! the list of modules. Also generates the plots (plot.rs).
 //!
-//! The pages are not edited by hand. `--check` says which of them are stale and changes nothing.
+//! The pages must not be edited by hand. `--check` reports stale pages and changes nothing.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -10,14 +10,14 @@ use std::process::Command;
 
 use crate::excerpts;
 
-/// Pages that the program writes whole, each with the option that has it do so: what is here of
-/// nginx, and what is answered from memory.
+/// Pages that the program generates entirely, each with the option for it: the compatibility with
+/// nginx, and the requests that are answered from memory.
 const PAGES: [(&str, &str); 2] = [
     ("docs/compatibility.md", "--compatibility"),
     ("docs/shortcuts.md", "--shortcuts"),
 ];
 
-/// Has a table of what is here.
+/// Contains the table of supported features.
 const README: &str = "README.md";
 
 /// Runs the command line `docs [--check]`.
@@ -86,7 +86,7 @@ pub fn run(arguments: &[String]) -> Result<(), String> {
     Ok(())
 }
 
-/// Adds what the cases of tests/parity show of a directive to each page that has no example.
+/// Adds an excerpt from the cases of tests/parity to each page without an example.
 fn add_excerpts(root: &Path, folder: &Path) -> Result<(), String> {
     let all = excerpts::load(root);
     for (name, page) in pages(folder) {
@@ -111,10 +111,11 @@ fn add_excerpts(root: &Path, folder: &Path) -> Result<(), String> {
     Ok(())
 }
 
-/// The heading above an excerpt.
+/// The heading of an excerpt.
 const EXCERPT: &str = "\n## In a test\n\n";
 
-/// Asks the binary built last, release or debug, to write what `arguments` say to a place.
+/// Runs the most recently built binary, release or debug, with `arguments`, which writes to
+/// `place`.
 fn write(root: &Path, arguments: &[&str], place: &Path) -> Result<(), String> {
     let target = std::env::var_os("CARGO_TARGET_DIR").map_or(root.join("target"), PathBuf::from);
     let modified = |path: &PathBuf| {
@@ -143,7 +144,7 @@ fn write(root: &Path, arguments: &[&str], place: &Path) -> Result<(), String> {
     Ok(())
 }
 
-/// The pages of a folder by file name.
+/// The pages in a folder, by file name.
 fn pages(folder: &Path) -> BTreeMap<String, String> {
     let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
     entries

@@ -1,13 +1,13 @@
-//! Excerpts of the configurations that tests/parity runs beside nginx, for the pages of directives
-//! that no example of examples/directives shows: where the directive stands and what a value of it
-//! looks like. What only matters to the test's other cases is left out.
+//! Excerpts from the configurations of tests/parity, for pages of directives that have no example
+//! in examples/directives. An excerpt shows the context of the directive and a value. Parts of the
+//! configuration that matter only to other cases are left out.
 
 use std::path::Path;
 
-/// Where the cases are, below the root of the repository.
+/// The folder of the cases, relative to the root of the repository.
 pub const CASES: &str = "tests/parity/cases";
 
-/// What the cases' placeholders stand for on a page.
+/// Replacements for the placeholders in cases.
 const PLACEHOLDERS: [(&str, &str); 9] = [
     ("@ROOT@", "/var/www"),
     ("@PREFIX@", "/etc/nginx"),
@@ -20,16 +20,16 @@ const PLACEHOLDERS: [(&str, &str); 9] = [
     ("@DNS@", "127.0.0.53"),
 ];
 
-/// The longest line that is shown.
+/// Maximum length of a line in an excerpt, in characters.
 const WIDTH_MAX: usize = 100;
 
-/// How many statements of a block are shown beside the directive.
+/// Maximum number of statements in a block that is shown with all its simple statements.
 const NEIGHBOURS_MAX: usize = 6;
 
-/// How many statements a block may have that is shown whole.
+/// Maximum number of statements in the shown directive's own block.
 const BLOCK_MAX: usize = 10;
 
-/// A directive of a configuration, with its block if it has one.
+/// A statement of a configuration, with its block if it has one.
 #[derive(Debug, Default)]
 struct Statement {
     words: String,
@@ -54,14 +54,14 @@ impl Statement {
     }
 }
 
-/// A configuration of the cases.
+/// The configuration of a case file.
 pub struct Configuration {
-    /// The file's name.
+    /// The name of the case file.
     pub file: String,
     statements: Vec<Statement>,
 }
 
-/// Every configuration of the cases, by file name.
+/// The configurations of all case files, sorted by file name.
 pub fn load(root: &Path) -> Vec<Configuration> {
     let entries = std::fs::read_dir(root.join(CASES)).into_iter().flatten();
     let mut all: Vec<Configuration> = entries
@@ -77,7 +77,7 @@ pub fn load(root: &Path) -> Vec<Configuration> {
     all
 }
 
-/// The directives of a case file's sections for nginx.conf.
+/// The statements in the sections of a case file that form nginx.conf.
 fn configuration(text: &str) -> Vec<Statement> {
     let mut all = Vec::new();
     let mut rest = format!("\n{text}");
@@ -99,7 +99,7 @@ fn configuration(text: &str) -> Vec<Statement> {
     all
 }
 
-/// The statements up to the end of a block.
+/// Parses the statements up to the end of the block.
 fn parse(text: &mut std::iter::Peekable<std::str::Chars<'_>>) -> Vec<Statement> {
     let mut statements = Vec::new();
     let mut words = String::new();
@@ -144,8 +144,8 @@ fn parse(text: &mut std::iter::Peekable<std::str::Chars<'_>>) -> Vec<Statement> 
     statements
 }
 
-/// The shortest excerpt that shows one of the names, and the file that it is from. A file that is
-/// named as the directive begins is looked at first.
+/// The shortest excerpt that shows one of the names, and its file. A file whose name is a prefix of
+/// a directive's name is preferred.
 pub fn find<'a>(all: &'a [Configuration], names: &[&str]) -> Option<(&'a str, String)> {
     let mut best: Option<(usize, &str, Vec<String>)> = None;
     for configuration in all {
@@ -186,7 +186,7 @@ fn excerpts<'a>(
     }
 }
 
-/// The directive in the blocks around it; nothing if that would be long.
+/// The directive within its enclosing blocks; `None` if the excerpt would be too large.
 fn excerpt(block: &[Statement], shown: &Statement, path: &[&Statement]) -> Option<Vec<String>> {
     let mut lines = Vec::new();
     for (depth, around) in path.iter().enumerate() {

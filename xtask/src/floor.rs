@@ -1,17 +1,17 @@
-//! The floor of a comparison: a server that does nothing but what the kernel cannot be spared. It
-//! waits (epoll, edges), receives, and sends bytes that it was given. It parses nothing, keeps no
-//! time limits and writes no log, so what it costs is the kernel's way of a request: no server that
-//! asks epoll for ordinary sockets can be much cheaper.
+//! The floor of a comparison: a server with only the unavoidable kernel work. It waits (epoll,
+//! edge-triggered), receives, and sends a fixed response. It parses nothing, has no time limits and
+//! writes no log, so its cost is the kernel's cost of a request. No server that uses epoll and
+//! ordinary sockets can be much cheaper.
 //!
-//! With `--http2` it speaks as much of HTTP/2 as it takes to answer each request: it looks at the
-//! heads of frames, and at nothing else. The blocks of the answer's head and trailers are given to
-//! it, so that it can be a server of gRPC too.
+//! With `--http2` it implements as much of HTTP/2 as is needed to answer each request: it parses
+//! only frame headers. The header blocks of the response and its trailers are given on the command
+//! line, so that it can also serve as a gRPC server.
 //!
-//! With `--work` it also computes for each request, always the same: how much slower it is than
-//! without is then known.
+//! With `--work` it also performs a fixed computation for each request, so that its slowdown
+//! against a run without it is known.
 //!
-//! Made for benches/compare and benches/trust; it trusts its client and listens on the loopback
-//! only.
+//! Made for benches/compare and benches/trust; it trusts its client and listens only on loopback
+//! addresses.
 
 use std::hint::black_box;
 use std::io::{Read, Write};
@@ -37,7 +37,7 @@ const USAGE: &str =
   --watch     the connection is watched as any other, and the others are served until its request has come
   --work N    units of computing, of about a nanosecond each, before each send";
 
-/// Events taken in one wait.
+/// Maximum number of events per wait.
 const EVENTS_MAX: usize = 512;
 
 /// Runs the command line `floor …`, until it is killed.
@@ -93,29 +93,29 @@ pub fn run(arguments: &[String]) -> Result<(), String> {
     serve(address, &answer, close && !watch).map_err(|error| format!("{address}: {error}"))
 }
 
-/// What every receive is answered with.
+/// The fixed response to every receive.
 struct FixedReply<'a> {
     response: &'a [u8],
     work: u64,
-    /// The connection ends with it.
+    /// Whether the connection is closed after the response.
     close: bool,
-    /// It is the body of a response over HTTP/2 with these.
+    /// For HTTP/2: the header blocks of the response, of which `response` is the body.
     http2: Option<Blocks>,
 }
 
-/// The header blocks of a response.
+/// The header blocks of an HTTP/2 response.
 struct Blocks {
     head: Vec<u8>,
-    /// Empty where there are none.
+    /// Empty if there are no trailers.
     trailers: Vec<u8>,
 }
 
-/// A connection, and what of a frame has come without its end.
+/// A connection with the bytes of an incomplete frame.
 struct Client {
     stream: TcpStream,
     frames: Vec<u8>,
     has_begun: bool,
-    /// Bytes of bodies for which no new credit was given yet.
+    /// Bytes of request bodies since the last WINDOW_UPDATE.
     taken: usize,
 }
 
@@ -130,11 +130,11 @@ impl Client {
     }
 }
 
-/// Bytes of HTTP/2's preface, and of the head of a frame.
+/// Length of HTTP/2's connection preface, and of a frame header, in bytes.
 const PREFACE: usize = 24;
 const FRAME_HEAD: usize = 9;
 
-/// The header block of a head that says nothing but `:status: 200`, by the static table.
+/// The header block `:status: 200`, an entry of the static table.
 const HEAD_OK: &[u8] = b"\x88";
 
 const DATA: u8 = 0;
@@ -143,27 +143,26 @@ const SETTINGS: u8 = 4;
 const PING: u8 = 6;
 const WINDOW_UPDATE: u8 = 8;
 
-/// Flags of frames: nothing follows on the stream; it is an acknowledgement; nothing follows of the
-/// block.
+/// Flags of frames: END_STREAM on DATA and HEADERS, ACK on SETTINGS and PING, END_HEADERS on
+/// HEADERS.
 const END_STREAM: u8 = 1;
 const ACK: u8 = 1;
 const END_HEADERS: u8 = 4;
 
-/// So many bytes of bodies may come before new credit is given, which is long before the first has
-/// been used up.
+/// Number of body bytes after which a WINDOW_UPDATE is sent, long before the window is used up.
 const TAKEN_MAX: usize = 1 << 24;
 
-/// Our preface: no settings but those that hold anyway, and credit.
+/// The server's preface: an empty SETTINGS frame, and a WINDOW_UPDATE for the connection.
 const OUR_PREFACE: &[u8] = b"\0\0\0\x04\0\0\0\0\0\0\0\x04\x08\0\0\0\0\0\x7f\xff\0\0";
 
-/// What these hexadecimal digits stand for.
+/// Decodes hexadecimal digits.
 fn bytes_of(digits: &String) -> Option<Vec<u8>> {
     let (pairs, rest) = digits.as_bytes().as_chunks::<2>();
     let byte = |pair: &[u8; 2]| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok();
     rest.is_empty().then(|| pairs.iter().map(byte).collect())?
 }
 
-/// Appends a frame of this type, with these flags, on this stream.
+/// Appends a frame.
 fn put_frame(out: &mut Vec<u8>, kind: u8, flags: u8, stream: &[u8], payload: &[u8]) {
     let length = payload.len() as u32;
     out.extend_from_slice(&length.to_be_bytes()[1..]);
@@ -197,7 +196,8 @@ fn serve(address: &str, answer: &FixedReply<'_>, at_once: bool) -> std::io::Resu
             }
             let (stream, _) = listener.accept()?;
             if at_once {
-                // Its request is there or comes at once; the connection need never be watched.
+                // The request has arrived or will arrive soon, so the connection is never added to
+                // epoll.
                 answer.send(&mut Client::new(stream));
                 continue;
             }
@@ -220,8 +220,8 @@ fn serve(address: &str, answer: &FixedReply<'_>, at_once: bool) -> std::io::Resu
 }
 
 impl FixedReply<'_> {
-    /// Receives once (of HTTP/2 all that is there) and sends once; false when the connection is
-    /// over, also because it is to end.
+    /// Receives once (for HTTP/2, everything available) and sends the response. Returns false if
+    /// the connection has ended or is to be closed.
     fn send(&self, client: &mut Client) -> bool {
         let mut input = [0; 16 * 1024];
         let Ok(mut count @ 1..) = client.stream.read(&mut input) else {
@@ -234,7 +234,7 @@ impl FixedReply<'_> {
         if let Some(blocks) = &self.http2 {
             let mut out = Vec::with_capacity(4096);
             self.answer_frames(client, blocks, &input[..count], &mut out);
-            // The edge has passed: what lies behind a full buffer would not be heard of again.
+            // Epoll is edge-triggered: data beyond a full buffer would cause no further event.
             while count == input.len() {
                 count = match rustix::net::recv(&client.stream, &mut input, RecvFlags::DONTWAIT) {
                     Ok((_, more)) => more,
@@ -247,7 +247,7 @@ impl FixedReply<'_> {
         client.stream.write_all(self.response).is_ok() && !self.close
     }
 
-    /// Appends the answers to the frames that have come whole.
+    /// Appends the answers to all complete frames.
     fn answer_frames(&self, client: &mut Client, blocks: &Blocks, input: &[u8], out: &mut Vec<u8>) {
         client.frames.extend_from_slice(input);
         let mut at = 0;
@@ -284,7 +284,7 @@ impl FixedReply<'_> {
         }
     }
 
-    /// Appends a whole answer.
+    /// Appends a complete response.
     fn put_answer(&self, out: &mut Vec<u8>, blocks: &Blocks, stream: &[u8]) {
         put_frame(out, HEADERS, END_HEADERS, stream, &blocks.head);
         if blocks.trailers.is_empty() {

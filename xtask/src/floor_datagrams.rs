@@ -1,9 +1,9 @@
-//! The floor of a proxy of datagrams: what a client sends goes to an upstream by a socket of the
-//! client's own, and what comes back goes to the client. Each is a receive and a send, and what has
-//! come together leaves together; no proxy over ordinary sockets that has a socket for each client
+//! The floor of a datagram proxy: it forwards a client's datagrams to the upstream through a socket
+//! of the client's own, and the upstream's datagrams to the client. Each datagram costs a receive
+//! and a send; several may share one wait. No proxy with ordinary sockets and one socket per client
 //! can be much cheaper.
 //!
-//! Made for benches/stream: it forgets no client, and keeps no time limits.
+//! Made for benches/stream: clients never expire, and there are no time limits.
 
 use std::collections::HashMap;
 use std::io::ErrorKind;
@@ -12,16 +12,16 @@ use std::os::fd::AsRawFd;
 
 use rustix::event::epoll::{self, EventData, EventFlags};
 
-/// Events taken in one wait.
+/// Maximum number of events per wait.
 const EVENTS_MAX: usize = 512;
 
-/// A client's way to the upstream.
+/// A client with its socket to the upstream.
 struct Way {
     client: SocketAddr,
     upstream: UdpSocket,
 }
 
-/// Serves clients of this address from this port, until it is killed.
+/// Serves clients at this address and forwards to this upstream port, until it is killed.
 pub(crate) fn serve(address: &str, upstream: u16) -> std::io::Result<()> {
     let clients = UdpSocket::bind(address)?;
     clients.set_nonblocking(true)?;
@@ -61,7 +61,7 @@ pub(crate) fn serve(address: &str, upstream: u16) -> std::io::Result<()> {
     }
 }
 
-/// A way for a client that is new; where it stands.
+/// Creates a socket to the upstream for a new client. Returns its index.
 fn begin(
     waiting: &std::os::fd::OwnedFd,
     ways: &mut Vec<Option<Way>>,
@@ -84,7 +84,7 @@ fn begin(
     Ok(place)
 }
 
-/// What a call has come to, where it was not in vain.
+/// The result of a call; `None` if nothing was available or an ICMP error was reported.
 fn received<T>(result: std::io::Result<T>) -> std::io::Result<Option<T>> {
     match result {
         Ok(received) => Ok(Some(received)),

@@ -1,9 +1,9 @@
-//! The floor of a proxy: what a client sends goes to an upstream as it is, over a connection that
-//! is kept, and the answer comes back as it is. For each request that is a wait, a receive and a
-//! send on either side; no proxy over ordinary sockets can be much cheaper.
+//! The floor of a proxy: it forwards a client's bytes unchanged to the upstream over a persistent
+//! connection, and the response unchanged to the client. Each request costs a wait, a receive and a
+//! send on each side. No proxy with ordinary sockets can be much cheaper.
 //!
-//! Made for benches/compare: answers have a length that is known beforehand, and a request comes in
-//! one piece.
+//! Made for benches/compare: responses have a known fixed length, and a request arrives in one
+//! piece.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -11,20 +11,20 @@ use std::os::fd::AsRawFd;
 
 use rustix::event::epoll::{self, EventData, EventFlags};
 
-/// Events taken in one wait.
+/// Maximum number of events per wait.
 const EVENTS_MAX: usize = 512;
 
-/// A connection of either side.
+/// A connection on either side.
 struct FloorEnd {
     stream: TcpStream,
     is_upstream: bool,
-    /// The place of the other side, while a request is under way.
+    /// The index of the other side's connection during a request.
     other: Option<usize>,
-    /// How much of the answer has not come.
+    /// Number of bytes of the response that have not been received yet.
     missing: usize,
 }
 
-/// The connections by their descriptors.
+/// The connections, by their descriptors.
 struct Proxy {
     waiting: std::os::fd::OwnedFd,
     ends: Vec<Option<FloorEnd>>,
@@ -34,8 +34,8 @@ struct Proxy {
     buffer: Vec<u8>,
 }
 
-/// Serves clients of this address from this port, whose answers have so many bytes, until it is
-/// killed.
+/// Serves clients at this address and forwards to this upstream port, whose responses have
+/// `response` bytes, until it is killed.
 pub(crate) fn serve(address: &str, upstream: u16, response: usize) -> std::io::Result<()> {
     let listener = TcpListener::bind(address)?;
     rustix::net::listen(&listener, 4096)?;
@@ -74,7 +74,7 @@ pub(crate) fn serve(address: &str, upstream: u16, response: usize) -> std::io::R
 }
 
 impl Proxy {
-    /// Watches a connection; where it stands.
+    /// Adds a connection to epoll. Returns its index.
     fn add(&mut self, stream: TcpStream, is_upstream: bool) -> std::io::Result<usize> {
         stream.set_nodelay(true)?;
         let place = stream.as_raw_fd() as usize;
@@ -97,7 +97,7 @@ impl Proxy {
         Ok(place)
     }
 
-    /// Receives once and sends that on; `None` where the connection has ended.
+    /// Receives once and forwards the bytes; `None` if the connection has ended.
     fn pass_on(&mut self, place: usize) -> Option<()> {
         let end = self.ends.get_mut(place)?.as_mut()?;
         let count = end
@@ -128,7 +128,7 @@ impl Proxy {
         Some(())
     }
 
-    /// A connection to the upstream for a client's request.
+    /// A connection to the upstream for a client's request: an idle one or a new one.
     fn upstream_for(&mut self, client: usize) -> Option<usize> {
         let place = match self.idle.pop() {
             Some(place) => place,

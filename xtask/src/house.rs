@@ -1,18 +1,18 @@
-//! What the house keeps to: a type's name stands in at most two crates, and the root holds what it
-//! is known to hold.
+//! Checks two rules of the repository: a type's name is defined in at most two crates, and the root
+//! contains only known files and folders.
 //!
-//! A name that many crates use tells nothing without its module. Those that are allowed are words
-//! of the field or stand behind their module wherever they are named; each list says which.
+//! A name that many crates use says nothing without its module. The allowed exceptions are terms of
+//! the field, or are always written with their module; each list gives its reason.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use crate::source;
 
-/// In how many crates a type's name may stand without an allowance.
+/// Maximum number of crates that may define a type of the same name, without an exception.
 const CRATES_MAX: usize = 2;
 
-/// Names that may stand in more crates, by the reason.
+/// The exceptions, grouped by reason.
 const ALLOWED: &[(&str, &[&str])] = &[
     (
         "What the protocols and their RFCs call it; named behind the crate or module (`h2::Stream`).",
@@ -128,7 +128,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ),
 ];
 
-/// Folders and files at the root of the repository.
+/// The allowed folders and files at the root of the repository.
 const ROOT: &[&str] = &[
     ".cargo",
     ".ci",
@@ -157,7 +157,7 @@ const ROOT: &[&str] = &[
     "xtask",
 ];
 
-/// Names that stand in too many crates, allowances that nothing needs, and strangers at the root.
+/// Names in too many crates, unnecessary exceptions, and unknown files at the root.
 pub fn findings(root: &Path, files: &[String]) -> Vec<String> {
     let mut names: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
     for file in files.iter().filter(|file| holds_types(file)) {
@@ -206,7 +206,7 @@ fn of_root(files: &[String]) -> Vec<String> {
         .collect()
 }
 
-/// Whether the types of a file count: those of tests and studies do not.
+/// Whether the types of a file count: those in tests and benches do not.
 fn holds_types(file: &str) -> bool {
     let folders = ["tests/", "benches/", "fuzz/", "examples/"];
     file.ends_with(".rs")
@@ -227,7 +227,8 @@ fn crate_of(file: &str) -> String {
     }
 }
 
-/// The types that code defines. Associated types are not: their trait names them.
+/// The types that the code defines. Associated types do not count, because their trait determines
+/// their names.
 fn types(code: &str) -> Vec<String> {
     let mut found = Vec::new();
     for line in code.lines() {

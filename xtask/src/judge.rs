@@ -1,12 +1,14 @@
-//! nginx's own test suite as an outside judge.
+//! Runs nginx's own test suite against Tidegate.
 //!
-//! The suite is theirs and stays outside the repository; SUITE names a checkout. Two lists are
-//! ours: tests/nginx-suite.list says which files may be run, their area, how many subtests nginx
-//! itself passes and what they need; tests/nginx-suite.passing names those that Tidegate passes. A
-//! file that falls out of the second list is a failure. Whole files count, never subtests: many
-//! subtests only ask that something does not happen, and a server that never answers passes those.
+//! The suite is nginx's and stays outside the repository; SUITE names a checkout. Two lists are
+//! part of the repository: tests/nginx-suite.list has the files to run, with their area, the number
+//! of subtests that nginx itself passes, and their requirements; tests/nginx-suite.passing has the
+//! files that Tidegate passes. It is a failure if a file of the second list no longer passes. Only
+//! whole files count, not subtests: many subtests only check that something does not happen, and a
+//! server that never answers would pass them.
 //!
-//! As root everything runs in network and process namespaces of its own, as the user `nobody`.
+//! If started as root, the suite runs in its own network and process namespaces, as the user
+//! `nobody`.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -30,18 +32,18 @@ Runs the files of tests/nginx-suite.passing; a file that no longer passes is a f
   --jobs N           files at the same time, default 4
   --out DIR          where each file's output is kept, default target/judge";
 
-/// Longest time for one file of the suite; nginx needs 20 s for the slowest.
+/// Time limit for one file of the suite, in seconds; nginx needs 20 s for the slowest.
 const FILE_SECONDS_MAX: u64 = 120;
 
-/// Set in the process that runs inside the namespaces.
+/// Environment variable that marks the process inside the namespaces.
 const INSIDE: &str = "TIDEGATE_JUDGE_INSIDE";
 
-/// One row of tests/nginx-suite.list.
+/// A row of tests/nginx-suite.list.
 #[derive(Clone, Debug, PartialEq)]
 struct Row {
     file: String,
     area: String,
-    /// Subtests that nginx passes on such a machine.
+    /// Number of subtests that nginx passes on such a machine.
     subtests: usize,
     needs: Vec<String>,
 }
@@ -59,11 +61,11 @@ struct Options {
     out: PathBuf,
 }
 
-/// What became of one file.
+/// The result of one file.
 struct SuiteVerdict {
     row: Row,
     passed: usize,
-    /// Why it does not count as passed; nothing if it does.
+    /// Why the file did not pass; `None` if it passed.
     failure: Option<String>,
 }
 
@@ -192,9 +194,10 @@ fn is_root() -> bool {
     output.is_ok_and(|output| output.stdout.trim_ascii() == b"0")
 }
 
-/// Starts this program again in namespaces of its own: other programs' ports do not matter there,
-/// and nothing that a test leaves behind survives. The route leads nowhere, so that tests which
-/// connect to an address that does not answer time out, as they expect, and do not fail at once.
+/// Starts this program again in its own namespaces: ports of other programs do not conflict there,
+/// and processes left behind by tests are killed. The default route leads nowhere, so that
+/// connecting to an unreachable address times out, as some tests expect, instead of failing at
+/// once.
 fn enter_namespaces(arguments: &[String]) -> Result<(), String> {
     const SETUP: &str = "ip link set lo up
         ip link add v0 type veth peer name v1 && ip addr add 198.51.100.2/24 dev v0 && ip link set v0 up && ip link set v1 up \
@@ -234,7 +237,7 @@ fn read_list(path: &Path) -> Result<Vec<Row>, String> {
         .collect()
 }
 
-/// `AREA FILE SUBTESTS NEEDS`, where NEEDS is a comma list or `-`.
+/// Parses a row `AREA FILE SUBTESTS NEEDS`; NEEDS is a comma-separated list or `-`.
 fn read_row(line: &str) -> Result<Row, String> {
     let bad = || format!("tests/nginx-suite.list: bad line `{line}`");
     let [area, file, subtests, needs] = line.split_whitespace().collect::<Vec<_>>()[..] else {
@@ -253,7 +256,7 @@ fn read_row(line: &str) -> Result<Row, String> {
     })
 }
 
-/// The names in a list file; `#` begins a comment.
+/// The names in a list file; `#` starts a comment.
 fn names(text: &str) -> BTreeSet<String> {
     text.lines()
         .map(|line| line.split('#').next().unwrap_or_default().trim())
@@ -275,8 +278,8 @@ fn write_passing(path: &Path, names: &BTreeSet<String>) -> Result<(), String> {
     Ok(())
 }
 
-/// A new folder for the binary. Several runs at the same time each have one: their process numbers
-/// do not tell them apart, because each is the first of a namespace of its own.
+/// Creates a folder for the binary. The name is based on the time, because process ids of
+/// concurrent runs may be equal: each run has its own process namespace.
 fn own_folder() -> Result<PathBuf, String> {
     let time = SystemTime::now().duration_since(UNIX_EPOCH);
     let time = time.map_err(|error| error.to_string())?.as_nanos();
@@ -288,7 +291,7 @@ fn own_folder() -> Result<PathBuf, String> {
 fn run_all(rows: &[Row], options: &Options) -> Result<Vec<SuiteVerdict>, String> {
     std::fs::create_dir_all(&options.out)
         .map_err(|error| format!("{}: {error}", options.out.display()))?;
-    // The user nobody must be able to run it, wherever the build folder lies.
+    // The binary is copied so that the user `nobody` can run it, wherever the build folder is.
     let folder = own_folder()?;
     let binary = folder.join("tidegate");
     std::fs::copy(&options.binary, &binary)
@@ -342,8 +345,8 @@ fn start(row: &Row, options: &Options, binary: &Path, output: &Path) -> Result<C
     let log = File::create(output).map_err(|error| format!("{}: {error}", output.display()))?;
     let errors = log.try_clone().map_err(|error| error.to_string())?;
     let mut command = if is_root() {
-        // The suite's folders belong to the user that runs it, and workers would change user if
-        // they could.
+        // The suite's folders belong to the user that runs it, and workers started as root would
+        // switch to another user.
         let mut command = Command::new("setpriv");
         command.args([
             "--reuid=nobody",
@@ -368,7 +371,8 @@ fn start(row: &Row, options: &Options, binary: &Path, output: &Path) -> Result<C
         .map_err(|error| format!("perl: {error}"))
 }
 
-/// Waits for the file's end and then ends what it left running. Returns whether it exited with 0.
+/// Waits for a file's test to end, then kills the processes it left behind. Returns whether it
+/// exited with status 0.
 fn wait(mut child: Child, limit: Duration) -> Result<bool, String> {
     let start = Instant::now();
     let ended = loop {
@@ -396,7 +400,7 @@ fn wait(mut child: Child, limit: Duration) -> Result<bool, String> {
     ended
 }
 
-/// How many subtests passed (skips and to-dos left out), and the names of those that failed.
+/// The number of passed subtests, without skipped and to-do ones, and the names of the failed ones.
 fn count(output: &str) -> (usize, Vec<String>) {
     let mut passed = 0;
     let mut failed = Vec::new();

@@ -1,6 +1,6 @@
-//! The project's own chores as a library: the tidy test, circles of files, nginx's suite as a
-//! judge, the directive manual, and a server for the benches. Standard library only, so that it
-//! builds in seconds.
+//! The project's own tools as a library: the tidy test, import cycles, nginx's test suite, the
+//! directive manual, the release build, and servers for the benches. It has few dependencies, so
+//! that it builds in seconds.
 
 pub mod arrows;
 pub mod below;
@@ -23,16 +23,15 @@ pub mod words;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The repository's root: the folder above this crate.
+/// The root of the repository: the parent folder of this crate.
 pub fn repository() -> PathBuf {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
     here.parent().unwrap_or(here).to_path_buf()
 }
 
-/// Every file that git tracks below `root`, plus new files that it does not ignore, relative to
-/// `root`.
+/// The files that git tracks below `root`, plus new files that are not ignored, relative to `root`.
 ///
-/// New files count, so that a finding shows before the commit and not after it.
+/// New files are included so that findings show before the commit.
 pub fn tracked_files(root: &Path) -> Result<Vec<String>, String> {
     let output = Command::new("git")
         .args([

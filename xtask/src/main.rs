@@ -1,7 +1,7 @@
-//! The command line of the project's own chores: `cargo run -q -p xtask --
+//! The command line of the project's own tools: `cargo run -q -p xtask --
 //! tidy|circles|judge|docs|release|sbom|floor|siege`.
 //!
-//! The chores themselves are in the library, so that `cargo test -p xtask` runs the tidy test too.
+//! The tools themselves are in the library, so that `cargo test -p xtask` also runs the tidy test.
 
 use std::path::PathBuf;
 use std::process::ExitCode;

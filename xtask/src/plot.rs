@@ -1,8 +1,8 @@
-//! docs/plots/*.svg: plots of the figures that docs/benchmarks.md has in its tables.
+//! Draws docs/plots/*.svg from the tables in docs/benchmarks.md.
 //!
-//! A plot takes its figures from the page and from nowhere else, so it cannot say anything else
-//! than the page. Bars are ratios to nginx, with the 95 % interval as a line across the end of the
-//! bar. The colours follow the reader's: light or dark.
+//! The figures come only from the page, so that plot and page cannot disagree. Bars are ratios to
+//! nginx, and a line across the end of a bar is the 95 % interval. Light and dark colours follow
+//! the reader's colour scheme.
 
 use std::fmt::Write;
 use std::path::Path;
@@ -10,10 +10,10 @@ use std::path::Path;
 const PAGE: &str = "docs/benchmarks.md";
 const PLOT: &str = "docs/plots/requests.svg";
 
-/// The heading in the page below which the table of the plot stands.
+/// The heading above the table in the page.
 const HEADING: &str = "## Every case, with its bar";
 
-/// Rows of the table that the plot shows: the beginning of the row, and what a reader calls it.
+/// The rows of the table to plot: the start of the row, and its label in the plot.
 const ROWS: &[(&str, &str)] = &[
     (
         "100 files, 1,000 queries, browsers' fields",
@@ -40,7 +40,7 @@ const ROWS: &[(&str, &str)] = &[
     ("1 MB over TLS", "1 MB file over TLS"),
 ];
 
-/// Widths and heights in pixels.
+/// Widths and heights, in pixels.
 const LABELS: f64 = 210.0;
 const SCALE: f64 = 150.0;
 const ROW: f64 = 30.0;
@@ -48,7 +48,7 @@ const BAR: f64 = 10.0;
 const TOP: f64 = 48.0;
 const WIDTH: f64 = 720.0;
 
-/// A figure of the table: the median of the ratios and its 95 % interval.
+/// A figure of the table: the median of ratios with its 95 % interval.
 #[derive(Debug, PartialEq)]
 struct Ratio {
     median: f64,
@@ -56,7 +56,7 @@ struct Ratio {
     high: f64,
 }
 
-/// Draws the plot again, or with `check` says whether it is stale and changes nothing.
+/// Draws the plot. With `check`, reports whether it is stale and changes nothing.
 pub fn refresh(root: &Path, check: bool) -> Result<(), String> {
     let fresh = fresh(root)?;
     if check {
@@ -74,7 +74,7 @@ fn committed(root: &Path) -> String {
     std::fs::read_to_string(root.join(PLOT)).unwrap_or_default()
 }
 
-/// The plot of the page as it stands.
+/// Draws the plot from the current page.
 fn fresh(root: &Path) -> Result<String, String> {
     let page =
         std::fs::read_to_string(root.join(PAGE)).map_err(|error| format!("{PAGE}: {error}"))?;
@@ -85,7 +85,7 @@ fn fresh(root: &Path) -> Result<String, String> {
     Ok(draw(&rows))
 }
 
-/// The figures of a row of the table: on epoll and on io_uring.
+/// The figures in a row of the table: those for epoll and io_uring.
 fn figures(page: &str, start: &str) -> Result<[Ratio; 2], String> {
     let (_, rest) = page
         .split_once(HEADING)
@@ -107,7 +107,7 @@ fn figures(page: &str, start: &str) -> Result<[Ratio; 2], String> {
     Ok([cell(3)?, cell(6)?])
 }
 
-/// Reads `2.05 (1.84 to 2.16)`; a remark may follow.
+/// Parses `2.05 (1.84 to 2.16)`; a remark may follow.
 fn ratio(cell: &str) -> Option<Ratio> {
     let (median, rest) = cell.split_once(" (")?;
     let (interval, _) = rest.split_once(')')?;

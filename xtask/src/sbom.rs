@@ -1,7 +1,7 @@
-//! The bill of materials of the program: every crate that it is built from, as CycloneDX 1.5 has
-//! it, with version, licence and where the source is.
+//! The bill of materials of the program, in the format of CycloneDX 1.5: all crates it is built
+//! from, with version, licence and source repository.
 //!
-//! cargo itself says what is built: `cargo tree` for the program alone, without what tests need.
+//! The list is from `cargo tree` for the program alone, without the dependencies of tests.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -20,7 +20,7 @@ struct Component {
 /// Runs the command line `sbom`: prints the bill of materials as JSON.
 ///
 /// # Errors
-/// Where cargo cannot tell what the program is built from.
+/// If `cargo tree` fails or its output cannot be parsed.
 pub fn run(arguments: &[String]) -> Result<(), String> {
     if !arguments.is_empty() {
         return Err("usage: xtask sbom   (prints CycloneDX as JSON)".to_string());
@@ -29,10 +29,9 @@ pub fn run(arguments: &[String]) -> Result<(), String> {
     Ok(())
 }
 
-/// The bill of materials of the program whose source is in `root`, as JSON.
+/// The bill of materials of the program in `root`, as JSON.
 ///
-/// # Errors
-/// Where cargo cannot tell what the program is built from.
+/// # Errors If `cargo tree` fails or its output cannot be parsed.
 pub fn document(root: &Path) -> Result<String, String> {
     let output = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
         .args(["tree", "--locked", "--package", "tidegate"])
@@ -49,11 +48,11 @@ pub fn document(root: &Path) -> Result<String, String> {
     ))?))
 }
 
-/// The crates that `cargo tree` names, each once, by name and version.
+/// Parses the output of `cargo tree`: the crates by name and version, without duplicates.
 fn components(tree: &str) -> Result<BTreeMap<(String, String), Component>, String> {
     let mut components = BTreeMap::new();
     for line in tree.lines().filter(|line| !line.is_empty()) {
-        // A crate that was printed before has a mark behind its last field.
+        // `cargo tree` marks crates that it has printed before.
         let line = line.trim_end_matches(" (*)");
         let mut fields = line.split('|');
         let unread = || format!("cargo tree: a line that is not understood: {line}");
@@ -64,7 +63,7 @@ fn components(tree: &str) -> Result<BTreeMap<(String, String), Component>, Strin
         let name = words.next().ok_or_else(unread)?;
         let version = words.next().and_then(|word| word.strip_prefix('v'));
         let version = version.ok_or_else(unread)?;
-        // A crate of the repository is followed by its folder.
+        // For crates of the repository, the folder follows.
         let is_ours = words.any(|word| word.starts_with("(/"));
         let component = Component {
             licence: licence.to_owned(),
@@ -76,7 +75,7 @@ fn components(tree: &str) -> Result<BTreeMap<(String, String), Component>, Strin
     Ok(components)
 }
 
-/// The document of these crates.
+/// Encodes the CycloneDX document of these crates.
 fn render(components: &BTreeMap<(String, String), Component>) -> String {
     let mut text = String::from(
         "{\n  \"bomFormat\": \"CycloneDX\",\n  \"specVersion\": \"1.5\",\n  \"version\": 1,\n",
@@ -102,7 +101,7 @@ fn render(components: &BTreeMap<(String, String), Component>) -> String {
             quoted(version)
         );
         if !component.licence.is_empty() {
-            // Old crates write `MIT/Apache-2.0`, which SPDX spells with OR.
+            // Old crates write `MIT/Apache-2.0` instead of SPDX's `MIT OR Apache-2.0`.
             let licence = component.licence.replace('/', " OR ");
             let _ = write!(
                 text,
@@ -131,7 +130,7 @@ fn render(components: &BTreeMap<(String, String), Component>) -> String {
     text
 }
 
-/// A text of JSON.
+/// Encodes a JSON string.
 fn quoted(text: &str) -> String {
     let mut quoted = String::from("\"");
     for character in text.chars() {

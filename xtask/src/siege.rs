@@ -1,16 +1,16 @@
-//! A siege: users who ask one page of a server that has more of them than it can serve, and what
-//! became of each request.
+//! A load generator for overload: more users than the server can serve, who all request one page.
+//! It records the outcome of each request.
 //!
-//! Made for benches/overload. It shares a core with the server, so it is one thread that waits in
-//! epoll and does as little for a request as it can. A request has one end of these: the right page
-//! within the time limit, a refusal (503 with Retry-After at once, or 502 of a `queue`), or a
-//! failure, which is named. The page says its length; its body must be that of a file. The server
-//! is to send `X-Asked: $upstream_addr`: where no server of the group `php` was asked, it is that
-//! name.
+//! Made for benches/overload. It shares a processor core with the server, so it is single-threaded,
+//! waits in epoll, and does as little per request as possible. The outcome of a request is the
+//! right page within the time limit, a refusal (503 with Retry-After at once, or 502 from a full
+//! `queue`), or a failure of a specific kind. Responses must have a Content-Length, and the page's
+//! body must equal a file. The server must send `X-Asked: $upstream_addr`: if no server of the
+//! upstream `php` was tried, the value is that name.
 //!
-//! Users ask again when they have an answer (closed loop), after a time to think where they have
-//! one, and after a pause where the answer was not the page. With `--rate` requests come by chance
-//! instead, whatever the server does (open loop).
+//! Users send the next request after a response (closed loop), after a think time if there is one,
+//! and after a pause if the response was not the page. With `--rate`, requests instead arrive at
+//! random times, whatever the server does (open loop).
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -35,37 +35,38 @@ const USAGE: &str = "usage: xtask siege --address 127.0.0.1:PORT --path PATH --b
   --keep            users keep their connections
   --warmup SECONDS  users come in turn meanwhile, and no request counts that has ended in it (2)";
 
-/// How long a request may take until its answer is whole.
+/// Time limit for a complete response.
 const TIME_LIMIT: Duration = Duration::from_secs(10);
 
-/// How soon a refusal has to come.
+/// Time limit for a response to count as an immediate refusal.
 const AT_ONCE: Duration = Duration::from_millis(50);
 
-/// Addresses of the loopback that connections come from in turn, so that none runs out of ports.
+/// Number of loopback addresses that connections are made from in turn, so that none runs out of
+/// ports.
 const SOURCES: u8 = 100;
 
-/// Events taken in one wait.
+/// Maximum number of events per wait.
 const EVENTS_MAX: usize = 512;
 
-/// What became of a request.
+/// The outcome of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum RequestEnd {
-    /// The right page in time.
+    /// The right page within the time limit.
     Good,
-    /// 503 with Retry-After at once.
+    /// 503 with Retry-After, at once.
     Refused,
-    /// 502 with the line that says that no server was asked: a queue was full, or its time over.
+    /// 502 without any server having been tried: a `queue` was full, or waiting in it timed out.
     Queue502,
-    /// 503 without Retry-After, or late.
+    /// 503 without Retry-After, or not at once.
     Late503,
     Status502,
     Status504,
     OtherStatus,
-    /// The page with another body.
+    /// The page with a wrong body.
     WrongContent,
-    /// The connection was refused, reset, or closed before the answer was whole.
+    /// The connection was refused, reset, or closed before the end of the response.
     Reset,
-    /// No whole answer in time.
+    /// No complete response within the time limit.
     TimeOut,
 }
 
@@ -82,7 +83,7 @@ const ENDS: [(RequestEnd, &str); 10] = [
     (RequestEnd::TimeOut, "time_out"),
 ];
 
-/// What is asked, and how.
+/// The parameters of a run.
 struct Plan {
     address: SocketAddrV4,
     request: Vec<u8>,
@@ -103,7 +104,7 @@ enum Load {
     Rate(f64),
 }
 
-/// Runs the command line `siege …` and prints what became of the requests as JSON.
+/// Runs the command line `siege …` and prints the outcomes as JSON.
 pub fn run(arguments: &[String]) -> Result<(), String> {
     let mut descriptors = getrlimit(Resource::Nofile);
     descriptors.current = descriptors.maximum;
@@ -173,7 +174,7 @@ fn plan(arguments: &[String]) -> Result<Plan, String> {
 }
 
 impl Plan {
-    /// What an answer is that came after this time.
+    /// The outcome of a request that was answered after this time.
     fn judge(&self, answer: &SiegeAnswer<'_>, time: Duration) -> RequestEnd {
         match answer.status {
             200 if time > TIME_LIMIT => RequestEnd::TimeOut,
@@ -189,22 +190,22 @@ impl Plan {
     }
 }
 
-/// A request under way, or a connection that its user keeps.
+/// A connection with a request in progress, or an idle persistent one.
 struct Connection {
     stream: TcpStream,
-    /// Since when the user has waited, where a request is under way.
+    /// Since when the user has waited, if a request is in progress.
     since: Option<Instant>,
     is_sent: bool,
-    /// Answers that this connection has had.
+    /// Number of responses received on this connection.
     answers: u32,
     input: Vec<u8>,
 }
 
-/// One place for a user, or for a request of the open loop.
+/// The slot of a user, or of a request in the open loop.
 #[derive(Default)]
 struct SiegeSlot {
     connection: Option<Connection>,
-    /// Counts requests, so that a time limit knows whether it is still about this one.
+    /// Number of the current request, so that the time limits of earlier ones can be recognised.
     request: u64,
 }
 
@@ -216,14 +217,14 @@ struct Siege<'a> {
     begun: Instant,
     wakes: BinaryHeap<Reverse<(Instant, usize)>>,
     next_arrival: Option<Instant>,
-    /// All requests have the same limit, so the first to begin is the first to end.
+    /// The time limits in order: all requests have the same limit, so the earliest one is first.
     limits: VecDeque<(Instant, usize, u64)>,
     under_way: usize,
     connections: u32,
     random: u64,
-    /// How long each request took, in microseconds, by its end.
+    /// Times of requests in microseconds, by outcome.
     times: [Vec<u32>; ENDS.len()],
-    /// Right pages that came while load was offered and counted.
+    /// Number of right pages that arrived during the measured load.
     good_in_window: u64,
 }
 
@@ -263,7 +264,7 @@ impl<'a> Siege<'a> {
         self.begun + self.plan.warmup + self.plan.length
     }
 
-    /// Goes on until every request that began has ended.
+    /// Runs until all requests that were started have ended.
     fn run(&mut self) -> std::io::Result<()> {
         let mut events = Vec::with_capacity(EVENTS_MAX);
         loop {
@@ -295,7 +296,7 @@ impl<'a> Siege<'a> {
         let wake = self.wakes.peek().map(|Reverse((at, _))| *at);
         let limit = self.limits.front().map(|(at, ..)| *at);
         let moments = [wake, self.next_arrival].into_iter().flatten();
-        // Nobody comes once load has ended.
+        // No requests are started after the end of the load.
         let load = moments.filter(|at| *at < self.end_of_load());
         let end = (Instant::now() < self.end_of_load()).then(|| self.end_of_load());
         let next = load.chain(limit).chain(end).min();
@@ -326,7 +327,7 @@ impl<'a> Siege<'a> {
         }
     }
 
-    /// A number from 0 to 1: xorshift*, good enough for arrivals.
+    /// A random number from 0 to 1: xorshift*, which is sufficient for arrivals.
     fn draw(&mut self) -> f64 {
         self.random ^= self.random >> 12;
         self.random ^= self.random << 25;
@@ -335,7 +336,7 @@ impl<'a> Siege<'a> {
         bits as f64 / (1_u64 << 53) as f64
     }
 
-    /// A request begins, for which the user has waited since `since`.
+    /// Starts a request. The user has waited for it since `since`.
     fn begin(&mut self, place: usize, since: Instant) {
         self.under_way += 1;
         self.places[place].request += 1;
@@ -355,7 +356,7 @@ impl<'a> Siege<'a> {
                         answers: 0,
                         input: Vec::new(),
                     });
-                    // It goes on when the connection is there.
+                    // Continues when the connection is established.
                     return;
                 }
                 Err(_) => return self.end(place, RequestEnd::Reset, since),
@@ -390,7 +391,7 @@ impl<'a> Siege<'a> {
         Ok(stream)
     }
 
-    /// Sends and receives what can be.
+    /// Sends and receives as far as possible without blocking.
     fn go_on(&mut self, place: usize) {
         let Some(connection) = &mut self.places[place].connection else {
             return;
@@ -432,8 +433,8 @@ impl<'a> Siege<'a> {
         self.end(place, end, since);
     }
 
-    /// The connection has ended. One that was kept may end at any time: what was asked on it is
-    /// asked again on another.
+    /// Handles the end of a connection. A persistent connection may end at any time; its request is
+    /// then sent again on a new one.
     fn broken(&mut self, place: usize) {
         let Some(connection) = self.places[place].connection.take() else {
             return;
@@ -501,7 +502,8 @@ impl<'a> Siege<'a> {
             times.sort_unstable();
             let _ = write!(report, ", \"{name}\": {{\"count\": {}", times.len());
             for (name, share) in [("p50", 0.5), ("p90", 0.9), ("p99", 0.99), ("max", 1.0)] {
-                // The smallest value that this share of all are not above.
+                // The nearest-rank percentile: the smallest value such that at least this share of
+                // all values is not larger.
                 let rank = (times.len() as f64 * share).ceil() as usize;
                 if let Some(micros) = rank.checked_sub(1).and_then(|at| times.get(at)) {
                     let _ = write!(report, ", \"{name}\": {:.3}", f64::from(*micros) / 1e3);
@@ -514,19 +516,19 @@ impl<'a> Siege<'a> {
     }
 }
 
-/// An answer that has come whole.
+/// A complete response.
 struct SiegeAnswer<'a> {
     status: u16,
     retries: bool,
     is_of_queue: bool,
     closes: bool,
     body: &'a [u8],
-    /// Bytes of head and body.
+    /// Length of head and body, in bytes.
     length: usize,
 }
 
 impl SiegeAnswer<'_> {
-    /// What has come, where that is a whole answer with a length.
+    /// Parses a response; `None` if it is incomplete or has no Content-Length.
     fn read(input: &[u8]) -> Option<SiegeAnswer<'_>> {
         let head = input.windows(4).position(|window| window == b"\r\n\r\n")?;
         let text = std::str::from_utf8(&input[..head]).ok()?;

@@ -1,13 +1,12 @@
-//! A view of Rust source that is good enough to search: comments, strings and test code blanked
-//! out.
+//! A searchable view of Rust source: comments, strings and test code are blanked.
 //!
-//! Not a parser. It knows comments, strings, characters and braces, which is what the tidy test
-//! needs.
+//! This is not a parser. It recognises only comments, string and character literals, and braces,
+//! which is enough for the tidy test.
 
 use std::ops::Range;
 
-/// The same text with every comment and the inside of every string and character literal replaced
-/// by spaces; line breaks stay, so line numbers still hold.
+/// The text with comments and string and character literals replaced by spaces. Line breaks stay,
+/// so that line numbers do not change.
 pub fn code_only(text: &str) -> String {
     let bytes = text.as_bytes();
     let mut code = bytes.to_vec();
@@ -40,7 +39,7 @@ pub fn code_only(text: &str) -> String {
     String::from_utf8_lossy(&code).into_owned()
 }
 
-/// Blanks every item that stands under `#[cfg(test)]`. Takes what [`code_only`] returned.
+/// Blanks items under `#[cfg(test)]`. Takes the output of [`code_only`].
 pub fn without_tests(code: &str) -> String {
     let mut bytes = code.as_bytes().to_vec();
     for item in test_items(code) {
@@ -53,7 +52,7 @@ pub fn without_tests(code: &str) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-/// How many lines are not under `#[cfg(test)]`. Takes what [`code_only`] returned.
+/// The number of lines that are not under `#[cfg(test)]`. Takes the output of [`code_only`].
 pub fn lines_without_tests(code: &str) -> usize {
     let tests: usize = test_items(code)
         .into_iter()
@@ -62,7 +61,7 @@ pub fn lines_without_tests(code: &str) -> usize {
     code.lines().count().saturating_sub(tests)
 }
 
-/// The byte ranges of the items under `#[cfg(test)]`, attribute included.
+/// The byte ranges of items under `#[cfg(test)]`, including the attribute.
 fn test_items(code: &str) -> Vec<Range<usize>> {
     const ATTRIBUTE: &str = "#[cfg(test)]";
     let mut items = Vec::new();
@@ -75,9 +74,8 @@ fn test_items(code: &str) -> Vec<Range<usize>> {
     items
 }
 
-/// The names of the modules that the code declares with `mod name;` (not those with a body), each
-/// with the text of the `#[path]` attribute before it, if there is one. `text` is the source as
-/// written.
+/// The modules declared with `mod name;` (without a body), each with the path in a preceding
+/// `#[path]` attribute, if there is one. `text` is the original source.
 pub fn declared_modules(text: &str) -> Vec<(String, Option<String>)> {
     let code = code_only(text);
     let mut modules = Vec::new();
@@ -139,7 +137,7 @@ fn string_end(bytes: &[u8], from: usize) -> usize {
     bytes.len()
 }
 
-/// The end of `r"…"` or `r#"…"#` that begins at `from`; nothing if there is no such string.
+/// The end of a raw string literal that starts at `from`; `None` if there is none.
 fn raw_string_end(bytes: &[u8], from: usize) -> Option<usize> {
     let hashes = bytes[from + 1..]
         .iter()
@@ -165,7 +163,7 @@ fn raw_string_end(bytes: &[u8], from: usize) -> Option<usize> {
     Some(bytes.len())
 }
 
-/// The end of a character literal; `from` itself if the quote begins a lifetime.
+/// The end of a character literal; `from` itself if the quote starts a lifetime.
 fn character_end(bytes: &[u8], from: usize) -> usize {
     match bytes.get(from + 1) {
         Some(b'\\') => {
@@ -176,7 +174,7 @@ fn character_end(bytes: &[u8], from: usize) -> usize {
                 .map_or(from, |offset| after_escape + offset + 1)
         }
         Some(_) => {
-            // one character of one to four bytes, then a quote
+            // One character of one to four bytes, then a quote.
             (from + 2..from + 6)
                 .find(|at| bytes.get(*at) == Some(&b'\''))
                 .filter(|at| *at == from + 2 || !bytes[from + 1].is_ascii())
@@ -190,12 +188,12 @@ fn follows_a_word(bytes: &[u8], at: usize) -> bool {
     at > 0 && (bytes[at - 1].is_ascii_alphanumeric() || bytes[at - 1] == b'_')
 }
 
-/// Whether the `r` at this place is that of `br"…"`.
+/// Whether the `r` at this index belongs to a byte string `br"…"`.
 fn is_byte_string(bytes: &[u8], at: usize) -> bool {
     at > 0 && bytes[at - 1] == b'b' && !follows_a_word(bytes, at - 1)
 }
 
-/// Where the item that begins at `from` ends: after its closing brace, or its semicolon.
+/// The end of the item that starts at `from`: after its closing brace or its semicolon.
 fn item_end(code: &[u8], from: usize) -> usize {
     let mut depth = 0usize;
     for (offset, byte) in code[from..].iter().enumerate() {

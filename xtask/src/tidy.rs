@@ -1,24 +1,25 @@
-//! The tidy test: what a reviewer would otherwise have to say again and again.
+//! The tidy test: automated checks for what reviewers would otherwise have to repeat.
 //!
-//! It reads every tracked file and prints findings as `FILE:LINE: what`. It judges form only;
-//! whether the code is right is for the other tests.
+//! It reads every tracked file and prints findings as `FILE:LINE: what`. It checks form only; other
+//! tests check that the code is correct.
 
 use std::collections::BTreeSet;
 use std::path::Path;
 
 use crate::{arrows, below, house, source, tracked_files, words};
 
-/// Longest file, in lines without tests. What is longer holds a second idea.
+/// Maximum length of a file, in lines without tests. A longer file contains more than one idea.
 const FILE_LINES_MAX: usize = 1000;
 
-/// Crates whose modules may hold `unsafe`, and single files of other crates that may.
+/// Crates that may contain `unsafe`, and single files of other crates that may.
 const UNSAFE_CRATES: &[&str] = &["crates/engine/", "crates/process/"];
 const UNSAFE_FILES: &[&str] = &[
     "crates/base/src/vector.rs",
     "crates/netstack/tests/script/linux.rs",
 ];
 
-/// Crates that a peer's bytes or an operator's file reach: no call there may panic on them.
+/// Crates that process bytes of a peer or files of an operator, in which calls that may panic need
+/// a justification.
 const MUST_NOT_PANIC: &[&str] = &[
     "crates/proto/",
     "crates/netstack/",
@@ -35,17 +36,17 @@ const MUST_NOT_PANIC: &[&str] = &[
     "crates/memcached/",
 ];
 
-/// Calls that no code of ours holds, with what to do instead.
+/// Calls that are not allowed anywhere, with advice.
 const BANNED: &[(&str, &str)] = &[
     ("todo!(", "finish it or leave it out"),
     ("unimplemented!(", "finish it or leave it out"),
     ("dbg!(", "a leftover of debugging"),
 ];
 
-/// Calls that write to the terminal: for the command line, the chores and the tests only.
+/// Macros that write to the terminal, which are only for the command line, the tools and tests.
 const PRINTING: &[&str] = &["println!(", "print!(", "eprintln!(", "eprint!("];
 
-/// Every finding in the repository at `root`, in the order of the files.
+/// All findings in the repository at `root`, in the order of the files.
 pub fn findings(root: &Path) -> Result<Vec<String>, String> {
     let files = tracked_files(root)?;
     let mut findings = Vec::new();
@@ -68,7 +69,7 @@ pub fn findings(root: &Path) -> Result<Vec<String>, String> {
     Ok(findings)
 }
 
-/// What one Rust file can be told without looking at others.
+/// Checks that need only one Rust file.
 fn rust_file(file: &str, text: &str) -> Vec<String> {
     let mut findings = Vec::new();
     if !text.starts_with("//!") {
@@ -100,7 +101,7 @@ fn is_test_code(file: &str) -> bool {
         || file.starts_with("fuzz/")
 }
 
-/// Banned words of one file. `code` has comments and strings blanked, `text` has them.
+/// Banned calls in one file. `code` has comments and strings blanked, `text` is the original.
 fn calls(file: &str, text: &str, code: &str, test: bool) -> Vec<String> {
     let original: Vec<&str> = text.lines().collect();
     let mut findings = Vec::new();
@@ -135,7 +136,7 @@ fn may_be_unsafe(file: &str) -> bool {
 }
 
 fn may_print(file: &str) -> bool {
-    // The command line's own modules and the chores talk to a person at a terminal.
+    // The command line and the tools write to a terminal.
     file.starts_with("src/")
         || file.starts_with("xtask/")
         || file.ends_with("/main.rs")
@@ -143,7 +144,7 @@ fn may_print(file: &str) -> bool {
         || file.contains("examples/")
 }
 
-/// Whether the line, or the comment right above it, says why it cannot fail.
+/// Whether the line, or the comment directly above it, states why the call cannot fail.
 fn states_invariant(lines: &[&str], index: usize) -> bool {
     let says = |line: &&str| line.contains("// invariant:") || line.contains("// Invariant:");
     if lines.get(index).is_some_and(says) {
@@ -167,8 +168,8 @@ fn has_word(line: &str, word: &str) -> bool {
         .any(|part| part == word)
 }
 
-/// Paths of the machine that an author worked on. They are spelt in two halves here, or this file
-/// would find itself.
+/// Finds paths that exist only on an author's machine. They are written in two halves here, so that
+/// this file does not match.
 fn machine_paths(file: &str, text: &str) -> Vec<String> {
     const HALVES: &[(&str, &str)] = &[
         ("/wo", "rk/"),
@@ -182,8 +183,7 @@ fn machine_paths(file: &str, text: &str) -> Vec<String> {
     let paths: Vec<String> = HALVES.iter().map(|(a, b)| format!("{a}{b}")).collect();
     let mut findings = Vec::new();
     for (index, line) in text.lines().enumerate() {
-        // `target/work/…` or `/a/work/` are names like any other: only a path that starts so is
-        // meant.
+        // Only paths that start with the text match, not `target/work/…` or `/a/work/`.
         let starts = |path: &String| {
             line.match_indices(path.as_str()).any(|(at, _)| {
                 !line[..at].ends_with(|c: char| c.is_alphanumeric() || "_-./$}@".contains(c))
@@ -199,7 +199,7 @@ fn machine_paths(file: &str, text: &str) -> Vec<String> {
     findings
 }
 
-/// Rust files that no `mod` reaches from a crate's root: they are never compiled.
+/// Rust files that are not reachable by `mod` from a crate's root and thus never compiled.
 fn dead_files(root: &Path, files: &[String]) -> Vec<String> {
     let all: BTreeSet<&str> = files
         .iter()
@@ -239,7 +239,7 @@ fn is_crate_root(file: &str) -> bool {
     match folders.last() {
         Some(&"src") => matches!(*name, "lib.rs" | "main.rs"),
         Some(&("bin" | "tests" | "benches" | "examples" | "fuzz_targets")) => true,
-        // tests/parity/main.rs and the like, build.rs beside a Cargo.toml
+        // For instance tests/parity/main.rs, or build.rs next to a Cargo.toml.
         _ => {
             (*name == "main.rs"
                 && folders.len() >= 2
@@ -252,7 +252,7 @@ fn is_crate_root(file: &str) -> bool {
     }
 }
 
-/// Where the module `name`, declared in `file`, may stand.
+/// The possible files of module `name`, declared in `file`.
 fn module_files(file: &str, name: &str, path: Option<&str>) -> Vec<String> {
     let (folder, own) = file.rsplit_once('/').unwrap_or(("", file));
     if let Some(path) = path {
@@ -266,8 +266,8 @@ fn module_files(file: &str, name: &str, path: Option<&str>) -> Vec<String> {
     vec![format!("{base}/{name}.rs"), format!("{base}/{name}/mod.rs")]
 }
 
-/// Pages of docs/ that no other page links. The pages of docs/directives are made by the directive
-/// table; a link to their folder is enough for them.
+/// Pages of docs/ without a link from another page. The pages in docs/directives are generated, and
+/// a link to their folder is sufficient.
 fn unlinked_pages(root: &Path, files: &[String]) -> Vec<String> {
     let pages: Vec<&String> = files.iter().filter(|file| file.ends_with(".md")).collect();
     let mut linked: BTreeSet<String> = BTreeSet::new();
@@ -292,7 +292,7 @@ fn unlinked_pages(root: &Path, files: &[String]) -> Vec<String> {
         .collect()
 }
 
-/// The file that `target`, a link in `page`, names, relative to the repository.
+/// The file that a link `target` in `page` refers to, relative to the repository.
 fn resolve(page: &str, target: &str) -> String {
     let mut parts: Vec<&str> = page.split('/').collect();
     parts.pop();
@@ -329,11 +329,11 @@ fn untested_directives(root: &Path, files: &[String]) -> Vec<String> {
         .collect()
 }
 
-/// Says of which tests the lines are run for other families of directives as well; the file
-/// explains itself.
+/// Lists tests whose lines are also run for other families of directives; its format is explained
+/// in the file.
 const REPEATED: &str = "tests/repeated-directives.txt";
 
-/// The prefix that is written in a test, and each that is put in its place.
+/// Pairs of the prefix in a test's directives and a prefix that replaces it.
 fn repetitions<'a>(list: &'a str, file: &str) -> Vec<(&'a str, &'a str)> {
     let mut all = Vec::new();
     for line in list.lines() {
@@ -347,8 +347,8 @@ fn repetitions<'a>(list: &'a str, file: &str) -> Vec<(&'a str, &'a str)> {
     all
 }
 
-/// Whether a directive that the file names is tested by it: not in lists of directives, in what
-/// nginx answered, or in nginx's own suite.
+/// Whether naming a directive in this file counts as a test of it. Lists of directives, transcripts
+/// of nginx's answers and nginx's own suite do not count.
 fn may_test_directives(file: &str) -> bool {
     file.starts_with("tests/")
         && !file.starts_with("tests/nginx-suite")
@@ -362,9 +362,9 @@ fn may_test_directives(file: &str) -> bool {
         .contains(&file)
 }
 
-/// The words of a test outside of comments and of what a case says that it covers.
+/// The words in a test, outside of comments and of the list of what a case covers.
 fn words_without_lists(text: &str) -> BTreeSet<String> {
-    // In a text of Rust a line may begin within a line.
+    // In a Rust string literal, `\n` may start a new line of configuration.
     let text = text.replace("\\n", " ");
     let lines = text.lines().map(|line| match line.trim_start() {
         comment if comment.starts_with("//") || comment.starts_with('#') => "",

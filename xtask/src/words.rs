@@ -1,13 +1,13 @@
-//! Words that the documentation avoids, because they hide who does a thing: a reader wants to know
-//! whether the client, the operator or another process does it.
+//! Finds words that the documentation avoids because they hide the actor: the reader needs to know
+//! whether it is the client, the operator or another process.
 //!
-//! Read are the pages and the first comment of each file (`//!`). Code between backquotes and in
-//! blocks is left alone: there is a user `nobody`.
+//! Checked are pages and the first comment of each file (`//!`), without code in backquotes and
+//! blocks: there is a user `nobody`.
 
-/// The words, in small letters.
+/// The words, in lower case.
 const VAGUE: &[&str] = &["nobody", "somebody", "everybody", "anybody", "whoever"];
 
-/// Each line of the documentation in `text` that has one of the words.
+/// The lines of the documentation in `text` that contain one of the words.
 pub fn findings(file: &str, text: &str) -> Vec<String> {
     let is_page = file.ends_with(".md");
     let mut in_block = false;
@@ -34,7 +34,7 @@ pub fn findings(file: &str, text: &str) -> Vec<String> {
     findings
 }
 
-/// The first of the words in a line, outside of code.
+/// The first such word in a line, outside of code.
 fn vague(line: &str) -> Option<&'static str> {
     let prose = line.split('`').step_by(2);
     prose

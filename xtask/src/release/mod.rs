@@ -1,12 +1,11 @@
-//! The build for use: made twice, the second time by what the first has counted under the traffic
-//! of [`training`].
+//! The release build with profile-guided optimization: an instrumented build counts executions
+//! under the traffic of [`training`], and the second build uses the profile.
 //!
-//! Between two requests the kernel's own way through the network leaves little of the program in
-//! the processor's first cache, so that most of the time that a request takes in the program goes
-//! into fetching instructions. A compiler that knows which way branches go lays those out one
-//! behind the other and everything that is rare elsewhere: rustc's profile-guided optimization,
-//! <https://doc.rust-lang.org/rustc/profile-guided-optimization.html>. What it gains is in
-//! docs/decisions/release.md.
+//! Between two requests, the kernel's network code evicts most of the program from the first-level
+//! instruction cache, so that instruction fetches dominate the program's time per request. A
+//! compiler that knows the usual direction of branches places hot code in sequence and rare code
+//! elsewhere: <https://doc.rust-lang.org/rustc/profile-guided-optimization.html>.
+//! docs/decisions/release.md has the measured gain.
 
 pub mod training;
 
@@ -14,17 +13,16 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Requests of each of the larger loads.
+/// Number of requests in each of the larger loads.
 const REQUESTS: u32 = 8000;
 
 const USAGE: &str = "usage: xtask release
 
 Builds target/release/tidegate: a build that counts, under traffic of its own on 127.0.0.1, then the one that uses what was counted.";
 
-/// Builds it.
+/// Makes the release build.
 ///
-/// # Errors
-/// What has failed, in words for the terminal.
+/// # Errors A message for the terminal.
 pub fn run(arguments: &[String]) -> Result<(), String> {
     if !arguments.is_empty() {
         return Err(USAGE.to_string());
@@ -32,7 +30,7 @@ pub fn run(arguments: &[String]) -> Result<(), String> {
     let root = crate::repository();
     let compiler = Compiler::find()?;
     let folder = root.join("target/training");
-    // What an earlier build has counted says nothing of this one.
+    // Profiles of an earlier build must not be mixed with those of this one.
     if folder.exists() {
         fs::remove_dir_all(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
     }
@@ -51,7 +49,7 @@ pub fn run(arguments: &[String]) -> Result<(), String> {
 
     let place = root.join("target/release/tidegate");
     fs::create_dir_all(root.join("target/release")).map_err(|error| error.to_string())?;
-    // Another file, so that one that runs goes on.
+    // A new file is renamed over the old one, which may be running.
     let beside = place.with_extension("new");
     fs::copy(&built, &beside)
         .and_then(|_| fs::rename(&beside, &place))
@@ -60,16 +58,16 @@ pub fn run(arguments: &[String]) -> Result<(), String> {
     Ok(())
 }
 
-/// Says on standard error what is done next.
+/// Announces the next step on standard error.
 fn say(step: &str) {
     eprintln!("release: {step}");
 }
 
-/// The compiler that builds everything here.
+/// The installed Rust toolchain.
 struct Compiler {
-    /// What it builds for where nothing else is said.
+    /// The default target.
     host: String,
-    /// Its tool that reads what was counted.
+    /// The path of `llvm-profdata`, which merges profiles.
     merger: PathBuf,
 }
 
@@ -87,7 +85,7 @@ impl Compiler {
             .join(&host)
             .join("bin/llvm-profdata");
         if !merger.is_file() {
-            // Nothing else needs it, so that it is not among the components of rust-toolchain.toml.
+            // Not in rust-toolchain.toml, because only this build needs the component.
             succeed(Command::new("rustup").args(["component", "add", "llvm-tools"]))?;
         }
         if merger.is_file() {
@@ -100,8 +98,8 @@ impl Compiler {
         }
     }
 
-    /// Builds the program with a flag more. The target is named so that what cargo runs while it
-    /// builds is spared the flag.
+    /// Builds the program with an additional flag. The target is given explicitly, so that build
+    /// scripts and procedural macros are built without the flag.
     fn build(&self, root: &Path, flag: &str) -> Result<PathBuf, String> {
         let mut flags = std::env::var("RUSTFLAGS").unwrap_or_default();
         flags = format!("{flags} {flag}");
@@ -126,7 +124,7 @@ impl Compiler {
     }
 }
 
-/// What a command prints.
+/// The standard output of a command.
 fn output(command: &mut Command) -> Result<String, String> {
     let output = command
         .output()
@@ -138,7 +136,7 @@ fn output(command: &mut Command) -> Result<String, String> {
     }
 }
 
-/// Runs a command to its end.
+/// Runs a command and checks that it succeeded.
 fn succeed(command: &mut Command) -> Result<(), String> {
     let status = command
         .status()

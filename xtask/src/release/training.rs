@@ -1,10 +1,10 @@
-//! Traffic for the build that counts: what a site, an API behind a proxy and their clients ask for,
-//! on both engines.
+//! The training traffic for profile-guided optimization: requests for a website and for an API
+//! behind the proxy, on both engines.
 //!
-//! It is not that of the benches: pages, style sheets, scripts and pictures of usual sizes, answers
-//! of an application of several sizes, uploads, what is missing and what has not changed, each with
-//! the header fields of browsers, over HTTP/1 and HTTP/2, in the clear and over TLS, over kept
-//! connections and new ones, with the logs that Debian's nginx writes; and calls of gRPC.
+//! It differs from that of the benches: pages, style sheets, scripts and images of usual sizes,
+//! responses of an application, uploads, and responses with status 404 and 304. Requests have the
+//! header fields of browsers, use HTTP/1 and HTTP/2, with and without TLS, over persistent and new
+//! connections, and are logged in the format of Debian's nginx. There are also gRPC calls.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -16,10 +16,10 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 
-/// How long a server may take to begin, and to end.
+/// Time limit for a server to start and to exit.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Files of the site: name and size.
+/// The files of the site, with their sizes in bytes.
 const FILES: [(&str, usize); 8] = [
     ("index.html", 6 * 1024),
     ("article.html", 34 * 1024),
@@ -31,7 +31,7 @@ const FILES: [(&str, usize); 8] = [
     ("404.html", 700),
 ];
 
-/// What browsers send with each request; of several values each request has one.
+/// The header fields of browsers; each request gets a random one of several values.
 const FIELDS: [(&str, &str); 5] = [
     (
         "agents",
@@ -58,18 +58,17 @@ const FIELDS: [(&str, &str); 5] = [
     ),
 ];
 
-/// Where the servers listen.
+/// The ports of the servers.
 struct Ports {
     clear: u16,
     secure: u16,
     application: u16,
 }
 
-/// Sends the traffic to `binary`, whose counts are written as it ends; files are made in `folder`.
-/// The larger loads are of so many requests.
+/// Sends the traffic to `binary`, which writes its profile when it exits. Files are created in
+/// `folder`. The larger loads have `requests` requests each.
 ///
-/// # Errors
-/// What has failed, in words for the terminal.
+/// # Errors A message for the terminal.
 pub fn run(root: &Path, binary: &Path, folder: &Path, requests: u32) -> Result<(), String> {
     let site = folder.join("site");
     let calls = site.join("calls.Site");
@@ -118,7 +117,7 @@ pub fn run(root: &Path, binary: &Path, folder: &Path, requests: u32) -> Result<(
     Ok(())
 }
 
-/// Text that compresses as pages do, or bytes that do not.
+/// Text that compresses like typical pages, or incompressible bytes.
 fn content(name: &str, length: usize) -> Vec<u8> {
     const WORDS: [&str; 16] = [
         "harbour ",
@@ -158,7 +157,8 @@ fn content(name: &str, length: usize) -> Vec<u8> {
     bytes
 }
 
-/// What both configurations begin with. One process each, whose end is the end of its counts.
+/// The main context of both configurations. Each server is a single process, which writes its
+/// profile when it exits.
 fn main_context(engine: &str, name: &str) -> String {
     format!(
         "daemon off; master_process off; pid logs/{name}.pid; error_log logs/{name}-error.log;\n\
@@ -166,7 +166,7 @@ fn main_context(engine: &str, name: &str) -> String {
     )
 }
 
-/// The application behind the proxy.
+/// The configuration of the application behind the proxy.
 fn application(engine: &str, ports: &Ports) -> String {
     let mut text = main_context(engine, "application");
     let (list, port) = (
@@ -204,7 +204,7 @@ fn application(engine: &str, ports: &Ports) -> String {
     text
 }
 
-/// The server whose clients ask.
+/// The configuration of the server that the clients use.
 fn server(root: &Path, engine: &str, ports: &Ports) -> String {
     let mut text = main_context(engine, "server");
     let certificates = root.join("tests/tls");
@@ -264,7 +264,7 @@ struct Load {
     options: Vec<&'static str>,
 }
 
-/// What the clients ask for, and how.
+/// The loads: what the clients request, and with which options.
 fn loads(ports: &Ports, requests: u32) -> Vec<Load> {
     let clear = format!("http://127.0.0.1:{}", ports.clear);
     let secure = format!("https://127.0.0.1:{}", ports.secure);
@@ -414,7 +414,7 @@ impl Load {
     }
 }
 
-/// A server of the counting build.
+/// A server of the instrumented build.
 struct Server {
     process: Child,
 }
@@ -441,7 +441,7 @@ impl Server {
         Ok(Server { process })
     }
 
-    /// Waits until it listens on this port; false where it never does.
+    /// Waits until the server listens on this port; false if it does not within the time limit.
     fn is_ready(&self, port: u16) -> bool {
         let end = Instant::now() + PATIENCE;
         while Instant::now() < end {
@@ -453,7 +453,7 @@ impl Server {
         false
     }
 
-    /// Lets it end in its own time, and write what it has counted.
+    /// Shuts the server down gracefully, so that it writes its profile.
     fn end(mut self) -> Result<(), String> {
         let pid = i32::try_from(self.process.id())
             .ok()
@@ -473,7 +473,7 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // It may have ended.
+        // The server may have exited already.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
