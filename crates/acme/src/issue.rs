@@ -411,7 +411,7 @@ fn is_about_replacing(error: &Error) -> bool {
                 )
         }
         Error::Unsupported(_) => true,
-        // The server's response has no `replaces` field, which `instant-acme` reports as `Other`.
+        // The response's `replaces` field differs from the request's, or is missing.
         Error::Other(error) => !error.is::<RequestError>(),
         _ => false,
     }

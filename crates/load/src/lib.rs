@@ -6,8 +6,8 @@
 //! its bytes, through [`tls`] where the target is `https`. `response.rs` checks each response
 //! ([`grpc`] checks those of gRPC calls), [`tally`] counts them, [`report`] prints the outcome.
 //!
-//! Beside that path: `schedule.rs` decides when requests start, [`drawn`] which numbers differ from
-//! one request to the next. `machine.rs` reads the limits of the machine and tells whether the load
+//! Other parts: `schedule.rs` decides when requests start, and [`drawn`] which numbers differ
+//! between requests. `machine.rs` reads the limits of the machine and determines whether the load
 //! tester itself was the bottleneck. [`conditions`] prints the first line of a report. [`saved`]
 //! writes a run to a file, so that the runs of several machines can be merged.
 //!

@@ -1,10 +1,10 @@
 //! `tidegate bench ab`: the command line and the report of ApacheBench 2.3, whose lines are parsed
 //! by scripts.
 //!
-//! Also used if the program is called `ab`. The only additions are `--allow-remote` and a warning
-//! on standard error if the load tester was the bottleneck. Any certificate is accepted, as in ab.
-//! Options of ab that are missing here (proxies, HTML tables, `-b`, `-v`) are refused, never
-//! ignored. See <https://httpd.apache.org/docs/2.4/programs/ab.html>.
+//! Also used if the program is called `ab`. Additions are `--allow-remote`, and warnings on
+//! standard error about limits of the load tester. Any certificate is accepted, as in ab. Options
+//! of ab that are missing here (proxies, HTML tables, `-b`, `-v`) are refused, never ignored. See
+//! <https://httpd.apache.org/docs/2.4/programs/ab.html>.
 
 mod flags;
 mod report;

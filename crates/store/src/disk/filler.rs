@@ -13,9 +13,9 @@
 //! Everything after [`Filler::finish`] may be left to [`Filler::store`], which blocks on the disk.
 //!
 //! The first bytes of the head are written last, and only then does the file get its name, so that
-//! an incomplete file is never taken for an entry. If an entry is written by one call and the file
-//! system supports `O_TMPFILE`, the file has no name before that at all. Files are not synchronised
-//! to the disk: after a power failure, lengths and checksums reveal damaged files.
+//! an incomplete file is never taken for an entry. A small new entry that is written by one call
+//! has no name at all before that, if the file system supports `O_TMPFILE`. Files are not
+//! synchronised to the disk: after a power failure, lengths and checksums reveal damaged files.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -577,5 +577,6 @@ impl DiskStore {
     }
 }
 
-/// So that the first bytes of the head are never written separately in the first write.
+/// The fixed part of the head is written separately when the file is finished, and must be smaller
+/// than a regular write.
 const _: () = assert!(FIXED_LENGTH < WRITE_MIN);

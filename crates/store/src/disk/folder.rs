@@ -37,8 +37,8 @@ const READ: OFlags = OFlags::RDONLY
     .union(OFlags::NOFOLLOW)
     .union(OFlags::CLOEXEC);
 
-/// How often a process reopens its folder after it has been removed. Each time, the old descriptor
-/// stays open.
+/// Maximum number of times that a process reopens its folder after it has been removed. Each time,
+/// the old descriptor stays open.
 const REPLACED_MAX: usize = 64;
 
 #[derive(Debug)]
