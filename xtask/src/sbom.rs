@@ -31,7 +31,8 @@ pub fn run(arguments: &[String]) -> Result<(), String> {
 
 /// The bill of materials of the program in `root`, as JSON.
 ///
-/// # Errors If `cargo tree` fails or its output cannot be parsed.
+/// # Errors
+/// If `cargo tree` fails or its output cannot be parsed.
 pub fn document(root: &Path) -> Result<String, String> {
     let output = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
         .args(["tree", "--locked", "--package", "tidegate"])

@@ -55,7 +55,8 @@ struct SavedAccount {
 impl AccountKey {
     /// Parses an account's key from PEM: ECDSA on P-256, as PKCS#8 or SEC 1.
     ///
-    /// # Errors The reason why the text is not such a key.
+    /// # Errors
+    /// The reason why the text is not such a key.
     pub fn from_pem(pem: &[u8]) -> Result<AccountKey, String> {
         use aws_lc_rs::signature::{ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair};
         use rustls_pki_types::pem::PemObject;
@@ -216,7 +217,8 @@ fn refused<'a>(
 /// Revokes a certificate (RFC 8555 section 7.6), for instance after its key has leaked. The account
 /// is the one that ordered the certificate; `account` is the content of the store's `account.json`.
 ///
-/// # Errors The defect of the file or the certificate, or the server's answer.
+/// # Errors
+/// The defect of the file or the certificate, or the server's answer.
 pub fn revoke(account: &[u8], tls: Arc<ClientConfig>, certificate: &[u8]) -> Result<(), String> {
     use rustls_pki_types::CertificateDer;
     use rustls_pki_types::pem::PemObject;

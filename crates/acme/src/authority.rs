@@ -33,7 +33,8 @@ impl Authority {
     /// Opens the authority in a folder. Creates a new one if there is none, or if its certificate
     /// expires before a certificate signed now would.
     ///
-    /// # Errors If the folder cannot be read or written.
+    /// # Errors
+    /// If the folder cannot be read or written.
     pub fn open(folder: &StateFolder, provider: &CryptoProvider) -> io::Result<Authority> {
         let stored = folder.read(FILE)?;
         let stored = stored.and_then(|bytes| Certificate::from_file(&bytes, provider).ok());
@@ -55,7 +56,8 @@ impl Authority {
 
     /// Signs a certificate for the identifiers. Returns the certificate and its key, both as PEM.
     ///
-    /// # Errors If an identifier cannot be encoded in a certificate.
+    /// # Errors
+    /// If an identifier cannot be encoded in a certificate.
     pub fn sign(&self, identifiers: &[Identifier]) -> Result<(String, String), Unusable> {
         let mut parameters = parameters(identifiers, LIFETIME)?;
         parameters.use_authority_key_identifier_extension = true;

@@ -85,7 +85,8 @@ impl std::error::Error for Unusable {}
 impl Certificate {
     /// Parses a chain and the key of its leaf, both PEM.
     ///
-    /// # Errors If either cannot be parsed, or if they do not match.
+    /// # Errors
+    /// If either cannot be parsed, or if they do not match.
     pub fn from_pem(
         chain_pem: String,
         key_pem: String,
@@ -134,7 +135,8 @@ impl Certificate {
 
     /// Generates a self-signed certificate, which is served until a trusted one has been issued.
     ///
-    /// # Errors If an identifier cannot be encoded in a certificate.
+    /// # Errors
+    /// If an identifier cannot be encoded in a certificate.
     pub fn stand_in(
         identifiers: &[Identifier],
         provider: &CryptoProvider,

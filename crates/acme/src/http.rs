@@ -129,7 +129,8 @@ impl Client {
 
     /// Sends a GET request and returns the body of the response, whatever the status.
     ///
-    /// # Errors If there is no response.
+    /// # Errors
+    /// If there is no response.
     pub(crate) fn get(&self, url: &str) -> Result<Bytes, RequestError> {
         let uri: Uri = url.parse().map_err(|_| RequestError::Url(url.to_owned()))?;
         let head = Request::get(uri).body(());

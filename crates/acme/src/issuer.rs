@@ -112,7 +112,8 @@ impl Issuer {
 
     /// Starts the thread that obtains and renews the certificates of these orders.
     ///
-    /// # Errors If the system cannot start a thread.
+    /// # Errors
+    /// If the system cannot start a thread.
     pub fn start(self, orders: Vec<Order>) -> std::io::Result<IssuerThread> {
         let stop = StopSignal::default();
         let told = stop.clone();

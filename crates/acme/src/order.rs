@@ -52,8 +52,9 @@ impl Identifier {
     /// Parses one configured identifier: an address, a name, or `.example.com`, which means the two
     /// names `www.example.com` and `example.com`.
     ///
-    /// # Errors The defect of the name. ACME servers are stricter; this refuses only names that no
-    /// host can have.
+    /// # Errors
+    /// The defect of the name. ACME servers are stricter; this refuses only names that no host can
+    /// have.
     pub fn parse(text: &[u8]) -> Result<Vec<Identifier>, InvalidName> {
         if let Some(address) = std::str::from_utf8(text)
             .ok()
@@ -127,7 +128,8 @@ pub enum UnknownKey {
 impl KeyKind {
     /// Parses `ecdsa[:256|384|521]` or `rsa[:2048|3072|4096]`.
     ///
-    /// # Errors Which part is not valid.
+    /// # Errors
+    /// Which part is not valid.
     pub fn parse(text: &[u8]) -> Result<KeyKind, UnknownKey> {
         match text {
             b"ecdsa" | b"ecdsa:256" => Ok(KeyKind::Ecdsa256),

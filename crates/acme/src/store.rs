@@ -42,7 +42,8 @@ pub enum Lock<'a> {
 impl Store {
     /// Reads a file; `None` if it does not exist.
     ///
-    /// # Errors Any other I/O error.
+    /// # Errors
+    /// Any other I/O error.
     pub fn read(&self, name: &str) -> io::Result<Option<Vec<u8>>> {
         match self {
             Store::Folder(folder) => folder.read(name),
@@ -52,8 +53,8 @@ impl Store {
 
     /// Replaces a file atomically.
     ///
-    /// # Errors Any I/O error. Unless only the final sync failed, the file has its previous
-    /// content.
+    /// # Errors
+    /// Any I/O error. Unless only the final sync failed, the file has its previous content.
     pub fn write(&self, name: &str, bytes: &[u8]) -> io::Result<()> {
         match self {
             Store::Folder(folder) => folder.write(name, bytes),
@@ -67,7 +68,8 @@ impl Store {
     /// Locks the store; waits while another process, or the thread of another configuration, holds
     /// the lock.
     ///
-    /// # Errors Any I/O error.
+    /// # Errors
+    /// Any I/O error.
     pub fn lock(&self) -> io::Result<Lock<'_>> {
         match self {
             Store::Folder(folder) => folder.lock().map(Lock::Folder),
@@ -102,7 +104,8 @@ impl StateFolder {
 
     /// Reads a file; `None` if it does not exist.
     ///
-    /// # Errors Any other I/O error.
+    /// # Errors
+    /// Any other I/O error.
     pub fn read(&self, name: &str) -> io::Result<Option<Vec<u8>>> {
         match fs::read(self.0.join(name)) {
             Ok(bytes) => Ok(Some(bytes)),
@@ -113,8 +116,8 @@ impl StateFolder {
 
     /// Replaces a file atomically.
     ///
-    /// # Errors Any I/O error. Unless only the final sync failed, the file has its previous
-    /// content.
+    /// # Errors
+    /// Any I/O error. Unless only the final sync failed, the file has its previous content.
     pub fn write(&self, name: &str, bytes: &[u8]) -> io::Result<()> {
         self.make()?;
         let process = std::process::id();

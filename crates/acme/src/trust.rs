@@ -15,7 +15,8 @@ pub struct NoRoots;
 /// TLS configuration that verifies servers against the root certificates in a PEM text. Without a
 /// text, any certificate is accepted.
 ///
-/// # Errors If the text contains no usable certificate.
+/// # Errors
+/// If the text contains no usable certificate.
 pub fn trust(
     provider: &Arc<CryptoProvider>,
     authorities: Option<&[u8]>,

@@ -69,7 +69,8 @@ impl Conditions {
 
     /// Adds the conditions of another process: its connections, threads, rate and requests.
     ///
-    /// # Errors Names a difference because of which the sum would be meaningless.
+    /// # Errors
+    /// Names a difference because of which the sum would be meaningless.
     pub fn add(&mut self, other: &Conditions) -> Result<(), &'static str> {
         self.arrivals = match (self.arrivals, other.arrivals) {
             (None, None) => None,

@@ -65,7 +65,8 @@ pub fn framed(message: &[u8]) -> Option<Vec<u8>> {
 /// Parses the messages of a file: one per line in Base64 (RFC 4648, section 4); an empty line is an
 /// empty message.
 ///
-/// # Errors Names the first invalid line, or says that there is no line.
+/// # Errors
+/// Names the first invalid line, or says that there is no line.
 pub fn messages(text: &str) -> Result<Vec<Vec<u8>>, String> {
     let read = |(index, line): (usize, &str)| {
         let fault = || format!("line {}: no message in Base64", index + 1);

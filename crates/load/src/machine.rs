@@ -117,7 +117,8 @@ fn thread_waited() -> Duration {
 
 /// Checks whether connections can be made from each of these addresses.
 ///
-/// # Errors The first address that does not belong to this machine, with the system's error.
+/// # Errors
+/// The first address that does not belong to this machine, with the system's error.
 pub fn check_sources(sources: &[IpAddr]) -> Result<(), String> {
     for source in sources {
         UdpSocket::bind((*source, 0)).map_err(|error| format!("--source {source}: {error}"))?;

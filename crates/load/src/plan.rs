@@ -360,7 +360,8 @@ impl RequestForm {
 /// Groups the targets into servers: targets with the same address, and for TLS with the same name,
 /// share a server.
 ///
-/// # Errors If the TLS configuration of one of them is invalid.
+/// # Errors
+/// If the TLS configuration of one of them is invalid.
 pub fn servers(
     targets: &[(Target, u32)],
     form: &RequestForm,
@@ -377,7 +378,8 @@ pub fn servers(
 
 /// Adds a request to the target's server, and adds the server if it is missing.
 ///
-/// # Errors If the TLS configuration is invalid.
+/// # Errors
+/// If the TLS configuration is invalid.
 pub fn add(
     servers: &mut Vec<Server>,
     target: &Target,

@@ -10,7 +10,8 @@ use crate::plan::Plan;
 
 /// Connects to every server of a plan once.
 ///
-/// # Errors The first address to which connecting failed, and the reason.
+/// # Errors
+/// The first address to which connecting failed, and the reason.
 pub fn reach(plan: &Plan) -> Result<(), String> {
     let mut tried: Vec<&Address> = Vec::new();
     for address in plan.servers.iter().map(|server| &server.address) {

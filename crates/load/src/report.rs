@@ -434,7 +434,8 @@ impl Report<'_> {
 
     /// The total times by seconds of the run, in nanoseconds, in the log format of HdrHistogram.
     ///
-    /// # Errors A message, if the times cannot be encoded.
+    /// # Errors
+    /// A message, if the times cannot be encoded.
     pub fn histogram_log(&self) -> Result<Vec<u8>, String> {
         let mut log = Vec::new();
         let mut serializer = V2DeflateSerializer::new();

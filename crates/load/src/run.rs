@@ -176,7 +176,8 @@ struct ThreadResult {
 
 /// Runs `plan`. `watch` gets the progress ten times a second; the run ends if it returns false.
 ///
-/// # Errors If threads or their engines cannot be created.
+/// # Errors
+/// If threads or their engines cannot be created.
 pub fn run(plan: &Arc<Plan>, mut watch: impl FnMut(Progress) -> bool) -> io::Result<RunResult> {
     let threads = plan.threads.clamp(1, plan.connections.max(1));
     let shared = Arc::new(RunProgress::new(threads));

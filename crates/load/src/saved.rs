@@ -36,7 +36,8 @@ pub struct SavedRun {
 
 /// Encodes a run as the text of a file.
 ///
-/// # Errors A message, if a histogram cannot be encoded.
+/// # Errors
+/// A message, if a histogram cannot be encoded.
 pub fn write(conditions: &Conditions, outcome: &RunResult) -> Result<String, String> {
     let mut text = format!("{FORMAT}\n");
     for url in &conditions.urls {
@@ -117,7 +118,8 @@ pub fn write(conditions: &Conditions, outcome: &RunResult) -> Result<String, Str
 
 /// Parses the text of a file.
 ///
-/// # Errors A message with the line number, if the text is not the output of [`write()`].
+/// # Errors
+/// A message with the line number, if the text is not the output of [`write()`].
 pub fn read(text: &str) -> Result<SavedRun, String> {
     let mut lines = text.lines();
     if lines.next() != Some(FORMAT) {
@@ -166,7 +168,8 @@ pub fn read(text: &str) -> Result<SavedRun, String> {
 /// Merges runs: counts and histograms are added; the duration is from the first start to the last
 /// end. Each run has a name for error messages.
 ///
-/// # Errors If there are no runs, or if two of them had different conditions.
+/// # Errors
+/// If there are no runs, or if two of them had different conditions.
 pub fn merge(runs: Vec<(String, SavedRun)>) -> Result<SavedRun, String> {
     let mut runs = runs.into_iter();
     let (first, mut sum) = runs.next().ok_or("there is nothing to merge")?;

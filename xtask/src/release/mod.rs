@@ -22,7 +22,8 @@ Builds target/release/tidegate: a build that counts, under traffic of its own on
 
 /// Makes the release build.
 ///
-/// # Errors A message for the terminal.
+/// # Errors
+/// A message for the terminal.
 pub fn run(arguments: &[String]) -> Result<(), String> {
     if !arguments.is_empty() {
         return Err(USAGE.to_string());

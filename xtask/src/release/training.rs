@@ -68,7 +68,8 @@ struct Ports {
 /// Sends the traffic to `binary`, which writes its profile when it exits. Files are created in
 /// `folder`. The larger loads have `requests` requests each.
 ///
-/// # Errors A message for the terminal.
+/// # Errors
+/// A message for the terminal.
 pub fn run(root: &Path, binary: &Path, folder: &Path, requests: u32) -> Result<(), String> {
     let site = folder.join("site");
     let calls = site.join("calls.Site");

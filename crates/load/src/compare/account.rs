@@ -31,7 +31,8 @@ impl Account {
     /// The control group at `path`: its folder, or the path relative to `/sys/fs/cgroup/` (for
     /// version 1, with or without the controller).
     ///
-    /// # Errors `NotFound` if there is no such group, or if it does not account for processor time.
+    /// # Errors
+    /// `NotFound` if there is no such group, or if it does not account for processor time.
     pub fn cgroup(path: &Path) -> io::Result<Account> {
         let relative = path.strip_prefix("/").unwrap_or(path);
         let mut folders = vec![path.to_owned()];
@@ -52,7 +53,8 @@ impl Account {
 
     /// The processor time used so far, user and system.
     ///
-    /// # Errors Any error of reading the files; `InvalidData` if they cannot be parsed.
+    /// # Errors
+    /// Any error of reading the files; `InvalidData` if they cannot be parsed.
     pub fn used(&self) -> io::Result<Duration> {
         match self {
             Account::Process(pid) => process(*pid),

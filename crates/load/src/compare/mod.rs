@@ -173,8 +173,9 @@ impl Metric {
 /// Runs the warm-up and all rounds. `watch` gets the number of completed rounds; if it returns
 /// false, the comparison ends, and an incomplete round is discarded.
 ///
-/// # Errors If threads or engines cannot be created, or if the server's processor time cannot be
-/// read, most likely because the server has terminated.
+/// # Errors
+/// If threads or engines cannot be created, or if the server's processor time cannot be read, most
+/// likely because the server has terminated.
 pub fn run(
     comparison: &Comparison,
     mut watch: impl FnMut(usize) -> bool,

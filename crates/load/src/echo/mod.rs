@@ -146,7 +146,8 @@ struct RunShare {
 
 /// Runs `plan`. `watch` is called twenty times a second; the run ends if it returns false.
 ///
-/// # Errors If threads or their engines cannot be created.
+/// # Errors
+/// If threads or their engines cannot be created.
 pub fn run(plan: &EchoPlan, mut watch: impl FnMut() -> bool) -> io::Result<EchoResult> {
     let threads = plan.threads.clamp(1, plan.clients.max(1));
     let shared = Arc::new(RunShare {

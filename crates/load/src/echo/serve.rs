@@ -28,8 +28,8 @@ pub struct EchoServer {
 
 /// Serves until `watch`, which is called twenty times a second, returns false.
 ///
-/// # Errors If the server cannot listen at the address, or if threads or their engines cannot be
-/// created.
+/// # Errors
+/// If the server cannot listen at the address, or if threads or their engines cannot be created.
 pub fn serve(server: &EchoServer, mut watch: impl FnMut() -> bool) -> io::Result<()> {
     let stop = Arc::new(AtomicBool::new(false));
     let mut running = Vec::new();

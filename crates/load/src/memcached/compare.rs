@@ -77,7 +77,8 @@ pub struct MemcachedFinding {
 /// Runs all rounds. `watch` gets the number of completed rounds; if it returns false, the
 /// comparison ends, and the complete rounds are returned.
 ///
-/// # Errors Those of [`super::run`], and errors of reading processor times.
+/// # Errors
+/// Those of [`super::run`], and errors of reading processor times.
 pub fn run(
     comparison: &MemcachedComparison,
     mut watch: impl FnMut(usize) -> bool,

@@ -51,7 +51,8 @@ struct AwaitedMessage {
 impl ServerSocket {
     /// Connects and, for TLS, performs the handshake.
     ///
-    /// # Errors If this fails or is not complete before the deadline.
+    /// # Errors
+    /// If this fails or is not complete before the deadline.
     pub(super) async fn open(plan: &MemcachedPlan, deadline: Instant) -> io::Result<ServerSocket> {
         if matches!(plan.transport, Transport::Datagrams) {
             return ServerSocket::datagrams(&plan.address);
@@ -97,7 +98,8 @@ impl ServerSocket {
 
     /// Passes the next bytes of the response to `take`, and returns their number.
     ///
-    /// # Errors If none arrive before the deadline, or the connection has ended.
+    /// # Errors
+    /// If none arrive before the deadline, or the connection has ended.
     pub(super) async fn receive(
         &mut self,
         deadline: Instant,

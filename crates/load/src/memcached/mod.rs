@@ -222,7 +222,8 @@ struct RunShare {
 
 /// Runs `plan`. `watch` is called twenty times a second; the run ends if it returns false.
 ///
-/// # Errors If the server cannot be reached, or threads or their engines cannot be created.
+/// # Errors
+/// If the server cannot be reached, or threads or their engines cannot be created.
 pub fn run(plan: &MemcachedPlan, mut watch: impl FnMut() -> bool) -> io::Result<MemcachedResult> {
     match &plan.address {
         // UDP offers no way to check whether a server is listening.

@@ -146,7 +146,8 @@ impl Tls {
 
     /// A TLS connection over a blocking stream, for a single request.
     ///
-    /// # Errors An error of rustls, if the configuration is not usable.
+    /// # Errors
+    /// An error of rustls, if the configuration is not usable.
     pub fn over<S: Read + Write>(
         &self,
         stream: S,

@@ -57,7 +57,8 @@ pub(crate) enum SessionProgress {
 impl Session {
     /// Starts a session.
     ///
-    /// # Errors An error of rustls, if the configuration is not usable.
+    /// # Errors
+    /// An error of rustls, if the configuration is not usable.
     fn new(tls: &Tls) -> Result<Session, Error> {
         let name = tls.name.clone();
         let connection = UnbufferedClientConnection::new(tls.config.clone(), name);
@@ -96,7 +97,8 @@ impl Session {
     /// Decrypts received bytes and passes the contents to `take`, record by record. Replies
     /// (alerts, key updates, handshake messages) are queued on the stream.
     ///
-    /// # Errors If the bytes are not valid TLS, or if the server sent an error alert.
+    /// # Errors
+    /// If the bytes are not valid TLS, or if the server sent an error alert.
     pub(crate) fn open(
         &mut self,
         stream: &Stream,
@@ -126,7 +128,8 @@ impl Session {
 
     /// Encrypts `bytes` and queues the records on the stream.
     ///
-    /// # Errors If the session has failed.
+    /// # Errors
+    /// If the session has failed.
     pub(crate) fn seal(
         &mut self,
         stream: &Stream,
@@ -307,7 +310,8 @@ impl From<Error> for HandshakeError {
 /// Performs the handshake on a new connection. The last message is queued and sent together with
 /// the first request.
 ///
-/// # Errors See [`HandshakeError`].
+/// # Errors
+/// See [`HandshakeError`].
 pub(crate) async fn shake_hands(
     tls: &Tls,
     stream: &Stream,

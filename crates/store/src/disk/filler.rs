@@ -122,7 +122,8 @@ impl Filler {
     /// Passes in the head. The entry will be stored under `id`: the claimed id or the id of a
     /// variant.
     ///
-    /// # Errors [`TooLarge`]: the response should be forwarded and not stored.
+    /// # Errors
+    /// [`TooLarge`]: the response should be forwarded and not stored.
     pub fn begin(&mut self, id: EntryId, head: NewHead) -> Result<(), TooLarge> {
         let encoded = Encoded::new(head)?;
         self.id = id;
@@ -187,7 +188,8 @@ impl Filler {
 
     /// Passes in the end of the body.
     ///
-    /// # Errors The length differs from the head's `body_length`; the fill is then broken.
+    /// # Errors
+    /// The length differs from the head's `body_length`; the fill is then broken.
     pub fn finish(&mut self, now: Millis) -> Result<(), Fault> {
         let head = self.head.as_ref();
         let announced = head.and_then(|encoded| encoded.head.body_length);
@@ -205,7 +207,8 @@ impl Filler {
 
     /// Stores a complete entry in a store without a folder. Does nothing in other stores.
     ///
-    /// # Errors The reason why the entry was not stored.
+    /// # Errors
+    /// The reason why the entry was not stored.
     pub fn commit_in_memory(&mut self, now: Millis) -> Result<(), StoreError> {
         let is_ready = self.finished.is_some() && matches!(self.storing, FillStage::Idle(_));
         let Some(encoded) = self.head.as_mut().filter(|_| is_ready) else {
@@ -277,7 +280,8 @@ impl Filler {
 
     /// Writes the rest of a complete entry. Blocks on the disk.
     ///
-    /// # Errors The reason why the entry was not stored. Readers continue from memory.
+    /// # Errors
+    /// The reason why the entry was not stored. Readers continue from memory.
     pub fn store(&mut self) -> Result<(), StoreError> {
         while let Some(write) = self.next_write() {
             self.wrote(write.run())?;
@@ -287,7 +291,8 @@ impl Filler {
 
     /// Passes in the outcome of the last write.
     ///
-    /// # Errors The reason why the entry was not stored. Readers continue from memory.
+    /// # Errors
+    /// The reason why the entry was not stored. Readers continue from memory.
     pub fn wrote(&mut self, written: WriteOutcome) -> Result<Stage, StoreError> {
         let WriteOutcome {
             outcome,

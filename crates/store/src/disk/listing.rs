@@ -184,7 +184,8 @@ impl Listing {
     /// Reads the body of an entry and verifies its checksum. Blocks on the disk. Returns `None` if
     /// there is no checksum, as in entries of nginx.
     ///
-    /// # Errors The file cannot be read.
+    /// # Errors
+    /// The file cannot be read.
     pub fn check_body(&self, listed: &ListedEntry) -> io::Result<Option<Result<(), Fault>>> {
         let Some(key) = listed.key.as_deref() else {
             return Ok(None);
@@ -207,7 +208,8 @@ impl Listing {
 
     /// Unlinks an entry's file. Blocks on the disk. Returns whether the file existed.
     ///
-    /// # Errors The error of `unlink()`, except for a missing file.
+    /// # Errors
+    /// The error of `unlink()`, except for a missing file.
     pub fn unlink(&self, listed: &ListedEntry) -> io::Result<bool> {
         match self.folder.unlink_entry(&listed.id) {
             Ok(()) => Ok(true),
@@ -219,7 +221,7 @@ impl Listing {
     /// Makes the next server scan the folder if no server is running, because the saved index lists
     /// unlinked entries.
     ///
-    /// # Errors The saved index cannot be written.
+    /// # Errors
     /// The saved index cannot be written.
     pub fn note_unlinked(&self) -> io::Result<()> {
         // A running server holds the lock and saves its own index.

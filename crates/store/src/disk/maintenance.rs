@@ -41,7 +41,8 @@ impl DiskStore {
     /// that is now at its path, blocking on the disk. The index is then emptied, and the caller
     /// should try to own and scan the new folder.
     ///
-    /// # Errors The folder has been removed and cannot be opened or created.
+    /// # Errors
+    /// The folder has been removed and cannot be opened or created.
     pub fn keep_folder(&self) -> io::Result<Kept> {
         let Some(folder) = &self.folder else {
             return Ok(Kept::There);

@@ -347,8 +347,8 @@ impl OpenEntry {
 
     /// Reads the body and verifies its checksum. Blocks on the disk.
     ///
-    /// # Errors The checksum does not match, and the entry has been removed; or the file cannot be
-    /// read.
+    /// # Errors
+    /// The checksum does not match, and the entry has been removed; or the file cannot be read.
     pub fn check_body(&mut self, store: &DiskStore) -> Result<(), Miss> {
         let (Some(checksum), Some(file)) = (self.unchecked, &self.file) else {
             return Ok(());
@@ -367,7 +367,8 @@ impl OpenEntry {
     /// The check to run in the background while the entry is served. `None` if the body has been
     /// verified or another request has already started its check.
     ///
-    /// # Errors The file descriptor cannot be duplicated.
+    /// # Errors
+    /// The file descriptor cannot be duplicated.
     pub fn later_check(&self, store: &DiskStore) -> io::Result<Option<LaterCheck>> {
         let (Some(checksum), Some(revision)) = (self.unchecked, self.revision) else {
             return Ok(None);
@@ -396,7 +397,8 @@ pub struct LaterCheck {
 impl LaterCheck {
     /// Reads the body and verifies its checksum. Blocks on the disk.
     ///
-    /// # Errors As for [`OpenEntry::check_body`].
+    /// # Errors
+    /// As for [`OpenEntry::check_body`].
     pub fn run(self, store: &DiskStore) -> Result<(), Miss> {
         match self.body.run(&self.file)? {
             Ok(()) => Ok(()),

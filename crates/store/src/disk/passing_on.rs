@@ -47,7 +47,8 @@ impl DiskStore {
     /// Entries should be added in the order of their last use, the most recently used last. Returns
     /// false if there is no room.
     ///
-    /// # Errors The image is damaged or of another version.
+    /// # Errors
+    /// The image is damaged or of another version.
     pub fn take_over(&self, passed: PassedEntry, now: Millis) -> Result<bool, Fault> {
         let PassedEntry { id, used, file } = passed;
         let key = head::key_of(&file).ok_or(Fault::Layout)?;

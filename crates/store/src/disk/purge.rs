@@ -172,7 +172,8 @@ impl DiskStore {
     /// Removes an entry. Blocks on the disk. Running fetches of the entry are not stored. Returns
     /// whether there was an entry.
     ///
-    /// # Errors The error of `unlink()`, except for a missing file.
+    /// # Errors
+    /// The error of `unlink()`, except for a missing file.
     pub fn purge(&self, id: &EntryId) -> io::Result<bool> {
         self.await_stored(|other, _| other == id);
         self.purges.note(What::Id(*id));

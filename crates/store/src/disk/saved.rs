@@ -63,7 +63,8 @@ impl DiskStore {
     /// Saves the index. Blocks on the disk. If `is_end` is set and the folder has been scanned, the
     /// saved index is marked as complete; storing another entry removes the mark.
     ///
-    /// # Errors A system call failed. The previously saved index is then unchanged.
+    /// # Errors
+    /// A system call failed. The previously saved index is then unchanged.
     pub fn save_index(&self, is_end: bool, now: Millis) -> Result<(), StoreError> {
         self.save_index_while(|| true, is_end, now).map(drop)
     }
@@ -72,8 +73,8 @@ impl DiskStore {
     /// every few thousand entries. Returns whether the index was saved; otherwise the previously
     /// saved index is unchanged.
     ///
-    /// # Errors A system call failed.
-    /// The folder or the disk refuses.
+    /// # Errors
+    /// A system call failed.
     pub fn save_index_while(
         &self,
         goes_on: impl Fn() -> bool,
@@ -131,7 +132,8 @@ impl DiskStore {
     ///
     /// A damaged chunk ends the loading; the folder must then be scanned.
     ///
-    /// # Errors The file cannot be read. A missing file is not an error.
+    /// # Errors
+    /// The file cannot be read. A missing file is not an error.
     pub fn load_index(&self, now: Millis) -> io::Result<SavedIndex> {
         let Some(folder) = &self.folder else {
             return Ok(SavedIndex::default());
