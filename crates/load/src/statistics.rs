@@ -162,8 +162,8 @@ fn resampled_median(sorted: &[f64], drawn: &mut [u64]) -> f64 {
     }
 }
 
-/// The value at a position in `sorted`, which must not be empty. The i-th of n values is at i / (n
-/// + 1); positions before the first or after the last value yield that value.
+/// The value at a position in `sorted`, which must not be empty. Of n values, the i-th is at
+/// i / (n + 1). Positions before the first or after the last value yield that value.
 fn quantile(sorted: &[f64], place: u64) -> f64 {
     let last = sorted.len() - 1;
     let fraction = place as f64 / u64::MAX as f64;

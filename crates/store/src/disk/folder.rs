@@ -1,6 +1,5 @@
 //! The folder of a cache. It is opened once, and all files are opened relative to its descriptor,
-//! so that neither renaming a parent folder nor confining the process (`chroot`) changes the
-//! target.
+//! so that neither renaming a parent folder nor confining the process changes the target.
 
 use std::io::IoSlice;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
