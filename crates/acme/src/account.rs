@@ -19,10 +19,10 @@ use crate::wait::block_on;
 /// The account's file in the store.
 const FILE: &str = "account.json";
 
-/// How often a revocation is sent if the server answers `badNonce`. `instant-acme` itself tries up
-/// to three nonces each time. The refusal concerns the nonce and not the revocation (RFC 8555
-/// section 6.5), so sending it again is safe. An order refused with `badNonce` is tried again
-/// later, like after any other failure.
+/// Maximum number of times that a revocation is sent while the server answers `badNonce`.
+/// `instant-acme` itself tries up to three nonces each time. The refusal concerns the nonce and
+/// not the revocation (RFC 8555 section 6.5), so sending it again is safe. An order refused with
+/// `badNonce` is tried again later, like after any other failure.
 const NONCES_MAX: u32 = 5;
 
 /// Where the key of an account comes from.

@@ -35,7 +35,7 @@ const SLEEP_MAX: Duration = Duration::from_secs(3600);
 pub struct Profile {
     /// The name of the profile.
     pub name: String,
-    /// Whether the issue fails if the server does not offer the profile. Otherwise the order is
+    /// Whether issuing fails if the server does not offer the profile. Otherwise the order is
     /// placed without a profile.
     pub required: bool,
 }

@@ -39,7 +39,7 @@ pub enum Progress {
     Filling,
     /// The whole body has been received. The entry need not be stored yet.
     Complete,
-    /// The body was truncated.
+    /// The fetch ended before the end of the body.
     Broken,
     /// The response is not to be stored: every waiting request fetches for itself.
     Refused,

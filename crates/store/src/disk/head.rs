@@ -95,9 +95,9 @@ pub struct EntryTimes {
     pub received: i64,
     /// The response's age when it was received, in seconds.
     pub age: u32,
-    /// How long after its freshness the entry may be served while it is updated, in seconds.
+    /// How long after it became stale the entry may be served while it is updated, in seconds.
     pub updating: u32,
-    /// How long after its freshness the entry may be served instead of an error, in seconds.
+    /// How long after it became stale the entry may be served instead of an error, in seconds.
     pub error: u32,
     /// Flags of the caller.
     pub flags: u32,

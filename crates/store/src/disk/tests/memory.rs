@@ -173,7 +173,7 @@ fn what_this_store_changes_is_another_entry_at_once() {
     }
 }
 
-/// An image that was read before a refresh and is kept only after it is not served.
+/// An image that was read before a refresh, but put into memory after it, is not served.
 #[test]
 fn a_slow_reader_does_not_bring_back_what_is_over() {
     let folder = TestFolder::new();
