@@ -5,14 +5,23 @@
 //! same folder with the same ports, so that nearly nothing has to be made equal. What differs is
 //! made as small as it gets and printed.
 //!
-//! `cargo test --test differential [-- OPTIONS]` --seed N begin with this seed instead of the fixed
-//! ones --count K so many seeds --for SECONDS new seeds, from the clock, as long as that --jobs N
-//! lanes at once --keep-going do not end with the first finding --kinds count the kinds of
-//! differences and make none smaller --only WORDS look into differences alone whose part and key
-//! begin so: `Status`, `Access request_uri` --dense write three times as many directives into each
-//! configuration --verdicts ask `-t` alone, of valid and of broken configurations --findings FOLDER
-//! write each finding into a file there --print print the configuration of the seed and end --docs
-//! write the table of differences into docs/differences.md and end
+//! `cargo test --test differential [-- OPTIONS]`, where the options are:
+//!
+//! ```text
+//! --seed N            begin with this seed in place of the fixed ones
+//! --count K           run this number of seeds
+//! --for SECONDS       draw new seeds, from the clock, for this time
+//! --jobs N            run this number of seeds at once
+//! --keep-going        do not end with the first finding
+//! --kinds             count the kinds of differences and make none smaller
+//! --only WORDS        compare the parts whose name and key begin so: `Status`,
+//!                     `Access request_uri`
+//! --dense             write three times as many directives into each configuration
+//! --verdicts          ask `-t` alone, of valid and of broken configurations
+//! --findings FOLDER   write each finding into a file there
+//! --print             print the configuration of the seed and end
+//! --docs              write the table of differences into docs/differences.md and end
+//! ```
 //!
 //!   NGINX_BINARY, TIDEGATE_BINARY, TIDEGATE_ENGINES   as for the parity cases
 

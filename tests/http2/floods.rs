@@ -8,7 +8,7 @@
 use proto::h2::ErrorCode;
 use proto::h2::frame::{self, Kind, flags};
 use support::http2::{Client, put_data};
-use support::{Server, engines};
+use support::Server;
 
 /// Clients of each kind.
 const CLIENTS: usize = 20;
@@ -181,148 +181,143 @@ const ATTACKS: [Attack; 8] = [
     ),
 ];
 
-#[test]
-fn attacks_end_their_own_connections() {
-    for engine in engines::lines() {
-        let server = start(engine);
-        is_served(&server);
-        for (what, frames, code) in ATTACKS {
-            let before = memory(&server);
-            // No window, so that no response is in the way of what the server says at the end.
-            let connect = |_| Client::connect_with(server.port, &[(4, 0)]);
-            let mut clients: Vec<Client> = (0..CLIENTS).map(connect).collect();
-            for client in &mut clients {
-                let out = frames(client);
-                client.send(&out);
-            }
-            is_served(&server);
-            for client in &mut clients {
-                client.read_to_end();
-                let said = client.goaway.map(|(_, code)| code);
-                assert_eq!(said, Some(code), "{engine} {what}");
-            }
-            let grown = memory(&server).saturating_sub(before);
-            let most = COST_MAX * CLIENTS as u64;
-            assert!(
-                grown < most,
-                "{engine} {what}: {grown} KiB for {CLIENTS} clients"
-            );
-            is_served(&server);
+fn attacks_end_their_own_connections(engine: &'static str) {
+    let server = start(engine);
+    is_served(&server);
+    for (what, frames, code) in ATTACKS {
+        let before = memory(&server);
+        // No window, so that no response is in the way of what the server says at the end.
+        let connect = |_| Client::connect_with(server.port, &[(4, 0)]);
+        let mut clients: Vec<Client> = (0..CLIENTS).map(connect).collect();
+        for client in &mut clients {
+            let out = frames(client);
+            client.send(&out);
         }
+        is_served(&server);
+        for client in &mut clients {
+            client.read_to_end();
+            let said = client.goaway.map(|(_, code)| code);
+            assert_eq!(said, Some(code), "{engine} {what}");
+        }
+        let grown = memory(&server).saturating_sub(before);
+        let most = COST_MAX * CLIENTS as u64;
+        assert!(
+            grown < most,
+            "{engine} {what}: {grown} KiB for {CLIENTS} clients"
+        );
+        is_served(&server);
     }
 }
+
+support::test_on_each_engine!(attacks_end_their_own_connections);
 
 /// Fields that are within what a head may be, from memory: each request is answered, and none
 /// leaves anything behind.
-#[test]
-fn fields_from_the_table_cost_no_memory() {
-    for engine in engines::lines() {
-        let server = start(engine);
-        is_served(&server);
-        let before = memory(&server);
-        let mut clients: Vec<Client> = (0..CLIENTS).map(|_| Client::connect(server.port)).collect();
-        let value = "x".repeat(4000);
-        let mut all = fields("GET", "/served").to_vec();
-        all.resize(10, ("a", &value));
-        for client in &mut clients {
-            for _ in 0..200 {
-                let (stream, out) = client.frames_of(&all, None);
-                client.send(&out);
-                assert_eq!(client.response(stream).status, 200);
-            }
+fn fields_from_the_table_cost_no_memory(engine: &'static str) {
+    let server = start(engine);
+    is_served(&server);
+    let before = memory(&server);
+    let mut clients: Vec<Client> = (0..CLIENTS).map(|_| Client::connect(server.port)).collect();
+    let value = "x".repeat(4000);
+    let mut all = fields("GET", "/served").to_vec();
+    all.resize(10, ("a", &value));
+    for client in &mut clients {
+        for _ in 0..200 {
+            let (stream, out) = client.frames_of(&all, None);
+            client.send(&out);
+            assert_eq!(client.response(stream).status, 200);
         }
-        let grown = memory(&server).saturating_sub(before);
-        assert!(grown < COST_MAX * CLIENTS as u64, "{engine}: {grown} KiB");
     }
+    let grown = memory(&server).saturating_sub(before);
+    assert!(grown < COST_MAX * CLIENTS as u64, "{engine}: {grown} KiB");
 }
+
+support::test_on_each_engine!(fields_from_the_table_cost_no_memory);
 
 /// Files whose responses no window lets go, more than there are descriptors: those who come later
 /// are served.
-#[test]
-fn files_leave_descriptors_for_connections() {
-    for engine in engines::lines() {
-        let server = Server::start(
-            engine,
-            &format!("[main]\nworker_rlimit_nofile 240;\n{LINES}"),
-        );
-        server.write("large", &vec![b'x'; 1_000_000]);
-        is_served(&server);
-        let mut clients: Vec<Client> = (0..3)
-            .map(|_| Client::connect_with(server.port, &[(4, 1)]))
-            .collect();
-        for client in &mut clients {
-            for _ in 0..100 {
-                client.request("/large", &[]);
-            }
+fn files_leave_descriptors_for_connections(engine: &'static str) {
+    let server = Server::start(
+        engine,
+        &format!("[main]\nworker_rlimit_nofile 240;\n{LINES}"),
+    );
+    server.write("large", &vec![b'x'; 1_000_000]);
+    is_served(&server);
+    let mut clients: Vec<Client> = (0..3)
+        .map(|_| Client::connect_with(server.port, &[(4, 1)]))
+        .collect();
+    for client in &mut clients {
+        for _ in 0..100 {
+            client.request("/large", &[]);
         }
-        server.wait_for_log("failed (24: Too many open files)");
-        for _ in 0..3 {
-            is_served(&server);
-        }
-        assert!(
-            !server.error_log().contains("accept"),
-            "{}",
-            server.error_log()
-        );
     }
+    server.wait_for_log("failed (24: Too many open files)");
+    for _ in 0..3 {
+        is_served(&server);
+    }
+    assert!(
+        !server.error_log().contains("accept"),
+        "{}",
+        server.error_log()
+    );
 }
+
+support::test_on_each_engine!(files_leave_descriptors_for_connections);
 
 /// A request at a time, whose response is there at once, from one that reads none of them.
-#[test]
-fn one_who_reads_nothing_is_read_no_more() {
-    for engine in engines::lines() {
-        let server = start(engine);
-        server.write_old("kept", &vec![b'x'; 60_000]);
-        // It is known from here on.
-        for _ in 0..3 {
-            assert_eq!(Client::connect(server.port).get("/kept").status, 200);
-        }
-        let mut client = Client::connect_with(server.port, &[(4, (1 << 31) - 1)]);
-        let mut out = Vec::new();
-        frame::put_window_update(&mut out, 0, 1 << 30);
-        client.send(&out);
-        let before = memory(&server);
-        // 54 MB in all, of which sockets hold ten.
-        for _ in 0..900 {
-            client.request("/kept", &[]);
-            std::thread::sleep(std::time::Duration::from_millis(1));
-        }
-        is_served(&server);
-        let grown = memory(&server).saturating_sub(before);
-        assert!(grown < 8 * 1024, "{engine}: {grown} KiB");
+fn one_who_reads_nothing_is_read_no_more(engine: &'static str) {
+    let server = start(engine);
+    server.write_old("kept", &vec![b'x'; 60_000]);
+    // It is known from here on.
+    for _ in 0..3 {
+        assert_eq!(Client::connect(server.port).get("/kept").status, 200);
     }
+    let mut client = Client::connect_with(server.port, &[(4, (1 << 31) - 1)]);
+    let mut out = Vec::new();
+    frame::put_window_update(&mut out, 0, 1 << 30);
+    client.send(&out);
+    let before = memory(&server);
+    // 54 MB in all, of which sockets hold ten.
+    for _ in 0..900 {
+        client.request("/kept", &[]);
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+    is_served(&server);
+    let grown = memory(&server).saturating_sub(before);
+    assert!(grown < 8 * 1024, "{engine}: {grown} KiB");
 }
 
+support::test_on_each_engine!(one_who_reads_nothing_is_read_no_more);
+
 /// Responses that are not read, and ones that are let go by the byte.
-#[test]
-fn responses_that_are_not_taken_hold_little_and_time_out() {
+fn responses_that_are_not_taken_hold_little_and_time_out(engine: &'static str) {
     const STREAMS: usize = 100;
     // What of a response may stand in memory before it is sent, in KiB.
     const RESPONSE_MAX: usize = 32;
-    for engine in engines::lines() {
-        let server = start(engine);
-        is_served(&server);
-        for (what, window) in [("nothing is read", (1 << 31) - 1), ("a byte", 1)] {
-            let before = memory(&server);
-            let timed_out = || server.error_log().matches("client timed out").count();
-            let timed_out_before = timed_out();
-            let connect = |_| Client::connect_with(server.port, &[(4, window)]);
-            let mut clients: Vec<Client> = (0..CLIENTS).map(connect).collect();
-            for client in &mut clients {
-                for _ in 0..STREAMS {
-                    client.request("/large", &[]);
-                }
+    let server = start(engine);
+    is_served(&server);
+    for (what, window) in [("nothing is read", (1 << 31) - 1), ("a byte", 1)] {
+        let before = memory(&server);
+        let timed_out = || server.error_log().matches("client timed out").count();
+        let timed_out_before = timed_out();
+        let connect = |_| Client::connect_with(server.port, &[(4, window)]);
+        let mut clients: Vec<Client> = (0..CLIENTS).map(connect).collect();
+        for client in &mut clients {
+            for _ in 0..STREAMS {
+                client.request("/large", &[]);
             }
-            for _ in 0..20 {
-                is_served(&server);
-            }
-            let grown = memory(&server).saturating_sub(before);
-            let most = CLIENTS * STREAMS * RESPONSE_MAX;
-            assert!(grown < most as u64, "{engine} {what}: {grown} KiB");
-            support::tls::until("the lines in the log", || {
-                timed_out() - timed_out_before >= CLIENTS * STREAMS
-            });
-            drop(clients);
         }
+        for _ in 0..20 {
+            is_served(&server);
+        }
+        let grown = memory(&server).saturating_sub(before);
+        let most = CLIENTS * STREAMS * RESPONSE_MAX;
+        assert!(grown < most as u64, "{engine} {what}: {grown} KiB");
+        support::tls::until("the lines in the log", || {
+            timed_out() - timed_out_before >= CLIENTS * STREAMS
+        });
+        drop(clients);
     }
 }
+
+support::test_on_each_engine!(responses_that_are_not_taken_hold_little_and_time_out);

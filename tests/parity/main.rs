@@ -22,7 +22,7 @@
 //! `cargo test --test parity [-- [--record | --check] [--once] [AREA | AREA/CASE]…]`
 //!   --once            what fails is not tried again
 //!   --bypass          over virtual cards, to a Tidegate that passes the kernel by (bypass.rs);
-//!                     takes root. Without it a part of the cases goes that way after the others
+//!                     takes root. Without it a part of the cases goes that way beside the others
 //!   NGINX_BINARY      the nginx to compare with or to record from
 //!   TIDEGATE_BINARY   another binary in Tidegate's place (nginx 1.31 there checks this harness)
 //!   TIDEGATE_ENGINES  engines to run on (see `support::engines`); `none` writes no `use` line
@@ -89,14 +89,10 @@ fn main() -> ExitCode {
         .collect();
     let done = if is_bypass {
         run_past_the_kernel(attempts, &filters)
+    } else if mode == Mode::Compare && filters.is_empty() {
+        run_both_ways(attempts)
     } else {
         run(mode, attempts, &filters, None)
-    };
-    let done = match done {
-        Ok(true) if mode == Mode::Compare && filters.is_empty() && !is_bypass => {
-            part_past_the_kernel()
-        }
-        done => done,
     };
     match done {
         Ok(true) => ExitCode::SUCCESS,
@@ -123,15 +119,23 @@ fn run_past_the_kernel(attempts: usize, filters: &[String]) -> Result<bool, Stri
     run(Mode::Compare, attempts, filters, Some(program))
 }
 
-/// Runs a part of the cases so, in a process of its own: it moves to another network.
-fn part_past_the_kernel() -> Result<bool, String> {
-    println!("past the kernel: {}", bypass::AREAS.join(" "));
+/// Runs all cases, and beside them a part of the cases past the kernel: one server at a time has
+/// the card, so that the part waits more than it works. The part has a process of its own, which
+/// moves to another network.
+fn run_both_ways(attempts: usize) -> Result<bool, String> {
     let own = std::env::current_exe().map_err(|error| error.to_string())?;
-    let status = std::process::Command::new(own)
-        .arg("--bypass")
-        .args(bypass::AREAS)
-        .status();
-    Ok(status.map_err(|error| error.to_string())?.success())
+    let mut past_the_kernel = std::process::Command::new(own);
+    past_the_kernel.arg("--bypass").args(bypass::AREAS);
+    let past_the_kernel = std::thread::spawn(move || past_the_kernel.output());
+    let done = run(Mode::Compare, attempts, &[], None);
+    println!("past the kernel: {}", bypass::AREAS.join(" "));
+    let output = past_the_kernel
+        .join()
+        .expect("the other process is awaited");
+    let output = output.map_err(|error| format!("past the kernel: {error}"))?;
+    print!("{}", String::from_utf8_lossy(&output.stdout));
+    eprint!("{}", String::from_utf8_lossy(&output.stderr));
+    Ok(done? && output.status.success())
 }
 
 /// Everything that a run needs to know.

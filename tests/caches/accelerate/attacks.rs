@@ -10,9 +10,9 @@ fn poisons(accelerator: &Accelerator, path: &str, attack: &str) -> Answer {
 }
 
 /// By fields that are no part of the key: the server behind makes links of them.
-#[test]
-fn poisoning_by_unkeyed_fields() {
-    each_engine(
+fn poisoning_by_unkeyed_fields(engine: &'static str) {
+    with_server(
+        engine,
         &[],
         |request, _| ok("Cache-Control: max-age=60\r\n", request.as_bytes()),
         |accelerator, _| {
@@ -55,10 +55,12 @@ fn poisoning_by_unkeyed_fields() {
     );
 }
 
+support::test_on_each_engine!(poisoning_by_unkeyed_fields);
+
 /// By a second host, or one that another part of the request line says.
-#[test]
-fn poisoning_by_a_second_host() {
-    each_engine(
+fn poisoning_by_a_second_host(engine: &'static str) {
+    with_server(
+        engine,
         &[],
         |request, _| {
             let mut lines = request.lines();
@@ -151,10 +153,12 @@ fn poisoning_by_a_second_host() {
     );
 }
 
+support::test_on_each_engine!(poisoning_by_a_second_host);
+
 /// By a range: a part is no answer to who asks for the whole.
-#[test]
-fn poisoning_by_ranges() {
-    each_engine(
+fn poisoning_by_ranges(engine: &'static str) {
+    with_server(
+        engine,
         &[],
         |request, _| {
             let lower = request.to_ascii_lowercase();
@@ -204,10 +208,12 @@ fn poisoning_by_ranges() {
     );
 }
 
+support::test_on_each_engine!(poisoning_by_ranges);
+
 /// By informational answers: what they say is no head of what follows, and they are kept by nobody.
-#[test]
-fn poisoning_by_informational_answers() {
-    each_engine(
+fn poisoning_by_informational_answers(engine: &'static str) {
+    with_server(
+        engine,
         &[],
         |request, _| {
             let path = request.split(' ').nth(1).unwrap();
@@ -256,10 +262,12 @@ fn poisoning_by_informational_answers() {
     );
 }
 
+support::test_on_each_engine!(poisoning_by_informational_answers);
+
 /// By errors: a request that the server behind refuses has others refused only where that says so.
-#[test]
-fn poisoning_by_error_answers() {
-    each_engine(
+fn poisoning_by_error_answers(engine: &'static str) {
+    with_server(
+        engine,
         &[],
         |request, _| {
             let lower = request.to_ascii_lowercase();
@@ -295,10 +303,12 @@ fn poisoning_by_error_answers() {
     );
 }
 
+support::test_on_each_engine!(poisoning_by_error_answers);
+
 /// Cache deception: a name that looks like that of a file has nothing kept that is not said to be.
-#[test]
-fn cache_deception() {
-    each_engine(
+fn cache_deception(engine: &'static str) {
+    with_server(
+        engine,
         &[],
         |request, _| {
             let shown = request
@@ -337,10 +347,12 @@ fn cache_deception() {
     );
 }
 
+support::test_on_each_engine!(cache_deception);
+
 /// Response splitting: what comes behind an answer, or in a line of its head, is no other answer.
-#[test]
-fn response_splitting_into_an_entry() {
-    each_engine(
+fn response_splitting_into_an_entry(engine: &'static str) {
+    with_server(
+        engine,
         &[],
         |request, _| {
             let path = request.split(' ').nth(1).unwrap();
@@ -409,3 +421,5 @@ fn response_splitting_into_an_entry() {
         },
     );
 }
+
+support::test_on_each_engine!(response_splitting_into_an_entry);

@@ -54,9 +54,8 @@ fn echo(request: &str, _: usize) -> Vec<u8> {
     ok("Cache-Control: max-age=60\r\n", request.as_bytes())
 }
 
-#[test]
-fn poisoning_by_unkeyed_fields_over_http2() {
-    each_engine(&[], echo, |accelerator, _| {
+fn poisoning_by_unkeyed_fields_over_http2(engine: &'static str) {
+    with_server(engine, &[], echo, |accelerator, _| {
         for (number, name) in [
             "x-forwarded-host",
             "x-host",
@@ -87,10 +86,11 @@ fn poisoning_by_unkeyed_fields_over_http2() {
     });
 }
 
+support::test_on_each_engine!(poisoning_by_unkeyed_fields_over_http2);
+
 /// By a second host: RFC 9113, section 8.3.1, has Host say what `:authority` says.
-#[test]
-fn poisoning_by_a_second_host_over_http2() {
-    each_engine(&[], echo, |accelerator, _| {
+fn poisoning_by_a_second_host_over_http2(engine: &'static str) {
+    with_server(engine, &[], echo, |accelerator, _| {
         let mut number = 0;
         let mut tried = |make: &dyn Fn(&str) -> Vec<(String, String)>| {
             number += 1;
@@ -137,11 +137,12 @@ fn poisoning_by_a_second_host_over_http2() {
     });
 }
 
+support::test_on_each_engine!(poisoning_by_a_second_host_over_http2);
+
 /// By a field that is a line, a body or another request of HTTP/1.1: what is made of it is no
 /// request of its own, and no one else's answer.
-#[test]
-fn request_splitting_from_http2() {
-    each_engine(&[], echo, |accelerator, origin| {
+fn request_splitting_from_http2(engine: &'static str) {
+    with_server(engine, &[], echo, |accelerator, origin| {
         let second = "x\r\n\r\nGET /evil HTTP/1.1\r\nHost: a.test\r\nX-Evil: evil\r\n\r\n";
         let line = "x\r\nX-Evil: evil";
         let bare = "x\nX-Evil: evil";
@@ -202,9 +203,10 @@ fn request_splitting_from_http2() {
     });
 }
 
+support::test_on_each_engine!(request_splitting_from_http2);
+
 /// By a range, a head alone, and an error: none is the answer of who asks for the whole.
-#[test]
-fn poisoning_by_other_answers_over_http2() {
+fn poisoning_by_other_answers_over_http2(engine: &'static str) {
     let answer = |request: &str, _: usize| {
         let lower = request.to_ascii_lowercase();
         if lower.contains("x-evil") {
@@ -223,7 +225,7 @@ fn poisoning_by_other_answers_over_http2() {
             whole
         }
     };
-    each_engine(&[], answer, |accelerator, _| {
+    with_server(engine, &[], answer, |accelerator, _| {
         let long = "x".repeat(6000);
         for (number, more) in [
             ("range", "bytes=0-0"),
@@ -246,15 +248,16 @@ fn poisoning_by_other_answers_over_http2() {
     });
 }
 
+support::test_on_each_engine!(poisoning_by_other_answers_over_http2);
+
 /// Cache deception, where the cookie comes in several fields as HTTP/2 has it.
-#[test]
-fn cache_deception_over_http2() {
+fn cache_deception_over_http2(engine: &'static str) {
     let answer = |request: &str, _: usize| {
         let is_victim = request.contains("session=victim");
         let name = if is_victim { "victim" } else { "nobody" };
         ok("ETag: \"1\"\r\nContent-Type: text/css\r\n", name.as_bytes())
     };
-    each_engine(&[], answer, |accelerator, _| {
+    with_server(engine, &[], answer, |accelerator, _| {
         for path in [
             "/account.php/x.css",
             "/account.php%2fx.css",
@@ -268,3 +271,5 @@ fn cache_deception_over_http2() {
         }
     });
 }
+
+support::test_on_each_engine!(cache_deception_over_http2);

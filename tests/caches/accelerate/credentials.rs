@@ -28,9 +28,9 @@ fn who(request: &str) -> String {
     shown.collect::<Vec<_>>().join(";")
 }
 
-#[test]
-fn only_what_says_so_is_shared_with_and_by_who_shows_credentials() {
-    each_engine(
+fn only_what_says_so_is_shared_with_and_by_who_shows_credentials(engine: &'static str) {
+    with_server(
+        engine,
         &["--ignore-cookie", "_ga*"],
         personal,
         |accelerator, origin| {
@@ -90,10 +90,11 @@ fn only_what_says_so_is_shared_with_and_by_who_shows_credentials() {
     );
 }
 
+support::test_on_each_engine!(only_what_says_so_is_shared_with_and_by_who_shows_credentials);
+
 /// With its own, a request gets a 304 and a part of an answer that is not kept, as without a cache.
-#[test]
-fn conditions_and_ranges_of_who_shows_credentials_reach_the_server_behind() {
-    each_engine(&[], personal, |accelerator, origin| {
+fn conditions_and_ranges_of_who_shows_credentials_reach_the_server_behind(engine: &'static str) {
+    with_server(engine, &[], personal, |accelerator, origin| {
         accelerator.get_with(
             "/explicit",
             "Cookie: a=1\r\nIf-None-Match: \"7\"\r\nRange: bytes=0-1\r\n",
@@ -114,6 +115,10 @@ fn conditions_and_ranges_of_who_shows_credentials_reach_the_server_behind() {
     });
 }
 
+support::test_on_each_engine!(
+    conditions_and_ranges_of_who_shows_credentials_reach_the_server_behind
+);
+
 /// A step of a pseudo-random sequence.
 fn next(state: &mut u64) -> u64 {
     *state = state
@@ -130,8 +135,7 @@ fn exchanges() -> usize {
 
 /// Random users ask random paths in random order over both protocols, with each way of answering;
 /// whatever shows one user goes to nobody else.
-#[test]
-fn a_cookie_of_one_is_never_in_the_answer_of_another() {
+fn a_cookie_of_one_is_never_in_the_answer_of_another(engine: &'static str) {
     const KINDS: [&str; 6] = [
         "silent",
         "public-none",
@@ -151,7 +155,7 @@ fn a_cookie_of_one_is_never_in_the_answer_of_another() {
         };
         ok(said, format!("<{}>", who(request)).as_bytes())
     };
-    each_engine(&[], answer, |accelerator, _| {
+    with_server(engine, &[], answer, |accelerator, _| {
         let count = exchanges() / 4;
         thread::scope(|scope| {
             for client in 0..4_u64 {
@@ -227,3 +231,5 @@ fn a_cookie_of_one_is_never_in_the_answer_of_another() {
         });
     });
 }
+
+support::test_on_each_engine!(a_cookie_of_one_is_never_in_the_answer_of_another);

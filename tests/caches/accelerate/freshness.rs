@@ -12,8 +12,7 @@ fn asked_for_two(accelerator: &Accelerator, origin: &Origin, path: &str, fields:
     origin.requests() - before
 }
 
-#[test]
-fn what_says_nothing_is_kept_for_a_second_if_it_can_be_checked() {
+fn what_says_nothing_is_kept_for_a_second_if_it_can_be_checked(engine: &'static str) {
     let answer = |request: &str, _: usize| {
         let path = request.split(' ').nth(1).unwrap();
         let status = match path {
@@ -35,7 +34,7 @@ fn what_says_nothing_is_kept_for_a_second_if_it_can_be_checked() {
         let head = format!("HTTP/1.1 {status}\r\n{fields}Content-Length: {length}\r\n\r\n");
         [head.as_bytes(), &vec![b'x'; length]].concat()
     };
-    each_engine(&[], answer, |accelerator, origin| {
+    with_server(engine, &[], answer, |accelerator, origin| {
         let asked = |path: &str, fields: &str| asked_for_two(accelerator, origin, path, fields);
         for path in ["/plain", "/dated", "/explicit"] {
             // The second of the clock may end between two requests.
@@ -65,7 +64,7 @@ fn what_says_nothing_is_kept_for_a_second_if_it_can_be_checked() {
         assert_eq!(asked("/with-body", "Content-Length: 0\r\n"), 2);
     });
     let ttl = &["--ttl", "1h"];
-    each_engine(ttl, answer, |accelerator, origin| {
+    with_server(engine, ttl, answer, |accelerator, origin| {
         for (path, expected) in [
             ("/unchecked", 1),
             ("/long", 1),
@@ -85,45 +84,45 @@ fn what_says_nothing_is_kept_for_a_second_if_it_can_be_checked() {
     });
 }
 
+support::test_on_each_engine!(what_says_nothing_is_kept_for_a_second_if_it_can_be_checked);
+
 /// After its second it is asked for again, on the condition that it has changed, once for all who
 /// wait.
-#[test]
-fn what_is_checked_again_is_checked_once_for_all() {
-    for engine in engines::lines() {
-        let is_slow = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
-        let slow = std::sync::Arc::clone(&is_slow);
-        let origin = Origin::writing(move |request, _, stream| {
-            if slow.load(Ordering::SeqCst) {
-                thread::sleep(Duration::from_millis(500));
-            }
-            let is_known = request
-                .to_ascii_lowercase()
-                .contains("\r\nif-none-match: \"1\"");
-            let answer = if is_known {
-                b"HTTP/1.1 304 Not Modified\r\nETag: \"1\"\r\n\r\n".to_vec()
-            } else {
-                ok(VALIDATOR, b"body")
-            };
-            stream.write_all(&answer).is_ok()
-        });
-        let accelerator = Accelerator::on(engine, origin.port, &[]);
-        assert_eq!(accelerator.get("/").text(), "body");
-        thread::sleep(Duration::from_millis(2100));
-        is_slow.store(true, Ordering::SeqCst);
-        let before = origin.requests();
-        thread::scope(|scope| {
-            for _ in 0..20 {
-                scope.spawn(|| assert_eq!(accelerator.get("/").text(), "body"));
-            }
-        });
-        assert_eq!(origin.requests() - before, 1, "{engine}");
-        assert!(origin.last().to_ascii_lowercase().contains("if-none-match"));
-    }
+fn what_is_checked_again_is_checked_once_for_all(engine: &'static str) {
+    let is_slow = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let slow = std::sync::Arc::clone(&is_slow);
+    let origin = Origin::writing(move |request, _, stream| {
+        if slow.load(Ordering::SeqCst) {
+            thread::sleep(Duration::from_millis(500));
+        }
+        let is_known = request
+            .to_ascii_lowercase()
+            .contains("\r\nif-none-match: \"1\"");
+        let answer = if is_known {
+            b"HTTP/1.1 304 Not Modified\r\nETag: \"1\"\r\n\r\n".to_vec()
+        } else {
+            ok(VALIDATOR, b"body")
+        };
+        stream.write_all(&answer).is_ok()
+    });
+    let accelerator = Accelerator::on(engine, origin.port, &[]);
+    assert_eq!(accelerator.get("/").text(), "body");
+    thread::sleep(Duration::from_millis(2100));
+    is_slow.store(true, Ordering::SeqCst);
+    let before = origin.requests();
+    thread::scope(|scope| {
+        for _ in 0..20 {
+            scope.spawn(|| assert_eq!(accelerator.get("/").text(), "body"));
+        }
+    });
+    assert_eq!(origin.requests() - before, 1, "{engine}");
+    assert!(origin.last().to_ascii_lowercase().contains("if-none-match"));
 }
 
+support::test_on_each_engine!(what_is_checked_again_is_checked_once_for_all);
+
 /// Only what has said how long it is fresh is given behind that.
-#[test]
-fn stale_answers_stand_in_for_a_server_that_fails() {
+fn stale_answers_stand_in_for_a_server_that_fails(engine: &'static str) {
     let answer = |request: &str, number: usize| {
         let path = request.split(' ').nth(1).unwrap();
         let fields = match path {
@@ -140,7 +139,7 @@ fn stale_answers_stand_in_for_a_server_that_fails() {
             ok(fields, format!("{number}").as_bytes())
         }
     };
-    each_engine(&[], answer, |accelerator, origin| {
+    with_server(engine, &[], answer, |accelerator, origin| {
         for (path, status) in [
             ("/explicit", "200"),
             ("/strict", "502"),
@@ -158,6 +157,8 @@ fn stale_answers_stand_in_for_a_server_that_fails() {
         }
     });
 }
+
+support::test_on_each_engine!(stale_answers_stand_in_for_a_server_that_fails);
 
 #[test]
 fn memory_is_what_is_asked_for() {

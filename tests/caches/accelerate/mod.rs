@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 use std::{fs, thread};
 
 use origin::{Origin, ok};
-use support::{PATIENCE, engines, port, signal};
+use support::{PATIENCE, port, signal};
 
 /// The accelerator, until the value is dropped.
 struct Accelerator {
@@ -232,16 +232,15 @@ fn until(mut holds: impl FnMut() -> bool) {
     }
 }
 
-/// Runs a test on each engine, in front of a server that answers by what `answer` makes of the head
+/// Runs a test of an accelerator in front of a server that answers by what `answer` makes of the head
 /// of a request and its number, from 0.
-fn each_engine(
+fn with_server(
+    engine: &'static str,
     arguments: &[&str],
     answer: impl Fn(&str, usize) -> Vec<u8> + Clone + Send + Sync + 'static,
     test: impl Fn(&Accelerator, &Origin),
 ) {
-    for engine in engines::lines() {
-        let origin = Origin::start(answer.clone());
-        let accelerator = Accelerator::on(engine, origin.port, arguments);
-        test(&accelerator, &origin);
-    }
+    let origin = Origin::start(answer);
+    let accelerator = Accelerator::on(engine, origin.port, arguments);
+    test(&accelerator, &origin);
 }

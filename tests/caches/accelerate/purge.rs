@@ -9,11 +9,11 @@ fn purge_at(port: u16, path: &str, fields: &str) -> Answer {
     ask_at(port, request.as_bytes())
 }
 
-#[test]
-fn a_socket_of_this_machine_purges_and_nobody_outside() {
+fn a_socket_of_this_machine_purges_and_nobody_outside(engine: &'static str) {
     let socket = folder().join("purge");
     let path = socket.display().to_string();
-    each_engine(
+    with_server(
+        engine,
         &["--purge-socket", &path],
         |request, number| {
             let tag = if request.starts_with("GET /news") {
@@ -80,10 +80,12 @@ fn a_socket_of_this_machine_purges_and_nobody_outside() {
     );
 }
 
-#[test]
-fn networks_purge_but_not_through_a_proxy() {
+support::test_on_each_engine!(a_socket_of_this_machine_purges_and_nobody_outside);
+
+fn networks_purge_but_not_through_a_proxy(engine: &'static str) {
     for (networks, plain) in [("127.0.0.0/8", "200"), ("10.0.0.0/8", "403")] {
-        each_engine(
+        with_server(
+            engine,
             &["--purge-from", networks],
             |_, _| ok("Cache-Control: max-age=60\r\n", b"x"),
             |accelerator, origin| {
@@ -113,6 +115,8 @@ fn networks_purge_but_not_through_a_proxy() {
         );
     }
 }
+
+support::test_on_each_engine!(networks_purge_but_not_through_a_proxy);
 
 /// The socket that the command makes by itself is for who has started it, and goes with it.
 #[test]

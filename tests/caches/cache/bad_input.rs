@@ -12,8 +12,7 @@ use super::*;
 const LENGTH: usize = 60_000;
 
 /// Entries that were changed while a server uses them, and before its start.
-#[test]
-fn entries_that_are_damaged_are_fetched_anew() {
+fn entries_that_are_damaged_are_fetched_anew(engine: &'static str) {
     if is_nginx() {
         return;
     }
@@ -31,78 +30,78 @@ fn entries_that_are_damaged_are_fetched_anew() {
     ];
     // Bodies are compared once in a process.
     let before: (&str, Change) = ("flipped in the body", |path, _| flip(path, 30_000));
-    for engine in engines::lines() {
-        let upstream = Upstream::start(|head, _| {
-            let name = head.split(' ').nth(1).unwrap().as_bytes();
-            ok("", &[name, &pattern(LENGTH)].concat())
-        });
-        let port = support::port::free_port();
-        let mut master = Master::new();
-        let user = if support::site::is_root() {
-            "user nobody nogroup;"
-        } else {
-            ""
+    let upstream = Upstream::start(|head, _| {
+        let name = head.split(' ').nth(1).unwrap().as_bytes();
+        ok("", &[name, &pattern(LENGTH)].concat())
+    });
+    let port = support::port::free_port();
+    let mut master = Master::new();
+    let user = if support::site::is_root() {
+        "user nobody nogroup;"
+    } else {
+        ""
+    };
+    master.configure(&format!(
+        "{user} events {{ {engine} }}
+         http {{ access_log off;
+             proxy_cache_path @/cache keys_zone=one:1m;
+             add_header X-Cache $upstream_cache_status;
+             server {{ listen 127.0.0.1:{port};
+                 location / {{ proxy_pass http://127.0.0.1:{}; proxy_cache one;
+                     proxy_cache_key $uri; proxy_cache_valid 1h; }} }} }}",
+        upstream.port
+    ));
+    let ask = |path: &str| {
+        let request = format!("GET {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
+        let answer = ask_at(port, &request);
+        let expected = [path.as_bytes(), &pattern(LENGTH)].concat();
+        assert_eq!(checksum(&answer.body), checksum(&expected), "{path}");
+        answer.cache().to_owned()
+    };
+    let cache = master.folder.join("cache");
+    // Where the entries of two keys lie.
+    let file_of = |key: &str| {
+        let line = format!("\nKEY: {key}\n");
+        let holds = |path: &PathBuf| {
+            let bytes = fs::read(path).unwrap();
+            bytes[336..].starts_with(line.as_bytes())
         };
-        master.configure(&format!(
-            "{user} events {{ {engine} }}
-             http {{ access_log off;
-                 proxy_cache_path @/cache keys_zone=one:1m;
-                 add_header X-Cache $upstream_cache_status;
-                 server {{ listen 127.0.0.1:{port};
-                     location / {{ proxy_pass http://127.0.0.1:{}; proxy_cache one;
-                         proxy_cache_key $uri; proxy_cache_valid 1h; }} }} }}",
-            upstream.port
-        ));
-        let ask = |path: &str| {
-            let request = format!("GET {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
-            let answer = ask_at(port, &request);
-            let expected = [path.as_bytes(), &pattern(LENGTH)].concat();
-            assert_eq!(checksum(&answer.body), checksum(&expected), "{path}");
-            answer.cache().to_owned()
-        };
-        let cache = master.folder.join("cache");
-        // Where the entries of two keys lie.
-        let file_of = |key: &str| {
-            let line = format!("\nKEY: {key}\n");
-            let holds = |path: &PathBuf| {
-                let bytes = fs::read(path).unwrap();
-                bytes[336..].starts_with(line.as_bytes())
-            };
-            entries(&cache).into_iter().find(holds).unwrap()
-        };
+        entries(&cache).into_iter().find(holds).unwrap()
+    };
+    master.start();
+    for path in ["/a", "/b"] {
+        until(|| ask(path) == "HIT");
+    }
+    let (a, b) = (file_of("/a"), file_of("/b"));
+    for (name, change) in changes {
+        change(&a, &b);
+        assert_eq!(ask("/a"), "MISS", "{name}, in service");
+        // A hit may come from the fill, before the entry has its name.
+        until(|| ask("/a") == "HIT" && a.exists());
+    }
+    for (name, change) in changes.into_iter().chain([before]) {
+        master.signal("QUIT");
+        master.wait();
+        change(&a, &b);
         master.start();
-        for path in ["/a", "/b"] {
-            until(|| ask(path) == "HIT");
-        }
-        let (a, b) = (file_of("/a"), file_of("/b"));
-        for (name, change) in changes {
-            change(&a, &b);
-            assert_eq!(ask("/a"), "MISS", "{name}, in service");
-            // A hit may come from the fill, before the entry has its name.
-            until(|| ask("/a") == "HIT" && a.exists());
-        }
-        for (name, change) in changes.into_iter().chain([before]) {
-            master.signal("QUIT");
-            master.wait();
-            change(&a, &b);
-            master.start();
-            assert_eq!(ask("/a"), "MISS", "{name}, before the start");
-            until(|| ask("/a") == "HIT" && a.exists());
-            assert_eq!(ask("/b"), "HIT", "{name}");
-        }
-        let log = master.read("logs/error.log");
-        for fault in [
-            "is too small",
-            "has a body of another length",
-            "has a damaged head",
-            "version mismatch",
-            "has md5 collision",
-            "has a damaged body",
-        ] {
-            assert!(log.contains(fault), "{fault}: {log}");
-        }
+        assert_eq!(ask("/a"), "MISS", "{name}, before the start");
+        until(|| ask("/a") == "HIT" && a.exists());
+        assert_eq!(ask("/b"), "HIT", "{name}");
+    }
+    let log = master.read("logs/error.log");
+    for fault in [
+        "is too small",
+        "has a body of another length",
+        "has a damaged head",
+        "version mismatch",
+        "has md5 collision",
+        "has a damaged body",
+    ] {
+        assert!(log.contains(fault), "{fault}: {log}");
     }
 }
+
+support::test_on_each_engine!(entries_that_are_damaged_are_fetched_anew);
 
 fn cut(path: &Path, length: u64) {
     let file = fs::File::options().write(true).open(path).unwrap();
@@ -164,8 +163,7 @@ fn a_large_body_is_compared_beside_service() {
 
 /// An upstream that dies within an answer: the client sees that it is not whole, and nothing is
 /// kept, with ranges of the upstream's and without.
-#[test]
-fn an_answer_that_breaks_off_is_not_kept() {
+fn an_answer_that_breaks_off_is_not_kept(engine: &'static str) {
     for has_ranges in [false, true] {
         let answer = move |head: &str, number: usize, stream: &mut TcpStream| {
             let ranges = if has_ranges {
@@ -182,39 +180,39 @@ fn an_answer_that_breaks_off_is_not_kept() {
             assert!(!head.contains("\r\nRange:"));
             let _ = stream.write_all(&whole[..end]);
         };
-        for engine in engines::lines() {
-            let upstream = Upstream::writing(answer);
-            let server = start(
-                engine,
-                "location / { proxy_pass http://UP; proxy_cache one; proxy_cache_valid 1h; }",
-                upstream.port,
-            );
-            for round in 0..2 {
-                let answer = get(&server, "/a");
-                assert!(answer.body.len() < LENGTH, "{round}");
-                assert_eq!(answer.body, pattern(LENGTH)[..answer.body.len()]);
-            }
-            until(|| get(&server, "/a").cache() == "HIT");
-            assert_eq!(
-                checksum(&get(&server, "/a").body),
-                checksum(&pattern(LENGTH))
-            );
-            let answer = get_with(&server, "/a", "Range: bytes=50000-50099\r\n");
-            let expected = if has_ranges {
-                pattern(LENGTH)[50_000..50_100].to_vec()
-            } else {
-                pattern(LENGTH)
-            };
-            assert_eq!(checksum(&answer.body), checksum(&expected));
-            assert_eq!(upstream.requests(), 3);
+        let upstream = Upstream::writing(answer);
+        let server = start(
+            engine,
+            "location / { proxy_pass http://UP; proxy_cache one; proxy_cache_valid 1h; }",
+            upstream.port,
+        );
+        for round in 0..2 {
+            let answer = get(&server, "/a");
+            assert!(answer.body.len() < LENGTH, "{round}");
+            assert_eq!(answer.body, pattern(LENGTH)[..answer.body.len()]);
         }
+        until(|| get(&server, "/a").cache() == "HIT");
+        assert_eq!(
+            checksum(&get(&server, "/a").body),
+            checksum(&pattern(LENGTH))
+        );
+        let answer = get_with(&server, "/a", "Range: bytes=50000-50099\r\n");
+        let expected = if has_ranges {
+            pattern(LENGTH)[50_000..50_100].to_vec()
+        } else {
+            pattern(LENGTH)
+        };
+        assert_eq!(checksum(&answer.body), checksum(&expected));
+        assert_eq!(upstream.requests(), 3);
     }
 }
 
+support::test_on_each_engine!(an_answer_that_breaks_off_is_not_kept);
+
 /// Keys of 8 KB, and such that differ in their last byte alone.
-#[test]
-fn long_keys_are_told_apart() {
-    each_engine(
+fn long_keys_are_told_apart(engine: &'static str) {
+    with_server(
+        engine,
         "large_client_header_buffers 4 32k; proxy_buffer_size 16k; proxy_buffers 8 16k;
          location / { proxy_pass http://UP; proxy_cache one; proxy_cache_valid 1h; }",
         |head, _| ok("", head.split(' ').nth(1).unwrap().as_bytes()),
@@ -241,10 +239,12 @@ fn long_keys_are_told_apart() {
     );
 }
 
+support::test_on_each_engine!(long_keys_are_told_apart);
+
 /// Every answer of `Vary` goes to those alone who have asked so.
-#[test]
-fn a_thousand_variants_are_told_apart() {
-    each_engine(
+fn a_thousand_variants_are_told_apart(engine: &'static str) {
+    with_server(
+        engine,
         "location / { proxy_pass http://UP; proxy_cache one; proxy_cache_valid 1h; }",
         |head, _| {
             let value = |name: &str| {
@@ -292,10 +292,12 @@ fn a_thousand_variants_are_told_apart() {
     );
 }
 
+support::test_on_each_engine!(a_thousand_variants_are_told_apart);
+
 /// POST is answered from the cache where a line says so, and its body reaches the upstream.
-#[test]
-fn a_post_is_kept_where_that_is_asked_for() {
-    each_engine(
+fn a_post_is_kept_where_that_is_asked_for(engine: &'static str) {
+    with_server(
+        engine,
         "location / { proxy_pass http://UP; proxy_cache one; proxy_cache_valid 1h;
              proxy_cache_methods POST; proxy_cache_key $uri$request_method$http_x_key; }",
         |head, _| {
@@ -325,10 +327,11 @@ fn a_post_is_kept_where_that_is_asked_for() {
     );
 }
 
+support::test_on_each_engine!(a_post_is_kept_where_that_is_asked_for);
+
 /// Processes are killed while entries are stored, read and evicted: what is given is whole and
 /// right, and in the end the folder has no file that is no entry.
-#[test]
-fn killed_processes_leave_no_wrong_answers() {
+fn killed_processes_leave_no_wrong_answers(engine: &'static str) {
     if is_nginx() {
         return;
     }
@@ -338,77 +341,77 @@ fn killed_processes_leave_no_wrong_answers() {
         body.extend_from_slice(path.to_string().as_bytes());
         body
     };
-    for engine in engines::lines() {
-        let upstream = Upstream::start(move |head, _| {
-            let path = head.split(' ').nth(1).unwrap()[1..].parse().unwrap();
-            ok("Cache-Control: max-age=100\r\n", &body(path))
-        });
-        let port = support::port::free_port();
-        let mut master = Master::new();
-        let user = if support::site::is_root() {
-            "user nobody nogroup;"
-        } else {
-            ""
-        };
-        master.configure(&format!(
-            "{user} events {{ {engine} }}
-             http {{ access_log off;
-                 proxy_cache_path @/cache levels=1 keys_zone=one:1m max_size=4m;
-                 server {{ listen 127.0.0.1:{port};
-                     location / {{ proxy_pass http://127.0.0.1:{}; proxy_cache one;
-                         proxy_cache_key $uri; }} }} }}",
-            upstream.port
-        ));
-        master.start();
-        let is_over = Arc::new(AtomicBool::new(false));
-        let right = Arc::<AtomicUsize>::default();
-        let clients: Vec<_> = (0..6)
-            .map(|client| {
-                let (is_over, right) = (Arc::clone(&is_over), Arc::clone(&right));
-                thread::spawn(move || {
-                    let mut path = client * 17;
-                    while !is_over.load(Ordering::SeqCst) {
-                        path = (path * 5 + 7 + client) % PATHS;
-                        if let Some(answer) = try_ask(port, path) {
-                            assert_eq!(checksum(&answer), checksum(&body(path)), "{path}");
-                            right.fetch_add(1, Ordering::SeqCst);
-                        }
+    let upstream = Upstream::start(move |head, _| {
+        let path = head.split(' ').nth(1).unwrap()[1..].parse().unwrap();
+        ok("Cache-Control: max-age=100\r\n", &body(path))
+    });
+    let port = support::port::free_port();
+    let mut master = Master::new();
+    let user = if support::site::is_root() {
+        "user nobody nogroup;"
+    } else {
+        ""
+    };
+    master.configure(&format!(
+        "{user} events {{ {engine} }}
+         http {{ access_log off;
+             proxy_cache_path @/cache levels=1 keys_zone=one:1m max_size=4m;
+             server {{ listen 127.0.0.1:{port};
+                 location / {{ proxy_pass http://127.0.0.1:{}; proxy_cache one;
+                     proxy_cache_key $uri; }} }} }}",
+        upstream.port
+    ));
+    master.start();
+    let is_over = Arc::new(AtomicBool::new(false));
+    let right = Arc::<AtomicUsize>::default();
+    let clients: Vec<_> = (0..6)
+        .map(|client| {
+            let (is_over, right) = (Arc::clone(&is_over), Arc::clone(&right));
+            thread::spawn(move || {
+                let mut path = client * 17;
+                while !is_over.load(Ordering::SeqCst) {
+                    path = (path * 5 + 7 + client) % PATHS;
+                    if let Some(answer) = try_ask(port, path) {
+                        assert_eq!(checksum(&answer), checksum(&body(path)), "{path}");
+                        right.fetch_add(1, Ordering::SeqCst);
                     }
-                })
+                }
             })
-            .collect();
-        for _ in 0..6 {
-            let goal = right.load(Ordering::SeqCst) + 150;
-            until(|| right.load(Ordering::SeqCst) >= goal);
-            let workers = master.workers();
-            for worker in &workers {
-                support::signal(*worker, "KILL");
-            }
-            master.wait_for_other_workers(&workers);
-        }
+        })
+        .collect();
+    for _ in 0..6 {
         let goal = right.load(Ordering::SeqCst) + 150;
         until(|| right.load(Ordering::SeqCst) >= goal);
-        is_over.store(true, Ordering::SeqCst);
-        clients
-            .into_iter()
-            .for_each(|client| client.join().unwrap());
-        let cache = master.folder.join("cache");
-        let temporaries = || {
-            let files = entries(&cache);
-            let is_one = |path: &&PathBuf| path.file_name().unwrap().len() > 32;
-            files.iter().filter(is_one).count()
-        };
-        until(|| temporaries() == 0);
-        until(|| {
-            let files = entries(&cache);
-            let sizes = files.iter().filter_map(|path| fs::metadata(path).ok());
-            sizes
-                .map(|file| file.len().next_multiple_of(4096))
-                .sum::<u64>()
-                <= 4 << 20
-        });
+        let workers = master.workers();
+        for worker in &workers {
+            support::signal(*worker, "KILL");
+        }
+        master.wait_for_other_workers(&workers);
     }
+    let goal = right.load(Ordering::SeqCst) + 150;
+    until(|| right.load(Ordering::SeqCst) >= goal);
+    is_over.store(true, Ordering::SeqCst);
+    clients
+        .into_iter()
+        .for_each(|client| client.join().unwrap());
+    let cache = master.folder.join("cache");
+    let temporaries = || {
+        let files = entries(&cache);
+        let is_one = |path: &&PathBuf| path.file_name().unwrap().len() > 32;
+        files.iter().filter(is_one).count()
+    };
+    until(|| temporaries() == 0);
+    until(|| {
+        let files = entries(&cache);
+        let sizes = files.iter().filter_map(|path| fs::metadata(path).ok());
+        sizes
+            .map(|file| file.len().next_multiple_of(4096))
+            .sum::<u64>()
+            <= 4 << 20
+    });
 }
+
+support::test_on_each_engine!(killed_processes_leave_no_wrong_answers);
 
 /// The body of an answer that has come whole.
 fn try_ask(port: u16, path: usize) -> Option<Vec<u8>> {

@@ -52,57 +52,56 @@ fn serve_file(root: &std::path::Path, head: &str) -> Vec<u8> {
     ok(&format!("Last-Modified: {date}\r\n"), &body)
 }
 
-#[test]
-fn a_look_at_the_file_says_whether_an_answer_is_still_right() {
+fn a_look_at_the_file_says_whether_an_answer_is_still_right(engine: &'static str) {
     if is_nginx() {
         return;
     }
-    for engine in engines::lines() {
-        let site = Site::new();
-        let long = "x".repeat(200_000);
-        site.write("a", "one", 100);
-        site.write("long", &long, 100);
-        site.write("often", "one", 100);
-        site.write("off", "one", 100);
-        let root = site.0.clone();
-        let upstream = Upstream::start(move |head, _| serve_file(&root, head));
-        let path = site.0.display();
-        let lines = format!(
-            "proxy_cache one; proxy_cache_revalidate on; proxy_cache_lock on;
-             proxy_cache_microcache 1s; proxy_cache_files {path} recheck=1h;
-             location / {{ proxy_pass http://UP; }}
-             location /often {{ proxy_pass http://UP; proxy_cache_files {path} recheck=1s; }}
-             location /off {{ proxy_pass http://UP; proxy_cache_files off; }}"
-        );
-        let server = start(engine, &lines, upstream.port);
-        for path in ["/a", "/long", "/often", "/off"] {
-            assert_eq!(get(&server, path).cache(), "MISS", "{path}");
-            until(|| get(&server, path).cache() == "HIT");
-        }
-        thread::sleep(Duration::from_millis(2100));
-        let before = upstream.requests();
-        for _ in 0..3 {
-            assert_eq!(get(&server, "/a").cache(), "HIT");
-            assert_eq!(get(&server, "/long").body.len(), 200_000);
-        }
-        assert_eq!(upstream.requests(), before);
-        // Where it is not on, or the time for that has come, the upstream is asked.
-        assert_eq!(get(&server, "/off").cache(), "REVALIDATED");
-        assert_eq!(get(&server, "/often").cache(), "REVALIDATED");
-        assert_eq!(upstream.requests(), before + 2);
-        // What has changed shows at once, however often, and be it of the same length and second.
-        for (number, text) in ["two", "six", "ten", "fourteen"].iter().enumerate() {
-            site.write("a", text, 90);
-            let answer = get(&server, "/a");
-            assert_eq!(
-                String::from_utf8(answer.body).unwrap(),
-                *text,
-                "{engine} {number}"
-            );
-        }
-        // What is no file is asked for, and one that has gone is gone.
-        fs::remove_file(site.0.join("a")).unwrap();
-        assert_eq!(get(&server, "/a").status(), "404");
-        assert_eq!(get(&server, "/none").status(), "404");
+    let site = Site::new();
+    let long = "x".repeat(200_000);
+    site.write("a", "one", 100);
+    site.write("long", &long, 100);
+    site.write("often", "one", 100);
+    site.write("off", "one", 100);
+    let root = site.0.clone();
+    let upstream = Upstream::start(move |head, _| serve_file(&root, head));
+    let path = site.0.display();
+    let lines = format!(
+        "proxy_cache one; proxy_cache_revalidate on; proxy_cache_lock on;
+         proxy_cache_microcache 1s; proxy_cache_files {path} recheck=1h;
+         location / {{ proxy_pass http://UP; }}
+         location /often {{ proxy_pass http://UP; proxy_cache_files {path} recheck=1s; }}
+         location /off {{ proxy_pass http://UP; proxy_cache_files off; }}"
+    );
+    let server = start(engine, &lines, upstream.port);
+    for path in ["/a", "/long", "/often", "/off"] {
+        assert_eq!(get(&server, path).cache(), "MISS", "{path}");
+        until(|| get(&server, path).cache() == "HIT");
     }
+    thread::sleep(Duration::from_millis(2100));
+    let before = upstream.requests();
+    for _ in 0..3 {
+        assert_eq!(get(&server, "/a").cache(), "HIT");
+        assert_eq!(get(&server, "/long").body.len(), 200_000);
+    }
+    assert_eq!(upstream.requests(), before);
+    // Where it is not on, or the time for that has come, the upstream is asked.
+    assert_eq!(get(&server, "/off").cache(), "REVALIDATED");
+    assert_eq!(get(&server, "/often").cache(), "REVALIDATED");
+    assert_eq!(upstream.requests(), before + 2);
+    // What has changed shows at once, however often, and be it of the same length and second.
+    for (number, text) in ["two", "six", "ten", "fourteen"].iter().enumerate() {
+        site.write("a", text, 90);
+        let answer = get(&server, "/a");
+        assert_eq!(
+            String::from_utf8(answer.body).unwrap(),
+            *text,
+            "{engine} {number}"
+        );
+    }
+    // What is no file is asked for, and one that has gone is gone.
+    fs::remove_file(site.0.join("a")).unwrap();
+    assert_eq!(get(&server, "/a").status(), "404");
+    assert_eq!(get(&server, "/none").status(), "404");
 }
+
+support::test_on_each_engine!(a_look_at_the_file_says_whether_an_answer_is_still_right);

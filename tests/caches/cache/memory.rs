@@ -15,8 +15,9 @@ fn lines(min_uses: usize) -> String {
     LINES.replace("$MIN", &min_uses.to_string())
 }
 
-/// Runs a test on each engine with each kind of memory.
-fn each(
+/// Runs a test with each kind of memory.
+fn with_each_memory(
+    engine: &'static str,
     lines: &str,
     answer: impl Fn(&str, usize) -> Vec<u8> + Clone + Send + Sync + 'static,
     test: impl Fn(&Server, &Upstream, &str),
@@ -24,12 +25,10 @@ fn each(
     if is_nginx() {
         return;
     }
-    for engine in engines::lines() {
-        for path in [IN_FRONT, ALONE] {
-            let upstream = Upstream::start(answer.clone());
-            let server = start_with(engine, lines, path, upstream.port);
-            test(&server, &upstream, path);
-        }
+    for path in [IN_FRONT, ALONE] {
+        let upstream = Upstream::start(answer.clone());
+        let server = start_with(engine, lines, path, upstream.port);
+        test(&server, &upstream, path);
     }
 }
 
@@ -68,13 +67,13 @@ fn file_below(folder: &std::path::Path) -> Option<std::path::PathBuf> {
     })
 }
 
-#[test]
-fn what_is_kept_in_memory_is_what_was_fetched() {
+fn what_is_kept_in_memory_is_what_was_fetched(engine: &'static str) {
     let length_of = |head: &str| -> usize {
         let path = head.split(' ').nth(1).unwrap();
         path.trim_start_matches('/').parse().unwrap_or(0)
     };
-    each(
+    with_each_memory(
+        engine,
         &lines(1),
         move |head, number| {
             let fields = format!("X-Number: {number}\r\nETag: \"e\"\r\nAccept-Ranges: bytes\r\n");
@@ -129,9 +128,11 @@ fn what_is_kept_in_memory_is_what_was_fetched() {
     );
 }
 
-#[test]
-fn what_is_purged_is_gone_from_memory() {
-    each(
+support::test_on_each_engine!(what_is_kept_in_memory_is_what_was_fetched);
+
+fn what_is_purged_is_gone_from_memory(engine: &'static str) {
+    with_each_memory(
+        engine,
         &lines(1),
         |head, number| {
             let line = head
@@ -175,10 +176,12 @@ fn what_is_purged_is_gone_from_memory() {
     );
 }
 
+support::test_on_each_engine!(what_is_purged_is_gone_from_memory);
+
 /// With `proxy_cache_min_uses 3` the third answer is the first to be kept.
-#[test]
-fn uses_are_counted_with_memory_alike() {
-    each(
+fn uses_are_counted_with_memory_alike(engine: &'static str) {
+    with_each_memory(
+        engine,
         &lines(3),
         |_, number| ok("", format!("{number}").as_bytes()),
         |server, _, path| {
@@ -188,9 +191,11 @@ fn uses_are_counted_with_memory_alike() {
     );
 }
 
-#[test]
-fn what_is_over_is_asked_for_anew_or_confirmed() {
-    each(
+support::test_on_each_engine!(uses_are_counted_with_memory_alike);
+
+fn what_is_over_is_asked_for_anew_or_confirmed(engine: &'static str) {
+    with_each_memory(
+        engine,
         "location / { proxy_pass http://UP; proxy_cache one; proxy_cache_revalidate on; }
          location = /metrics { metrics; }",
         |head, number| {
@@ -216,93 +221,92 @@ fn what_is_over_is_asked_for_anew_or_confirmed() {
     );
 }
 
-#[test]
-fn what_others_do_to_files_holds_with_memory() {
+support::test_on_each_engine!(what_is_over_is_asked_for_anew_or_confirmed);
+
+fn what_others_do_to_files_holds_with_memory(engine: &'static str) {
     if is_nginx() {
         return;
     }
-    for engine in engines::lines() {
-        let upstream = Upstream::start(|_, number| ok("", format!("{number}").as_bytes()));
-        let server = start_with(engine, &lines(1), IN_FRONT, upstream.port);
-        let file = || file_below(&server.prefix.join("cache")).unwrap();
-        get(&server, "/a");
-        warm(&server, "/a");
-        // Content that is written in place, as the folder alone would give it.
-        let mut bytes = std::fs::read(file()).unwrap();
-        assert_eq!(bytes.pop(), Some(b'0'));
-        std::fs::write(file(), [&bytes[..], b"x"].concat()).unwrap();
-        let answer = get(&server, "/a");
-        assert_eq!((answer.cache(), &answer.body[..]), ("HIT", &b"x"[..]));
-        std::fs::remove_file(file()).unwrap();
-        let answer = get(&server, "/a");
-        assert_eq!((answer.cache(), &answer.body[..]), ("MISS", &b"1"[..]));
-    }
+    let upstream = Upstream::start(|_, number| ok("", format!("{number}").as_bytes()));
+    let server = start_with(engine, &lines(1), IN_FRONT, upstream.port);
+    let file = || file_below(&server.prefix.join("cache")).unwrap();
+    get(&server, "/a");
+    warm(&server, "/a");
+    // Content that is written in place, as the folder alone would give it.
+    let mut bytes = std::fs::read(file()).unwrap();
+    assert_eq!(bytes.pop(), Some(b'0'));
+    std::fs::write(file(), [&bytes[..], b"x"].concat()).unwrap();
+    let answer = get(&server, "/a");
+    assert_eq!((answer.cache(), &answer.body[..]), ("HIT", &b"x"[..]));
+    std::fs::remove_file(file()).unwrap();
+    let answer = get(&server, "/a");
+    assert_eq!((answer.cache(), &answer.body[..]), ("MISS", &b"1"[..]));
 }
+
+support::test_on_each_engine!(what_others_do_to_files_holds_with_memory);
 
 /// A reload changes how much memory there is; what it holds stays.
-#[test]
-fn a_reload_changes_the_memory() {
+fn a_reload_changes_the_memory(engine: &'static str) {
     if is_nginx() {
         return;
     }
-    for engine in engines::lines() {
-        for path in [IN_FRONT, ALONE] {
-            let upstream = Upstream::start(|_, _| ok("", &pattern(30_000)));
-            let lines = lines(1).replace("UP", &format!("127.0.0.1:{}", upstream.port));
-            let lines = |path: &str| format!("{lines}\n[http]\nproxy_cache_path {path};");
-            let server = Server::start(engine, &lines(path));
-            for number in 0..40 {
-                warm(&server, &format!("/{number}"));
-            }
-            assert_eq!(of(&server, "memory_entries"), 40, "{path}");
-            let reload = |path: &str| {
-                let before = number(&server, "tidegate_generation");
-                server.reload(&lines(path));
-                until(|| number(&server, "tidegate_generation") > before);
-            };
-            reload(&path.replace("memory=8m", "memory=9m"));
-            assert_eq!(of(&server, "memory_entries"), 40, "{path}");
-            reload(&path.replace("memory=8m", "memory=600k"));
-            until(|| of(&server, "memory_bytes") <= 600 << 10);
-            let entries = of(&server, "memory_entries");
-            assert!((1..20).contains(&entries), "{path}: {entries}");
-            if path == IN_FRONT {
-                reload("cache levels=1:2 keys_zone=one:1m");
-                until(|| of(&server, "memory_entries") == 0);
-                assert_eq!(get(&server, "/39").body, pattern(30_000));
-                assert_eq!(upstream.requests(), 40);
-            }
+    for path in [IN_FRONT, ALONE] {
+        let upstream = Upstream::start(|_, _| ok("", &pattern(30_000)));
+        let lines = lines(1).replace("UP", &format!("127.0.0.1:{}", upstream.port));
+        let lines = |path: &str| format!("{lines}\n[http]\nproxy_cache_path {path};");
+        let server = Server::start(engine, &lines(path));
+        for number in 0..40 {
+            warm(&server, &format!("/{number}"));
+        }
+        assert_eq!(of(&server, "memory_entries"), 40, "{path}");
+        let reload = |path: &str| {
+            let before = number(&server, "tidegate_generation");
+            server.reload(&lines(path));
+            until(|| number(&server, "tidegate_generation") > before);
+        };
+        reload(&path.replace("memory=8m", "memory=9m"));
+        assert_eq!(of(&server, "memory_entries"), 40, "{path}");
+        reload(&path.replace("memory=8m", "memory=600k"));
+        until(|| of(&server, "memory_bytes") <= 600 << 10);
+        let entries = of(&server, "memory_entries");
+        assert!((1..20).contains(&entries), "{path}: {entries}");
+        if path == IN_FRONT {
+            reload("cache levels=1:2 keys_zone=one:1m");
+            until(|| of(&server, "memory_entries") == 0);
+            assert_eq!(get(&server, "/39").body, pattern(30_000));
+            assert_eq!(upstream.requests(), 40);
         }
     }
 }
 
-#[test]
-fn memory_goes_back_when_a_cache_is_to_have_less() {
+support::test_on_each_engine!(a_reload_changes_the_memory);
+
+fn memory_goes_back_when_a_cache_is_to_have_less(engine: &'static str) {
     if is_nginx() {
         return;
     }
-    for engine in engines::lines() {
-        let upstream = Upstream::start(|_, _| ok("", &pattern(60_000)));
-        let lines = lines(1).replace("UP", &format!("127.0.0.1:{}", upstream.port));
-        let lines = |size: &str| {
-            let path = ALONE.replace("memory=8m", &format!("memory={size}"));
-            format!("{lines}\n[http]\nproxy_cache_path {path}; response_memory 1m;")
-        };
-        let server = Server::start(engine, &lines("64m"));
-        get(&server, "/0");
-        let before = server.own_memory();
-        for number in 1..700 {
-            get(&server, &format!("/{number}"));
-        }
-        assert!(of(&server, "memory_entries") >= 690);
-        let full = server.own_memory().saturating_sub(before);
-        assert!(full > 38 << 20, "{full}");
-        server.reload(&lines("4m"));
-        until(|| of(&server, "memory_bytes") <= 4 << 20);
-        until(|| server.own_memory().saturating_sub(before) < 12 << 20);
-        assert!(of(&server, "memory_entries") > 30);
+    let upstream = Upstream::start(|_, _| ok("", &pattern(60_000)));
+    let lines = lines(1).replace("UP", &format!("127.0.0.1:{}", upstream.port));
+    let lines = |size: &str| {
+        let path = ALONE.replace("memory=8m", &format!("memory={size}"));
+        format!("{lines}\n[http]\nproxy_cache_path {path}; response_memory 1m;")
+    };
+    let server = Server::start(engine, &lines("64m"));
+    get(&server, "/0");
+    let before = server.own_memory();
+    for number in 1..700 {
+        get(&server, &format!("/{number}"));
     }
+    assert!(of(&server, "memory_entries") >= 690);
+    let full = server.own_memory().saturating_sub(before);
+    assert!(full > 38 << 20, "{full}");
+    server.reload(&lines("4m"));
+    until(|| of(&server, "memory_bytes") <= 4 << 20);
+    until(|| server.own_memory().saturating_sub(before) < 12 << 20);
+    assert!(of(&server, "memory_entries") > 30);
 }
+
+support::test_on_each_engine!(memory_goes_back_when_a_cache_is_to_have_less);
 
 /// Asks until an answer is given as it was laid out before.
 fn until_prebuilt(server: &Server, path: &str, fields: &str) {
@@ -313,8 +317,7 @@ fn until_prebuilt(server: &Server, path: &str, fields: &str) {
     });
 }
 
-#[test]
-fn hits_are_laid_out_once_and_are_what_they_were() {
+fn hits_are_laid_out_once_and_are_what_they_were(engine: &'static str) {
     let lines = "location / { proxy_pass http://UP; proxy_cache one; proxy_cache_valid 1h;
          proxy_cache_purge PURGE; gzip on; gzip_min_length 1; proxy_cache_credentials pass;
          add_header X-Cache $upstream_cache_status; }
@@ -323,7 +326,8 @@ fn hits_are_laid_out_once_and_are_what_they_were() {
      location /bypassed/ { proxy_pass http://UP/; proxy_cache one; proxy_cache_valid 1h;
          proxy_cache_bypass $http_x_new; }
      location = /metrics { metrics; }";
-    each(
+    with_each_memory(
+        engine,
         lines,
         |head, number| {
             let length = head.split(' ').nth(1).unwrap();
@@ -426,10 +430,11 @@ fn hits_are_laid_out_once_and_are_what_they_were() {
     );
 }
 
+support::test_on_each_engine!(hits_are_laid_out_once_and_are_what_they_were);
+
 /// A script whose conditions fail for a request has no part in its answer; where one may hold, or
 /// there is more, each request runs it.
-#[test]
-fn hits_are_laid_out_past_conditions_that_fail() {
+fn hits_are_laid_out_past_conditions_that_fail(engine: &'static str) {
     let lines = "location / {
              if ($request_method ~ \"^(PURGE|BAN)$\") { return 403; }
              if ($http_x_own !~* \"^$|none\") { return 404; }
@@ -444,7 +449,8 @@ fn hits_are_laid_out_past_conditions_that_fail() {
              proxy_cache one; proxy_cache_valid 1h;
              add_header X-Cache $upstream_cache_status; }
          location = /metrics { metrics; }";
-    each(
+    with_each_memory(
+        engine,
         lines,
         |_, _| ok("ETag: \"e\"\r\n", &pattern(1000)),
         |server, upstream, path| {
@@ -487,16 +493,17 @@ fn hits_are_laid_out_past_conditions_that_fail() {
     );
 }
 
+support::test_on_each_engine!(hits_are_laid_out_past_conditions_that_fail);
+
 /// What is over is not given from one second to the next, on a connection that has got it before.
-#[test]
-fn what_is_laid_out_ends_with_its_time() {
+fn what_is_laid_out_ends_with_its_time(engine: &'static str) {
     let lines = "location / { proxy_pass http://UP; proxy_cache one; }
          location = /metrics { metrics; }";
     let answer = |_: &str, number: usize| {
         let fields = format!("X-Number: {number}\r\nCache-Control: max-age=3\r\n");
         ok(&fields, b"body")
     };
-    each(lines, answer, |server, _, path| {
+    with_each_memory(engine, lines, answer, |server, _, path| {
         until_prebuilt(server, "/a", "");
         let first = get(server, "/a");
         let begun = std::time::Instant::now();
@@ -507,3 +514,5 @@ fn what_is_laid_out_ends_with_its_time() {
         );
     });
 }
+
+support::test_on_each_engine!(what_is_laid_out_ends_with_its_time);

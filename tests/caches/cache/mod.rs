@@ -27,7 +27,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use support::application::{Application, Protocol};
-use support::{PATIENCE, Server, engines, is_nginx};
+use support::{PATIENCE, Server, is_nginx};
 
 /// An upstream that speaks HTTP and keeps what it is asked.
 struct Upstream {
@@ -294,27 +294,26 @@ fn start_family(
     (Server::start(engine, &lines), requests)
 }
 
-/// Runs a test on each engine.
-fn each_engine(
+/// Runs a test with a server and its upstream.
+fn with_server(
+    engine: &'static str,
     lines: &str,
     answer: impl Fn(&str, usize) -> Vec<u8> + Clone + Send + Sync + 'static,
     test: impl Fn(&Server, &Upstream),
 ) {
-    for engine in engines::lines() {
-        let upstream = Upstream::start(answer.clone());
-        let server = start(engine, lines, upstream.port);
-        test(&server, &upstream);
-    }
+    let upstream = Upstream::start(answer);
+    let server = start(engine, lines, upstream.port);
+    test(&server, &upstream);
 }
 
-#[test]
-fn what_was_fetched_once_is_given_again() {
+fn what_was_fetched_once_is_given_again(engine: &'static str) {
     const LENGTHS: [usize; 6] = [0, 1, 1000, 5000, 100_000, 3_000_000];
     let length_of = |head: &str| -> usize {
         let path = head.split(' ').nth(1).unwrap();
         path.trim_start_matches('/').parse().unwrap()
     };
-    each_engine(
+    with_server(
+        engine,
         "location / { proxy_pass http://UP; proxy_cache one; proxy_cache_valid 1h; }",
         move |head, number| {
             ok(
@@ -339,9 +338,11 @@ fn what_was_fetched_once_is_given_again() {
     );
 }
 
-#[test]
-fn what_is_over_is_fetched_anew() {
-    each_engine(
+support::test_on_each_engine!(what_was_fetched_once_is_given_again);
+
+fn what_is_over_is_fetched_anew(engine: &'static str) {
+    with_server(
+        engine,
         "location / { proxy_pass http://UP; proxy_cache one; }",
         |_, number| {
             ok(
@@ -368,9 +369,11 @@ fn what_is_over_is_fetched_anew() {
     );
 }
 
-#[test]
-fn lines_say_what_is_passed_by_and_what_is_not_kept() {
-    each_engine(
+support::test_on_each_engine!(what_is_over_is_fetched_anew);
+
+fn lines_say_what_is_passed_by_and_what_is_not_kept(engine: &'static str) {
+    with_server(
+        engine,
         "location / { proxy_pass http://UP; proxy_cache one; proxy_cache_valid any 1h;
              proxy_cache_bypass $arg_bypass; proxy_no_cache $arg_no; proxy_cache_key $uri; }
          location /posted { proxy_pass http://UP; proxy_cache one; proxy_cache_valid any 1h;
@@ -415,9 +418,10 @@ fn lines_say_what_is_passed_by_and_what_is_not_kept() {
     );
 }
 
+support::test_on_each_engine!(lines_say_what_is_passed_by_and_what_is_not_kept);
+
 /// What the head of an answer says goes before what lines say.
-#[test]
-fn heads_say_what_is_kept() {
+fn heads_say_what_is_kept(engine: &'static str) {
     for (fields, expected) in [
         ("", "HIT"),
         ("Cache-Control: max-age=100\r\n", "HIT"),
@@ -430,7 +434,8 @@ fn heads_say_what_is_kept() {
         ("Set-Cookie: a=b\r\n", "MISS"),
         ("Vary: *\r\n", "MISS"),
     ] {
-        each_engine(
+        with_server(
+            engine,
             "location / { proxy_pass http://UP; proxy_cache one; proxy_cache_valid 1h; }
              location /ignoring { proxy_pass http://UP; proxy_cache one; proxy_cache_valid 1h;
                  proxy_ignore_headers Cache-Control Expires Set-Cookie X-Accel-Expires Vary; }",
@@ -445,9 +450,11 @@ fn heads_say_what_is_kept() {
     }
 }
 
-#[test]
-fn statuses_have_their_times() {
-    each_engine(
+support::test_on_each_engine!(heads_say_what_is_kept);
+
+fn statuses_have_their_times(engine: &'static str) {
+    with_server(
+        engine,
         "location / { proxy_pass http://UP; proxy_cache one;
              proxy_cache_valid 404 1h; proxy_cache_valid 500 0; proxy_cache_valid any 1h; }
          location /few { proxy_pass http://UP; proxy_cache one; proxy_cache_valid 1h; }
@@ -486,9 +493,11 @@ fn statuses_have_their_times() {
     );
 }
 
-#[test]
-fn variants_lie_beside_each_other() {
-    each_engine(
+support::test_on_each_engine!(statuses_have_their_times);
+
+fn variants_lie_beside_each_other(engine: &'static str) {
+    with_server(
+        engine,
         "location / { proxy_pass http://UP; proxy_cache one; proxy_cache_valid 1h; }",
         |head, number| {
             let line = head
@@ -516,12 +525,14 @@ fn variants_lie_beside_each_other() {
     );
 }
 
-#[test]
-fn the_whole_is_fetched_and_clients_get_what_they_ask_for() {
+support::test_on_each_engine!(variants_lie_beside_each_other);
+
+fn the_whole_is_fetched_and_clients_get_what_they_ask_for(engine: &'static str) {
     const MODIFIED: &str = "Thu, 01 Jan 2015 00:00:00 GMT";
     let body = pattern(10_000);
     let answered = body.clone();
-    each_engine(
+    with_server(
+        engine,
         "location / { proxy_pass http://UP; proxy_cache one; proxy_cache_valid 1h; }
          location /far { proxy_pass http://UP; proxy_cache one; proxy_cache_valid 1h;
              proxy_cache_max_range_offset 100; }",
@@ -567,11 +578,13 @@ fn the_whole_is_fetched_and_clients_get_what_they_ask_for() {
     );
 }
 
-#[test]
-fn heads_are_fetched_with_their_bodies() {
+support::test_on_each_engine!(the_whole_is_fetched_and_clients_get_what_they_ask_for);
+
+fn heads_are_fetched_with_their_bodies(engine: &'static str) {
     let body = pattern(5000);
     let answered = body.clone();
-    each_engine(
+    with_server(
+        engine,
         "location / { proxy_pass http://UP; proxy_cache one; proxy_cache_valid 1h; }
          location /as-it-is { proxy_pass http://UP; proxy_cache one; proxy_cache_valid 1h;
              proxy_cache_convert_head off; proxy_cache_key $uri$request_method; }",
@@ -609,11 +622,13 @@ fn heads_are_fetched_with_their_bodies() {
     );
 }
 
+support::test_on_each_engine!(heads_are_fetched_with_their_bodies);
+
 /// A client that leaves stops nothing.
-#[test]
-fn a_fetch_outlives_its_client() {
+fn a_fetch_outlives_its_client(engine: &'static str) {
     const LENGTH: usize = 2_000_000;
-    each_engine(
+    with_server(
+        engine,
         "location / { proxy_pass http://UP; proxy_cache one; proxy_cache_valid 1h; }",
         |_, _| ok("", &pattern(LENGTH)),
         |server, upstream| {
@@ -638,10 +653,12 @@ fn a_fetch_outlives_its_client() {
     );
 }
 
+support::test_on_each_engine!(a_fetch_outlives_its_client);
+
 /// An answer that is broken off is not kept.
-#[test]
-fn halves_are_not_kept() {
-    each_engine(
+fn halves_are_not_kept(engine: &'static str) {
+    with_server(
+        engine,
         "location / { proxy_pass http://UP; proxy_cache one; proxy_cache_valid 1h; }
          location /http10 { proxy_pass http://UP; proxy_cache one; proxy_cache_valid 1h; }",
         |_, number| {
@@ -662,6 +679,8 @@ fn halves_are_not_kept() {
     );
 }
 
+support::test_on_each_engine!(halves_are_not_kept);
+
 /// Asks until what is kept is fresh no more; the answer then.
 fn until_over(port: u16, path: &str) -> Answer {
     let request = format!("GET {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
@@ -677,9 +696,9 @@ fn until_over(port: u16, path: &str) -> Answer {
 }
 
 /// What is fresh no more stands in for failures, where a line or the answer's own head says so.
-#[test]
-fn what_is_over_stands_in_for_failures() {
-    each_engine(
+fn what_is_over_stands_in_for_failures(engine: &'static str) {
+    with_server(
+        engine,
         "proxy_cache one; proxy_cache_key $uri;
          location /statuses { proxy_pass http://UP; proxy_cache_use_stale http_500 http_404; }
          location /errors { proxy_pass http://UP; proxy_cache_use_stale error; }
@@ -729,46 +748,47 @@ fn what_is_over_stands_in_for_failures() {
     );
 }
 
+support::test_on_each_engine!(what_is_over_stands_in_for_failures);
+
 /// One request fetches; others get what there is meanwhile, or fetch as well.
-#[test]
-fn what_is_over_is_given_while_it_is_fetched() {
-    for engine in engines::lines() {
-        let (sender, receiver) = std::sync::mpsc::channel::<()>();
-        let receiver = Mutex::new(receiver);
-        let upstream = Upstream::start(move |head, number| {
-            if head.contains("?slow") {
-                let _ = receiver.lock().unwrap().recv();
-            }
-            ok(
-                "Cache-Control: max-age=1\r\n",
-                format!("{number}").as_bytes(),
-            )
-        });
-        let server = start(
-            engine,
-            "proxy_cache one; proxy_cache_key $uri;
-             location / { proxy_pass http://UP; proxy_cache_use_stale updating; }
-             location = /other { proxy_pass http://UP/; proxy_cache_key /; }",
-            upstream.port,
-        );
-        assert_eq!(get(&server, "/").cache(), "MISS");
-        let port = server.port;
-        thread::scope(|scope| {
-            let slow = scope.spawn(move || until_over(port, "/?slow"));
-            let started = Instant::now();
-            while !upstream.last().contains("?slow") {
-                assert!(started.elapsed() < PATIENCE);
-                thread::sleep(Duration::from_millis(10));
-            }
-            let answer = get(&server, "/");
-            assert_eq!((answer.cache(), &answer.body[..]), ("UPDATING", &b"0"[..]));
-            assert_eq!(get(&server, "/other").cache(), "EXPIRED");
-            sender.send(()).unwrap();
-            let answer = slow.join().unwrap();
-            assert_eq!((answer.cache(), &answer.body[..]), ("EXPIRED", &b"1"[..]));
-        });
-    }
+fn what_is_over_is_given_while_it_is_fetched(engine: &'static str) {
+    let (sender, receiver) = std::sync::mpsc::channel::<()>();
+    let receiver = Mutex::new(receiver);
+    let upstream = Upstream::start(move |head, number| {
+        if head.contains("?slow") {
+            let _ = receiver.lock().unwrap().recv();
+        }
+        ok(
+            "Cache-Control: max-age=1\r\n",
+            format!("{number}").as_bytes(),
+        )
+    });
+    let server = start(
+        engine,
+        "proxy_cache one; proxy_cache_key $uri;
+         location / { proxy_pass http://UP; proxy_cache_use_stale updating; }
+         location = /other { proxy_pass http://UP/; proxy_cache_key /; }",
+        upstream.port,
+    );
+    assert_eq!(get(&server, "/").cache(), "MISS");
+    let port = server.port;
+    thread::scope(|scope| {
+        let slow = scope.spawn(move || until_over(port, "/?slow"));
+        let started = Instant::now();
+        while !upstream.last().contains("?slow") {
+            assert!(started.elapsed() < PATIENCE);
+            thread::sleep(Duration::from_millis(10));
+        }
+        let answer = get(&server, "/");
+        assert_eq!((answer.cache(), &answer.body[..]), ("UPDATING", &b"0"[..]));
+        assert_eq!(get(&server, "/other").cache(), "EXPIRED");
+        sender.send(()).unwrap();
+        let answer = slow.join().unwrap();
+        assert_eq!((answer.cache(), &answer.body[..]), ("EXPIRED", &b"1"[..]));
+    });
 }
+
+support::test_on_each_engine!(what_is_over_is_given_while_it_is_fetched);
 
 /// What the tests of applications have in common: `fastcgi_` stands for each family.
 const OF_APPLICATIONS: &str = "add_header X-Cache $upstream_cache_status always;
@@ -789,89 +809,88 @@ const OF_APPLICATIONS: &str = "add_header X-Cache $upstream_cache_status always;
 [http]
     fastcgi_cache_path cache keys_zone=one:1m;";
 
-#[test]
-fn applications_are_cached_as_well() {
-    for engine in engines::lines() {
-        for protocol in Protocol::ALL {
-            let application = Application::start(protocol, |seen| {
-                let is_first = seen
-                    .params
-                    .iter()
-                    .any(|pair| pair == &("ARGS".into(), "first".into()));
-                let fields = match seen.uri().as_str() {
-                    path if path.starts_with("/stale") && is_first => "X-Accel-Expires: 1",
-                    path if path.starts_with("/stale") => "Status: 500 No",
-                    "/valid" | "/invalid" => "Status: 203 Other\r\nX-Own: 1",
-                    _ => "Status: 203 Other\r\nX-Own: 1\r\nX-Accel-Expires: 100",
-                };
-                seen.answer(fields, &pattern(20_000))
-            });
-            let name = protocol.prefix();
-            let lines = OF_APPLICATIONS.replace("fastcgi_", name);
-            let lines = lines.replace("APP", &application.address());
-            let server = Server::start(engine, &lines);
-            let fields = "If-Modified-Since: Thu, 01 Jan 2015 00:00:00 GMT\r\nRange: bytes=0-1\r\n";
-            for cache in ["MISS", "HIT", "HIT"] {
-                let answer = get_with(&server, "/a", fields);
-                assert_eq!((answer.status(), answer.cache()), ("203", cache), "{name}");
-                assert_eq!(answer.field("X-Own"), Some("1"), "{name}");
-                assert_eq!(answer.field("X-Accel-Expires"), None, "{name}");
-                assert_eq!(checksum(&answer.body), checksum(&pattern(20_000)), "{name}");
-            }
-            assert_eq!(application.requests(), 1, "{name}");
-            let is_told = |param: &str| {
-                let told = application.last().params;
-                told.iter().any(|(name, _)| name == param)
+fn applications_are_cached_as_well(engine: &'static str) {
+    for protocol in Protocol::ALL {
+        let application = Application::start(protocol, |seen| {
+            let is_first = seen
+                .params
+                .iter()
+                .any(|pair| pair == &("ARGS".into(), "first".into()));
+            let fields = match seen.uri().as_str() {
+                path if path.starts_with("/stale") && is_first => "X-Accel-Expires: 1",
+                path if path.starts_with("/stale") => "Status: 500 No",
+                "/valid" | "/invalid" => "Status: 203 Other\r\nX-Own: 1",
+                _ => "Status: 203 Other\r\nX-Own: 1\r\nX-Accel-Expires: 100",
             };
-            assert!(
-                !is_told("HTTP_RANGE") && !is_told("HTTP_IF_MODIFIED_SINCE"),
+            seen.answer(fields, &pattern(20_000))
+        });
+        let name = protocol.prefix();
+        let lines = OF_APPLICATIONS.replace("fastcgi_", name);
+        let lines = lines.replace("APP", &application.address());
+        let server = Server::start(engine, &lines);
+        let fields = "If-Modified-Since: Thu, 01 Jan 2015 00:00:00 GMT\r\nRange: bytes=0-1\r\n";
+        for cache in ["MISS", "HIT", "HIT"] {
+            let answer = get_with(&server, "/a", fields);
+            assert_eq!((answer.status(), answer.cache()), ("203", cache), "{name}");
+            assert_eq!(answer.field("X-Own"), Some("1"), "{name}");
+            assert_eq!(answer.field("X-Accel-Expires"), None, "{name}");
+            assert_eq!(checksum(&answer.body), checksum(&pattern(20_000)), "{name}");
+        }
+        assert_eq!(application.requests(), 1, "{name}");
+        let is_told = |param: &str| {
+            let told = application.last().params;
+            told.iter().any(|(name, _)| name == param)
+        };
+        assert!(
+            !is_told("HTTP_RANGE") && !is_told("HTTP_IF_MODIFIED_SINCE"),
+            "{name}"
+        );
+        for (path, caches) in [
+            ("/a?bypass=1", ["BYPASS", "BYPASS"]),
+            ("/b?no=1", ["MISS", "MISS"]),
+            ("/b?no=0", ["MISS", "HIT"]),
+            ("/seldom", ["MISS", "MISS"]),
+            ("/seldom", ["HIT", "HIT"]),
+            ("/valid", ["MISS", "HIT"]),
+            ("/invalid", ["MISS", "MISS"]),
+            ("/off", ["-", "-"]),
+        ] {
+            let answers = [get(&server, path), get(&server, path)];
+            let seen = [answers[0].cache(), answers[1].cache()];
+            assert_eq!(seen, caches, "{name} {path}");
+        }
+        for (path, expected) in [("/stale", "STALE"), ("/stale/not", "EXPIRED")] {
+            assert_eq!(
+                get(&server, &format!("{path}?first")).cache(),
+                "MISS",
                 "{name}"
             );
-            for (path, caches) in [
-                ("/a?bypass=1", ["BYPASS", "BYPASS"]),
-                ("/b?no=1", ["MISS", "MISS"]),
-                ("/b?no=0", ["MISS", "HIT"]),
-                ("/seldom", ["MISS", "MISS"]),
-                ("/seldom", ["HIT", "HIT"]),
-                ("/valid", ["MISS", "HIT"]),
-                ("/invalid", ["MISS", "MISS"]),
-                ("/off", ["-", "-"]),
-            ] {
-                let answers = [get(&server, path), get(&server, path)];
-                let seen = [answers[0].cache(), answers[1].cache()];
-                assert_eq!(seen, caches, "{name} {path}");
-            }
-            for (path, expected) in [("/stale", "STALE"), ("/stale/not", "EXPIRED")] {
-                assert_eq!(
-                    get(&server, &format!("{path}?first")).cache(),
-                    "MISS",
-                    "{name}"
-                );
-                assert_eq!(
-                    until_over(server.port, path).cache(),
-                    expected,
-                    "{name} {path}"
-                );
-            }
-            get_with(&server, "/far", "Range: bytes=100-\r\n");
-            assert!(is_told("HTTP_RANGE"), "{name}");
-            let post = || {
-                let request = "POST /posted HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\n\
-                               Connection: close\r\n\r\nx";
-                ask(&server, request).cache().to_owned()
-            };
-            assert_eq!([post(), post()], ["MISS", "HIT"], "{name}");
+            assert_eq!(
+                until_over(server.port, path).cache(),
+                expected,
+                "{name} {path}"
+            );
         }
+        get_with(&server, "/far", "Range: bytes=100-\r\n");
+        assert!(is_told("HTTP_RANGE"), "{name}");
+        let post = || {
+            let request = "POST /posted HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\n\
+                           Connection: close\r\n\r\nx";
+            ask(&server, request).cache().to_owned()
+        };
+        assert_eq!([post(), post()], ["MISS", "HIT"], "{name}");
     }
 }
 
+support::test_on_each_engine!(applications_are_cached_as_well);
+
 /// Entries outlive a reload, and a restart.
-#[test]
-fn entries_outlive_a_reload() {
+fn entries_outlive_a_reload(engine: &'static str) {
     const LINES: &str =
         "location / { proxy_pass http://UP; proxy_cache one; proxy_cache_valid 1h; }
          location /which { return 200 WHICH; }";
-    each_engine(
+    with_server(
+        engine,
         LINES,
         |_, number| ok("", format!("{number}").as_bytes()),
         |server, upstream| {
@@ -893,6 +912,8 @@ fn entries_outlive_a_reload() {
     );
 }
 
+support::test_on_each_engine!(entries_outlive_a_reload);
+
 /// The bytes that a request's `Range` names.
 fn asked_range(head: &str) -> (usize, usize) {
     let mut lines = head.lines();
@@ -901,10 +922,10 @@ fn asked_range(head: &str) -> (usize, usize) {
     (first.parse().unwrap(), last.parse().unwrap())
 }
 
-#[test]
-fn a_slice_that_is_of_no_use_is_not_kept() {
+fn a_slice_that_is_of_no_use_is_not_kept(engine: &'static str) {
     const LENGTH: usize = 3000;
-    each_engine(
+    with_server(
+        engine,
         "location / { slice 1k; proxy_set_header Range $slice_range; proxy_pass http://UP;
              proxy_cache one; proxy_cache_key $uri$slice_range; proxy_cache_valid 200 206 1h; }",
         |head, number| {
@@ -944,9 +965,11 @@ fn a_slice_that_is_of_no_use_is_not_kept() {
     );
 }
 
-#[test]
-fn what_has_no_head_is_not_kept() {
-    each_engine(
+support::test_on_each_engine!(a_slice_that_is_of_no_use_is_not_kept);
+
+fn what_has_no_head_is_not_kept(engine: &'static str) {
+    with_server(
+        engine,
         "location / { proxy_pass http://UP; proxy_cache one; proxy_cache_valid any 1h; }",
         |_, number| match number {
             0 => b"SSH-2.0-OpenSSH\r\n".to_vec(),
@@ -968,3 +991,5 @@ fn what_has_no_head_is_not_kept() {
         },
     );
 }
+
+support::test_on_each_engine!(what_has_no_head_is_not_kept);

@@ -36,8 +36,7 @@ fn fill(server: &Server, path: &str) {
     until(|| get(server, path).cache() == "HIT");
 }
 
-#[test]
-fn entries_are_listed_shown_and_purged_beside_a_server() {
+fn entries_are_listed_shown_and_purged_beside_a_server(engine: &'static str) {
     if is_nginx() {
         return;
     }
@@ -63,7 +62,7 @@ fn entries_are_listed_shown_and_purged_beside_a_server() {
         }
         ok("Vary: X-Kind\r\nX-Answer: yes\r\n", &pattern(30_000))
     };
-    each_engine(LINES, answer, |server, upstream| {
+    with_server(engine, LINES, answer, |server, upstream| {
         let folder = server.prefix.join("cache");
         assert_eq!(printed(&folder, &["list", "@"]).lines().count(), 2);
         fill(server, "/a");
@@ -161,6 +160,8 @@ fn entries_are_listed_shown_and_purged_beside_a_server() {
         );
     });
 }
+
+support::test_on_each_engine!(entries_are_listed_shown_and_purged_beside_a_server);
 
 #[test]
 fn mistakes_on_the_command_line_are_named() {
@@ -304,97 +305,95 @@ fn caches_that_give_to_all_what_may_be_for_one_are_warned_of() {
 }
 
 /// What does not fit is passed on, and told of once a second.
-#[test]
-fn what_is_not_kept_is_told_of_once_a_second() {
+fn what_is_not_kept_is_told_of_once_a_second(engine: &'static str) {
     if is_nginx() {
         return;
     }
-    for engine in engines::lines() {
-        let upstream = Upstream::start(|_, _| ok("", &pattern(50_000)));
-        let lines = format!(
-            "add_header X-Cache $upstream_cache_status always;
-             location / {{ proxy_pass http://127.0.0.1:{}; proxy_cache small;
-                 proxy_cache_valid 1h; }}
-             [http]
-             proxy_cache_path cache keys_zone=small:1m max_size=8k;",
-            upstream.port
-        );
-        let server = Server::start(engine, &lines);
-        let told = || {
-            let log = server.error_log();
-            let lines = log
-                .lines()
-                .filter(|line| line.contains("answer not stored"));
-            lines.map(str::to_owned).collect::<Vec<_>>()
-        };
-        let started = Instant::now();
-        let mut asked = 0;
-        while asked < 50 || started.elapsed() < Duration::from_millis(1500) {
-            let answer = get(&server, &format!("/{asked}"));
-            assert_eq!((answer.status(), answer.cache()), ("200", "MISS"));
-            assert_eq!(checksum(&answer.body), checksum(&pattern(50_000)));
-            asked += 1;
-        }
-        let bound = started.elapsed().as_secs() as usize + 1;
-        until(|| told().len() >= 2);
-        let lines = told();
-        assert!(lines.len() <= bound, "{asked} answers: {lines:?}");
-        assert!(lines[0].contains("[warn]"), "{lines:?}");
-        assert!(lines[0].contains("answer not stored: the cache has no room"));
-        assert!(
-            lines[1].contains("answer not stored, nor were "),
-            "{lines:?}"
-        );
+    let upstream = Upstream::start(|_, _| ok("", &pattern(50_000)));
+    let lines = format!(
+        "add_header X-Cache $upstream_cache_status always;
+         location / {{ proxy_pass http://127.0.0.1:{}; proxy_cache small;
+             proxy_cache_valid 1h; }}
+         [http]
+         proxy_cache_path cache keys_zone=small:1m max_size=8k;",
+        upstream.port
+    );
+    let server = Server::start(engine, &lines);
+    let told = || {
+        let log = server.error_log();
+        let lines = log
+            .lines()
+            .filter(|line| line.contains("answer not stored"));
+        lines.map(str::to_owned).collect::<Vec<_>>()
+    };
+    let started = Instant::now();
+    let mut asked = 0;
+    while asked < 50 || started.elapsed() < Duration::from_millis(1500) {
+        let answer = get(&server, &format!("/{asked}"));
+        assert_eq!((answer.status(), answer.cache()), ("200", "MISS"));
+        assert_eq!(checksum(&answer.body), checksum(&pattern(50_000)));
+        asked += 1;
     }
+    let bound = started.elapsed().as_secs() as usize + 1;
+    until(|| told().len() >= 2);
+    let lines = told();
+    assert!(lines.len() <= bound, "{asked} answers: {lines:?}");
+    assert!(lines[0].contains("[warn]"), "{lines:?}");
+    assert!(lines[0].contains("answer not stored: the cache has no room"));
+    assert!(
+        lines[1].contains("answer not stored, nor were "),
+        "{lines:?}"
+    );
 }
+
+support::test_on_each_engine!(what_is_not_kept_is_told_of_once_a_second);
 
 /// Without a folder answers are passed on. One that has been removed is made anew where the worker
 /// may make it: without `confine`, and where that confines nothing.
-#[test]
-fn a_folder_that_is_removed_is_begun_anew() {
+fn a_folder_that_is_removed_is_begun_anew(engine: &'static str) {
     if is_nginx() {
         return;
     }
-    for engine in engines::lines() {
-        for confine in ["on", "off"] {
-            let upstream = Upstream::start(|_, _| ok("", &pattern(50_000)));
-            let lines = format!(
-                "[main]\nconfine {confine};
-                 add_header X-Cache $upstream_cache_status always;
-                 location / {{ proxy_pass http://127.0.0.1:{}; proxy_cache one;
-                     proxy_cache_valid 1h; }}
-                 [http]
-                 proxy_cache_path folder/cache levels=1:2 keys_zone=one:1m;",
-                upstream.port
-            );
-            let server = start_in_open_folder(engine, &lines);
-            let folder = server.prefix.join("folder/cache");
-            fill(&server, "/a");
-            for round in 0..2 {
-                let _ = fs::remove_dir_all(&folder);
-                for _ in 0..20 {
-                    let answer = get(&server, "/a");
-                    assert_eq!(answer.status(), "200");
-                    assert_eq!(
-                        checksum(&answer.body),
-                        checksum(&pattern(50_000)),
-                        "{round}"
-                    );
-                }
-                if confine == "off" {
-                    until(|| {
-                        get(&server, "/a");
-                        get(&server, "/b");
-                        entries(&folder).len() == 2
-                    });
-                }
+    for confine in ["on", "off"] {
+        let upstream = Upstream::start(|_, _| ok("", &pattern(50_000)));
+        let lines = format!(
+            "[main]\nconfine {confine};
+             add_header X-Cache $upstream_cache_status always;
+             location / {{ proxy_pass http://127.0.0.1:{}; proxy_cache one;
+                 proxy_cache_valid 1h; }}
+             [http]
+             proxy_cache_path folder/cache levels=1:2 keys_zone=one:1m;",
+            upstream.port
+        );
+        let server = start_in_open_folder(engine, &lines);
+        let folder = server.prefix.join("folder/cache");
+        fill(&server, "/a");
+        for round in 0..2 {
+            let _ = fs::remove_dir_all(&folder);
+            for _ in 0..20 {
+                let answer = get(&server, "/a");
+                assert_eq!(answer.status(), "200");
+                assert_eq!(
+                    checksum(&answer.body),
+                    checksum(&pattern(50_000)),
+                    "{round}"
+                );
             }
-            server.wait_for_log("was removed, and");
-            let is_anew = || server.error_log().contains("is begun anew");
-            assert!(confine == "on" || is_anew(), "{}", server.error_log());
+            if confine == "off" {
+                until(|| {
+                    get(&server, "/a");
+                    get(&server, "/b");
+                    entries(&folder).len() == 2
+                });
+            }
         }
+        server.wait_for_log("was removed, and");
+        let is_anew = || server.error_log().contains("is begun anew");
+        assert!(confine == "on" || is_anew(), "{}", server.error_log());
     }
 }
+
+support::test_on_each_engine!(a_folder_that_is_removed_is_begun_anew);
 
 /// A server whose folder `folder` everyone may write to.
 fn start_in_open_folder(engine: &str, lines: &str) -> Server {
@@ -411,49 +410,48 @@ fn start_in_open_folder(engine: &str, lines: &str) -> Server {
 }
 
 /// A server that is told to end gracefully ends an update that no client waits for.
-#[test]
-fn an_update_beside_service_outlives_an_order_to_quit() {
+fn an_update_beside_service_outlives_an_order_to_quit(engine: &'static str) {
     if is_nginx() {
         return;
     }
-    for engine in engines::lines() {
-        let upstream = Upstream::writing(|_, number, stream| {
-            if number > 0 {
-                thread::sleep(Duration::from_millis(700));
-            }
-            let body = format!("answer {number}");
-            let fields = "Cache-Control: max-age=1, stale-while-revalidate=100\r\n";
-            let _ = stream.write_all(&ok(fields, body.as_bytes()));
-        });
-        let server = start(
-            engine,
-            "location / { proxy_pass http://UP; proxy_cache one; proxy_cache_key $uri;
-                 proxy_cache_background_update on; }",
-            upstream.port,
-        );
-        fill(&server, "/a");
-        thread::sleep(Duration::from_millis(2100));
-        assert_eq!(get(&server, "/a").cache(), "STALE");
-        upstream.wait_for(2);
-        server.signal("QUIT");
-        let folder = server.prefix.join("cache");
-        let kept = || {
-            let files = entries(&folder);
-            let bytes = files.first().and_then(|path| fs::read(path).ok());
-            bytes.unwrap_or_default()
-        };
-        until(|| server.workers().is_empty());
-        assert!(kept().ends_with(b"answer 1"), "{}", kept().escape_ascii());
-    }
+    let upstream = Upstream::writing(|_, number, stream| {
+        if number > 0 {
+            thread::sleep(Duration::from_millis(700));
+        }
+        let body = format!("answer {number}");
+        let fields = "Cache-Control: max-age=1, stale-while-revalidate=100\r\n";
+        let _ = stream.write_all(&ok(fields, body.as_bytes()));
+    });
+    let server = start(
+        engine,
+        "location / { proxy_pass http://UP; proxy_cache one; proxy_cache_key $uri;
+             proxy_cache_background_update on; }",
+        upstream.port,
+    );
+    fill(&server, "/a");
+    thread::sleep(Duration::from_millis(2100));
+    assert_eq!(get(&server, "/a").cache(), "STALE");
+    upstream.wait_for(2);
+    server.signal("QUIT");
+    let folder = server.prefix.join("cache");
+    let kept = || {
+        let files = entries(&folder);
+        let bytes = files.first().and_then(|path| fs::read(path).ok());
+        bytes.unwrap_or_default()
+    };
+    until(|| server.workers().is_empty());
+    assert!(kept().ends_with(b"answer 1"), "{}", kept().escape_ascii());
 }
+
+support::test_on_each_engine!(an_update_beside_service_outlives_an_order_to_quit);
 
 /// A zone stays with its levels: a reload that says otherwise is refused, as by nginx, and what was
 /// served before is served on.
-#[test]
-fn a_reload_cannot_change_the_levels_of_a_zone() {
+fn a_reload_cannot_change_the_levels_of_a_zone(engine: &'static str) {
     const LINES: &str =
         "location / { proxy_pass http://UP; proxy_cache one; proxy_cache_valid 1h; }";
-    each_engine(
+    with_server(
+        engine,
         LINES,
         |_, _| ok("", b"body"),
         |server, upstream| {
@@ -476,3 +474,5 @@ fn a_reload_cannot_change_the_levels_of_a_zone() {
         },
     );
 }
+
+support::test_on_each_engine!(a_reload_cannot_change_the_levels_of_a_zone);

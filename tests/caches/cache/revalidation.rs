@@ -17,11 +17,11 @@ fn changed_since(head: &str, confirmed: &str, body: &[u8]) -> Vec<u8> {
     ok(&fields, body)
 }
 
-#[test]
-fn what_has_not_changed_is_fresh_again() {
+fn what_has_not_changed_is_fresh_again(engine: &'static str) {
     let body = pattern(100_000);
     let answered = body.clone();
-    each_engine(
+    with_server(
+        engine,
         "proxy_cache one;
          location / { proxy_pass http://UP; proxy_cache_revalidate on; }
          location /off { proxy_pass http://UP; proxy_cache_revalidate off; }
@@ -57,10 +57,12 @@ fn what_has_not_changed_is_fresh_again() {
     );
 }
 
+support::test_on_each_engine!(what_has_not_changed_is_fresh_again);
+
 /// Without a word in the 304 the answer's own head holds again, and else the lines.
-#[test]
-fn a_bare_304_lets_the_answer_say_how_long() {
-    each_engine(
+fn a_bare_304_lets_the_answer_say_how_long(engine: &'static str) {
+    with_server(
+        engine,
         "proxy_cache one; proxy_cache_revalidate on;
          location / { proxy_pass http://UP; proxy_cache_valid 1; }",
         |head, _| {
@@ -93,10 +95,12 @@ fn a_bare_304_lets_the_answer_say_how_long() {
     );
 }
 
+support::test_on_each_engine!(a_bare_304_lets_the_answer_say_how_long);
+
 /// A 304 that was not asked for is the client's, and what has changed is fetched.
-#[test]
-fn what_has_changed_replaces_what_was_kept() {
-    each_engine(
+fn what_has_changed_replaces_what_was_kept(engine: &'static str) {
+    with_server(
+        engine,
         "proxy_cache one; proxy_cache_revalidate on; proxy_cache_key $uri;
          location / { proxy_pass http://UP; add_header X-Cache $upstream_cache_status always;
              add_header X-Etag $upstream_cache_etag always;
@@ -136,8 +140,9 @@ fn what_has_changed_replaces_what_was_kept() {
     );
 }
 
-#[test]
-fn applications_say_what_has_not_changed() {
+support::test_on_each_engine!(what_has_changed_replaces_what_was_kept);
+
+fn applications_say_what_has_not_changed(engine: &'static str) {
     const LINES: &str = "add_header X-Cache $upstream_cache_status always;
         fastcgi_cache one; fastcgi_cache_key $uri; fastcgi_param URI $uri;
         fastcgi_param REQUEST_METHOD $request_method;
@@ -145,45 +150,45 @@ fn applications_say_what_has_not_changed() {
         location /off { fastcgi_pass APP; fastcgi_cache_revalidate off; }
         [http]
         fastcgi_cache_path cache keys_zone=one:1m;";
-    for engine in engines::lines() {
-        for protocol in Protocol::ALL {
-            let application = Application::start(protocol, |seen| {
-                let is_asked = |name: &str, value: &str| {
-                    seen.params.contains(&(name.to_owned(), value.to_owned()))
-                };
-                if is_asked("HTTP_IF_NONE_MATCH", "\"x\"")
-                    && is_asked("HTTP_IF_MODIFIED_SINCE", MODIFIED)
-                {
-                    return seen.answer("Status: 304 Not Modified\r\nX-Accel-Expires: 100", b"");
-                }
-                let fields = format!(
-                    "Status: 200 OK\r\nX-Accel-Expires: 1\r\nETag: \"x\"\r\n\
-                     Last-Modified: {MODIFIED}"
-                );
-                seen.answer(&fields, &pattern(20_000))
-            });
-            let name = protocol.prefix();
-            let lines = LINES.replace("fastcgi_", name);
-            let server = Server::start(engine, &lines.replace("APP", &application.address()));
-            for (path, expected) in [("/", "REVALIDATED"), ("/off", "EXPIRED")] {
-                assert_eq!(get(&server, path).cache(), "MISS", "{name} {path}");
-                let answer = until_over(server.port, path);
-                assert_eq!(answer.cache(), expected, "{name} {path}");
-                assert_eq!(checksum(&answer.body), checksum(&pattern(20_000)), "{name}");
+    for protocol in Protocol::ALL {
+        let application = Application::start(protocol, |seen| {
+            let is_asked = |name: &str, value: &str| {
+                seen.params.contains(&(name.to_owned(), value.to_owned()))
+            };
+            if is_asked("HTTP_IF_NONE_MATCH", "\"x\"")
+                && is_asked("HTTP_IF_MODIFIED_SINCE", MODIFIED)
+            {
+                return seen.answer("Status: 304 Not Modified\r\nX-Accel-Expires: 100", b"");
             }
-            let answer = get(&server, "/");
-            assert_eq!(answer.cache(), "HIT", "{name}");
+            let fields = format!(
+                "Status: 200 OK\r\nX-Accel-Expires: 1\r\nETag: \"x\"\r\n\
+                 Last-Modified: {MODIFIED}"
+            );
+            seen.answer(&fields, &pattern(20_000))
+        });
+        let name = protocol.prefix();
+        let lines = LINES.replace("fastcgi_", name);
+        let server = Server::start(engine, &lines.replace("APP", &application.address()));
+        for (path, expected) in [("/", "REVALIDATED"), ("/off", "EXPIRED")] {
+            assert_eq!(get(&server, path).cache(), "MISS", "{name} {path}");
+            let answer = until_over(server.port, path);
+            assert_eq!(answer.cache(), expected, "{name} {path}");
             assert_eq!(checksum(&answer.body), checksum(&pattern(20_000)), "{name}");
         }
+        let answer = get(&server, "/");
+        assert_eq!(answer.cache(), "HIT", "{name}");
+        assert_eq!(checksum(&answer.body), checksum(&pattern(20_000)), "{name}");
     }
 }
 
+support::test_on_each_engine!(applications_say_what_has_not_changed);
+
 /// While an entry stands in for an upstream that fails, that is asked once a second and not each
 /// time, as nginx does.
-#[test]
-fn an_upstream_that_fails_is_left_alone_for_a_moment() {
+fn an_upstream_that_fails_is_left_alone_for_a_moment(engine: &'static str) {
     const ASKED: usize = 50;
-    each_engine(
+    with_server(
+        engine,
         "proxy_cache one; proxy_cache_revalidate on;
          location / { proxy_pass http://UP; proxy_cache_use_stale http_500 error; }
          location /vary { proxy_pass http://UP; proxy_cache_use_stale http_500; }",
@@ -216,6 +221,8 @@ fn an_upstream_that_fails_is_left_alone_for_a_moment() {
         },
     );
 }
+
+support::test_on_each_engine!(an_upstream_that_fails_is_left_alone_for_a_moment);
 
 /// The entry of `/a` as nginx 1.31 writes it (version 5 of its files) below a folder, fresh no
 /// more.
@@ -250,8 +257,7 @@ fn write_as_nginx(folder: &Path, head: &str, body: &[u8]) -> PathBuf {
 }
 
 /// What nginx has left is asked about as what is our own, and stays: as one of ours.
-#[test]
-fn what_nginx_has_stored_is_fresh_again() {
+fn what_nginx_has_stored_is_fresh_again(engine: &'static str) {
     if is_nginx() {
         return;
     }
@@ -261,40 +267,40 @@ fn what_nginx_has_stored_is_fresh_again() {
          Content-Length: {}\r\n\r\n",
         body.len()
     );
-    for engine in engines::lines() {
-        let upstream = Upstream::start(|head, _| {
-            changed_since(head, "Cache-Control: max-age=100\r\n", b"fetched")
-        });
-        let port = support::port::free_port();
-        let mut master = Master::new();
-        let user = if support::site::is_root() {
-            "user nobody nogroup;"
-        } else {
-            ""
-        };
-        master.configure(&format!(
-            "{user} events {{ {engine} }}
-                 http {{ access_log off; proxy_cache_path @/cache levels=1:2 keys_zone=one:1m;
-                     server {{ listen 127.0.0.1:{port};
-                         location / {{ proxy_pass http://127.0.0.1:{}; proxy_cache one;
-                             proxy_cache_key $uri; proxy_cache_revalidate on;
-                             add_header X-Cache $upstream_cache_status; }} }} }}",
-            upstream.port
-        ));
-        let path = write_as_nginx(&master.folder.join("cache"), &head, &body);
-        master.start();
-        let ask = || {
-            let answer = ask_at(
-                port,
-                "GET /a HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n",
-            );
-            assert_eq!(checksum(&answer.body), checksum(&body));
-            assert_eq!(answer.field("X-Own"), Some("1"));
-            answer.cache().to_owned()
-        };
-        assert_eq!(ask(), "REVALIDATED");
-        until(|| fs::read(&path).unwrap().starts_with(b"TIDEGATE"));
-        assert_eq!(ask(), "HIT");
-        assert_eq!(upstream.requests(), 1);
-    }
+    let upstream = Upstream::start(|head, _| {
+        changed_since(head, "Cache-Control: max-age=100\r\n", b"fetched")
+    });
+    let port = support::port::free_port();
+    let mut master = Master::new();
+    let user = if support::site::is_root() {
+        "user nobody nogroup;"
+    } else {
+        ""
+    };
+    master.configure(&format!(
+        "{user} events {{ {engine} }}
+             http {{ access_log off; proxy_cache_path @/cache levels=1:2 keys_zone=one:1m;
+                 server {{ listen 127.0.0.1:{port};
+                     location / {{ proxy_pass http://127.0.0.1:{}; proxy_cache one;
+                         proxy_cache_key $uri; proxy_cache_revalidate on;
+                         add_header X-Cache $upstream_cache_status; }} }} }}",
+        upstream.port
+    ));
+    let path = write_as_nginx(&master.folder.join("cache"), &head, &body);
+    master.start();
+    let ask = || {
+        let answer = ask_at(
+            port,
+            "GET /a HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n",
+        );
+        assert_eq!(checksum(&answer.body), checksum(&body));
+        assert_eq!(answer.field("X-Own"), Some("1"));
+        answer.cache().to_owned()
+    };
+    assert_eq!(ask(), "REVALIDATED");
+    until(|| fs::read(&path).unwrap().starts_with(b"TIDEGATE"));
+    assert_eq!(ask(), "HIT");
+    assert_eq!(upstream.requests(), 1);
 }
+
+support::test_on_each_engine!(what_nginx_has_stored_is_fresh_again);

@@ -5,8 +5,9 @@ use super::*;
 
 const PAST: &str = "Thu, 01 Jan 2015 00:00:00 GMT";
 
-/// Runs a test on each engine, with entries in a folder and in memory, unless nginx is tested.
-fn each_own_engine(
+/// Runs a test with entries in a folder and in memory, unless nginx is tested.
+fn with_folder_and_memory(
+    engine: &'static str,
     lines: &str,
     answer: impl Fn(&str, usize) -> Vec<u8> + Clone + Send + Sync + 'static,
     test: impl Fn(&Server, &Upstream),
@@ -14,16 +15,14 @@ fn each_own_engine(
     if is_nginx() {
         return;
     }
-    each_engine(lines, answer.clone(), &test);
-    for engine in engines::lines() {
-        let upstream = Upstream::start(answer.clone());
-        let lines = lines.replace("UP", &format!("127.0.0.1:{}", upstream.port));
-        let lines = format!(
-            "add_header X-Cache $upstream_cache_status always;\n{lines}\n[http]\n
-             proxy_cache_path memory:one keys_zone=one:1m memory=64m memory_entry_max=1m;"
-        );
-        test(&Server::start(engine, &lines), &upstream);
-    }
+    with_server(engine, lines, answer.clone(), &test);
+    let upstream = Upstream::start(answer);
+    let lines = lines.replace("UP", &format!("127.0.0.1:{}", upstream.port));
+    let lines = format!(
+        "add_header X-Cache $upstream_cache_status always;\n{lines}\n[http]\n
+         proxy_cache_path memory:one keys_zone=one:1m memory=64m memory_entry_max=1m;"
+    );
+    test(&Server::start(engine, &lines), &upstream);
 }
 
 fn path_of(head: &str) -> &str {
@@ -41,39 +40,38 @@ fn age(answer: &Answer) -> u64 {
 }
 
 /// Sections 4.2.3 and 5.1: what is too old already is not given again.
-#[test]
-fn ages_count_for_all_families() {
+fn ages_count_for_all_families(engine: &'static str) {
     if is_nginx() {
         return;
     }
-    for engine in engines::lines() {
-        for family in FAMILIES {
-            let (server, _) = start_family(
-                engine,
-                family,
-                "location / { X_pass APP; X_cache_semantics rfc; }
-                 location /nginx { X_pass APP; X_cache_semantics nginx; }",
-                |path, _| {
-                    let age = if path.ends_with("old") { 7200 } else { 30 };
-                    let fields = format!("Cache-Control: max-age=3600\r\nAge: {age}");
-                    (fields, b"body".to_vec())
-                },
-            );
-            let hit = fill(&server, "/young", "");
-            assert!((30..60).contains(&age(&hit)), "{family:?} {hit:?}");
-            for path in ["/old", "/old", "/old"] {
-                assert_eq!(get(&server, path).cache(), "MISS", "{family:?}");
-            }
-            let hit = fill(&server, "/nginx/old", "");
-            assert_eq!(age(&hit), 7200, "{family:?}");
+    for family in FAMILIES {
+        let (server, _) = start_family(
+            engine,
+            family,
+            "location / { X_pass APP; X_cache_semantics rfc; }
+             location /nginx { X_pass APP; X_cache_semantics nginx; }",
+            |path, _| {
+                let age = if path.ends_with("old") { 7200 } else { 30 };
+                let fields = format!("Cache-Control: max-age=3600\r\nAge: {age}");
+                (fields, b"body".to_vec())
+            },
+        );
+        let hit = fill(&server, "/young", "");
+        assert!((30..60).contains(&age(&hit)), "{family:?} {hit:?}");
+        for path in ["/old", "/old", "/old"] {
+            assert_eq!(get(&server, path).cache(), "MISS", "{family:?}");
         }
+        let hit = fill(&server, "/nginx/old", "");
+        assert_eq!(age(&hit), 7200, "{family:?}");
     }
 }
 
+support::test_on_each_engine!(ages_count_for_all_families);
+
 /// The Date of an answer stays with it, and Cache-Status (RFC 9211) tells what was done.
-#[test]
-fn answers_tell_where_they_come_from() {
-    each_own_engine(
+fn answers_tell_where_they_come_from(engine: &'static str) {
+    with_folder_and_memory(
+        engine,
         "proxy_cache one;
          location / { proxy_pass http://UP; proxy_cache_semantics rfc; }
          location /quiet { proxy_pass http://UP; }",
@@ -105,10 +103,12 @@ fn answers_tell_where_they_come_from() {
     );
 }
 
+support::test_on_each_engine!(answers_tell_where_they_come_from);
+
 /// Section 3.5.
-#[test]
-fn authorized_requests_share_what_allows_it() {
-    each_own_engine(
+fn authorized_requests_share_what_allows_it(engine: &'static str) {
+    with_folder_and_memory(
+        engine,
         "proxy_cache one; proxy_cache_semantics rfc; location / { proxy_pass http://UP; }",
         |head, _| {
             let more = match path_of(head) {
@@ -136,10 +136,12 @@ fn authorized_requests_share_what_allows_it() {
     );
 }
 
+support::test_on_each_engine!(authorized_requests_share_what_allows_it);
+
 /// Section 4.4.
-#[test]
-fn unsafe_methods_make_void_what_they_change() {
-    each_own_engine(
+fn unsafe_methods_make_void_what_they_change(engine: &'static str) {
+    with_folder_and_memory(
+        engine,
         "proxy_cache one; proxy_cache_semantics rfc; location / { proxy_pass http://UP; }",
         |head, _| {
             if head.starts_with("GET ") {
@@ -203,12 +205,14 @@ fn unsafe_methods_make_void_what_they_change() {
     );
 }
 
+support::test_on_each_engine!(unsafe_methods_make_void_what_they_change);
+
 /// Sections 3.2 and 4.3.4: fields of a 304 replace those that are stored, and the body stays.
-#[test]
-fn confirmations_change_stored_fields() {
+fn confirmations_change_stored_fields(engine: &'static str) {
     let body = pattern(100_000);
     let answered = body.clone();
-    each_own_engine(
+    with_folder_and_memory(
+        engine,
         "proxy_cache one; proxy_cache_semantics rfc; location / { proxy_pass http://UP; }",
         move |head, _| {
             if head.contains("\r\nIf-None-Match: \"x\"\r\n") {
@@ -268,10 +272,12 @@ fn confirmations_change_stored_fields() {
     );
 }
 
+support::test_on_each_engine!(confirmations_change_stored_fields);
+
 /// Section 4.2.4: what may not be given stale is not, and the rest is where no origin answers.
-#[test]
-fn what_is_over_is_given_where_nothing_forbids_it() {
-    each_own_engine(
+fn what_is_over_is_given_where_nothing_forbids_it(engine: &'static str) {
+    with_folder_and_memory(
+        engine,
         "proxy_cache one;
          location / { proxy_pass http://UP; proxy_cache_semantics rfc; }
          location /never { proxy_pass http://UP; proxy_cache_semantics rfc stale_if_error=0; }
@@ -334,10 +340,12 @@ fn what_is_over_is_given_where_nothing_forbids_it() {
     );
 }
 
+support::test_on_each_engine!(what_is_over_is_given_where_nothing_forbids_it);
+
 /// Section 5.2.1.
-#[test]
-fn clients_say_what_they_want() {
-    each_own_engine(
+fn clients_say_what_they_want(engine: &'static str) {
+    with_folder_and_memory(
+        engine,
         "proxy_cache one;
          location / { proxy_pass http://UP; proxy_cache_semantics rfc; }
          location /often { proxy_pass http://UP; proxy_cache_semantics rfc reload_interval=1h; }",
@@ -372,10 +380,12 @@ fn clients_say_what_they_want() {
     );
 }
 
+support::test_on_each_engine!(clients_say_what_they_want);
+
 /// Section 4.1: values that mean the same select the same variant.
-#[test]
-fn variants_are_told_apart_by_what_values_mean() {
-    each_own_engine(
+fn variants_are_told_apart_by_what_values_mean(engine: &'static str) {
+    with_folder_and_memory(
+        engine,
         "proxy_cache one;
          location / { proxy_pass http://UP; proxy_cache_semantics rfc; }
          location /nginx { proxy_pass http://UP; }",
@@ -408,10 +418,12 @@ fn variants_are_told_apart_by_what_values_mean() {
     );
 }
 
+support::test_on_each_engine!(variants_are_told_apart_by_what_values_mean);
+
 /// Section 4.3.2, and RFC 9110, section 14.2: what a cache has it answers itself.
-#[test]
-fn conditions_and_ranges_are_answered_from_the_cache() {
-    each_own_engine(
+fn conditions_and_ranges_are_answered_from_the_cache(engine: &'static str) {
+    with_folder_and_memory(
+        engine,
         "proxy_cache one; location / { proxy_pass http://UP; proxy_cache_semantics rfc; }",
         |_, _| {
             let fields = format!(
@@ -458,10 +470,12 @@ fn conditions_and_ranges_are_answered_from_the_cache() {
     );
 }
 
+support::test_on_each_engine!(conditions_and_ranges_are_answered_from_the_cache);
+
 /// Sections 4.2.1 and 4.2.2: who says it comes before who assigns it, and that before a guess.
-#[test]
-fn what_says_nothing_is_assigned_or_guessed() {
-    each_own_engine(
+fn what_says_nothing_is_assigned_or_guessed(engine: &'static str) {
+    with_folder_and_memory(
+        engine,
         "proxy_cache one;
          location / { proxy_pass http://UP; proxy_cache_semantics rfc; }
          location /guess { proxy_pass http://UP; proxy_cache_semantics rfc heuristic=10%; }
@@ -486,12 +500,14 @@ fn what_says_nothing_is_assigned_or_guessed() {
     );
 }
 
+support::test_on_each_engine!(what_says_nothing_is_assigned_or_guessed);
+
 /// A slice lies under a key of its own, so that its 206 is kept.
-#[test]
-fn slices_are_kept() {
+fn slices_are_kept(engine: &'static str) {
     let body = pattern(2500);
     let answered = body.clone();
-    each_own_engine(
+    with_folder_and_memory(
+        engine,
         "proxy_cache one; slice 1k; proxy_cache_key $uri$slice_range;
          proxy_set_header Range $slice_range;
          location / { proxy_pass http://UP; proxy_cache_semantics rfc; }",
@@ -523,10 +539,12 @@ fn slices_are_kept() {
     );
 }
 
+support::test_on_each_engine!(slices_are_kept);
+
 /// Answers go by the names that they have given themselves.
-#[test]
-fn tags_purge() {
-    each_own_engine(
+fn tags_purge(engine: &'static str) {
+    with_folder_and_memory(
+        engine,
         "proxy_cache one; proxy_cache_purge PURGE;
          location / { proxy_pass http://UP; proxy_cache_semantics rfc; }
          location /nginx { proxy_pass http://UP; }",
@@ -566,12 +584,14 @@ fn tags_purge() {
     );
 }
 
+support::test_on_each_engine!(tags_purge);
+
 /// Sections 3.3 and 3.4: a range that is passed on is kept, and made whole.
-#[test]
-fn parts_are_kept_and_made_whole() {
+fn parts_are_kept_and_made_whole(engine: &'static str) {
     let body = pattern(100_000);
     let answered = body.clone();
-    each_own_engine(
+    with_folder_and_memory(
+        engine,
         "proxy_cache one; proxy_cache_max_range_offset 1000; proxy_cache_key $uri;
          location / { proxy_pass http://UP; proxy_cache_semantics rfc; }
          location /nginx { proxy_pass http://UP; }",
@@ -609,12 +629,14 @@ fn parts_are_kept_and_made_whole() {
     );
 }
 
+support::test_on_each_engine!(parts_are_kept_and_made_whole);
+
 /// Section 3.4: the rest of what is kept is asked for, if both are of the same whole.
-#[test]
-fn a_beginning_is_made_whole() {
+fn a_beginning_is_made_whole(engine: &'static str) {
     let body = pattern(100_000);
     let answered = body.clone();
-    each_own_engine(
+    with_folder_and_memory(
+        engine,
         "proxy_cache one; proxy_cache_max_range_offset 0; proxy_cache_key $uri;
          location / { proxy_pass http://UP; proxy_cache_semantics rfc; }",
         move |head, number| answer_by_range(head, number, &answered),
@@ -670,6 +692,8 @@ fn a_beginning_is_made_whole() {
         },
     );
 }
+
+support::test_on_each_engine!(a_beginning_is_made_whole);
 
 /// An answer of this body, or of the range of it that is asked for.
 fn answer_by_range(head: &str, number: usize, body: &[u8]) -> Vec<u8> {

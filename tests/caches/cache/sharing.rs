@@ -3,12 +3,12 @@
 
 use super::*;
 
-#[test]
-fn who_shows_credentials_shares_what_says_so() {
+fn who_shows_credentials_shares_what_says_so(engine: &'static str) {
     if is_nginx() {
         return;
     }
-    each_engine(
+    with_server(
+        engine,
         "proxy_cache one; proxy_cache_valid 1h; proxy_cache_key $uri;
          location /share { proxy_pass http://UP; proxy_cache_credentials share; }
          location /pass { proxy_pass http://UP; proxy_cache_credentials pass; }
@@ -46,12 +46,13 @@ fn who_shows_credentials_shares_what_says_so() {
     );
 }
 
-#[test]
-fn what_says_nothing_is_fresh_for_as_long_as_a_line_says() {
+support::test_on_each_engine!(who_shows_credentials_shares_what_says_so);
+
+fn what_says_nothing_is_fresh_for_as_long_as_a_line_says(engine: &'static str) {
     if is_nginx() {
         return;
     }
-    each_engine(
+    with_server(engine,
         "proxy_cache one;
          location /off { proxy_pass http://UP; }
          location /hour { proxy_pass http://UP; proxy_cache_microcache 1h; }
@@ -77,12 +78,14 @@ fn what_says_nothing_is_fresh_for_as_long_as_a_line_says() {
     );
 }
 
-#[test]
-fn variants_of_an_answer_are_as_many_as_a_line_says() {
+support::test_on_each_engine!(what_says_nothing_is_fresh_for_as_long_as_a_line_says);
+
+fn variants_of_an_answer_are_as_many_as_a_line_says(engine: &'static str) {
     if is_nginx() {
         return;
     }
-    each_engine(
+    with_server(
+        engine,
         "proxy_cache one; proxy_cache_valid 1h;
          location /all { proxy_pass http://UP; }
          location /two { proxy_pass http://UP; proxy_cache_max_variants 2; }",
@@ -107,39 +110,40 @@ fn variants_of_an_answer_are_as_many_as_a_line_says() {
     );
 }
 
-#[test]
-fn as_many_wait_as_a_line_says() {
+support::test_on_each_engine!(variants_of_an_answer_are_as_many_as_a_line_says);
+
+fn as_many_wait_as_a_line_says(engine: &'static str) {
     if is_nginx() {
         return;
     }
-    for engine in engines::lines() {
-        for (lines, expected) in [("", 1), ("proxy_cache_lock_max_waiting 3;", 6)] {
-            let gate = Arc::<crate::cache::lock::Gate>::default();
-            let held = Arc::clone(&gate);
-            let upstream = Upstream::writing(move |_, _, stream| {
-                held.pass();
-                let _ = stream.write_all(&ok("", b"x"));
-            });
-            let lines = format!(
-                "location / {{ proxy_pass http://UP; proxy_cache one; proxy_cache_valid 1h;
-                     proxy_cache_lock on; proxy_cache_lock_timeout 60s; proxy_cache_lock_age 60s; {lines} }}"
-            );
-            let server = start(engine, &lines, upstream.port);
-            // One asks, three wait for it, and the others ask for themselves.
-            thread::scope(|scope| {
-                for number in 0..9 {
-                    let port = server.port;
-                    let request = "GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
-                    scope.spawn(move || assert_eq!(ask_at(port, request).body, b"x"));
-                    if number == 0 {
-                        upstream.wait_for(1);
-                    }
+    for (lines, expected) in [("", 1), ("proxy_cache_lock_max_waiting 3;", 6)] {
+        let gate = Arc::<crate::cache::lock::Gate>::default();
+        let held = Arc::clone(&gate);
+        let upstream = Upstream::writing(move |_, _, stream| {
+            held.pass();
+            let _ = stream.write_all(&ok("", b"x"));
+        });
+        let lines = format!(
+            "location / {{ proxy_pass http://UP; proxy_cache one; proxy_cache_valid 1h;
+                 proxy_cache_lock on; proxy_cache_lock_timeout 60s; proxy_cache_lock_age 60s; {lines} }}"
+        );
+        let server = start(engine, &lines, upstream.port);
+        // One asks, three wait for it, and the others ask for themselves.
+        thread::scope(|scope| {
+            for number in 0..9 {
+                let port = server.port;
+                let request = "GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
+                scope.spawn(move || assert_eq!(ask_at(port, request).body, b"x"));
+                if number == 0 {
+                    upstream.wait_for(1);
                 }
-                upstream.wait_for(expected);
-                thread::sleep(Duration::from_millis(300));
-                assert_eq!(upstream.requests(), expected, "{engine} {lines}");
-                gate.open();
-            });
-        }
+            }
+            upstream.wait_for(expected);
+            thread::sleep(Duration::from_millis(300));
+            assert_eq!(upstream.requests(), expected, "{engine} {lines}");
+            gate.open();
+        });
     }
 }
+
+support::test_on_each_engine!(as_many_wait_as_a_line_says);

@@ -27,9 +27,9 @@ const LENGTH: usize = 200_000;
 
 /// A subrequest that lets requests through is answered from the cache, by its key: the upstream is
 /// asked once for each cookie.
-#[test]
-fn what_auth_request_asks_for_is_cached() {
-    each_engine(
+fn what_auth_request_asks_for_is_cached(engine: &'static str) {
+    with_server(
+        engine,
         "location / { auth_request /auth; proxy_pass http://UP; proxy_cache one;
              proxy_cache_valid 1h; }
          location = /auth { internal; proxy_pass http://UP/auth; proxy_cache one;
@@ -54,10 +54,12 @@ fn what_auth_request_asks_for_is_cached() {
     );
 }
 
+support::test_on_each_engine!(what_auth_request_asks_for_is_cached);
+
 /// A client that wants the head alone has the body stored all the same, at its upstream's pace.
-#[test]
-fn a_head_stores_what_a_get_gets() {
-    each_engine(
+fn a_head_stores_what_a_get_gets(engine: &'static str) {
+    with_server(
+        engine,
         "location / { proxy_pass http://UP; proxy_cache one; proxy_cache_valid 1h; }",
         |head, _| {
             assert!(head.starts_with("GET "), "{head}");
@@ -79,12 +81,14 @@ fn a_head_stores_what_a_get_gets() {
     );
 }
 
+support::test_on_each_engine!(a_head_stores_what_a_get_gets);
+
 /// Pages are put together of parts, each from the cache, and the page is, too.
-#[test]
-fn parts_of_pages_are_cached() {
+fn parts_of_pages_are_cached(engine: &'static str) {
     const PAGE: &str = "begin <!--#include virtual=\"/part/1\" -->\
         <!--#include virtual=\"/part/2\" --><!--#include virtual=\"/part/1\" --> end";
-    each_engine(
+    with_server(
+        engine,
         "location / { ssi on; ssi_types *; proxy_pass http://UP; proxy_cache one;
              proxy_cache_key $uri; proxy_cache_valid 1h; }
          location /part { proxy_pass http://UP; proxy_cache one; proxy_cache_key $uri;
@@ -113,10 +117,11 @@ fn parts_of_pages_are_cached() {
     );
 }
 
+support::test_on_each_engine!(parts_of_pages_are_cached);
+
 /// Copies of requests reach their upstream though the answer comes from the cache.
-#[test]
-fn a_mirror_sees_hits_as_well() {
-    each_engine(
+fn a_mirror_sees_hits_as_well(engine: &'static str) {
+    with_server(engine,
         "location / { mirror /mirror; proxy_pass http://UP; proxy_cache one; proxy_cache_valid 1h; }
          location /mirror { internal; proxy_pass http://UP/copy$request_uri; }",
         |_, _| ok("", &pattern(LENGTH)),
@@ -136,11 +141,13 @@ fn a_mirror_sees_hits_as_well() {
     );
 }
 
+support::test_on_each_engine!(a_mirror_sees_hits_as_well);
+
 /// Slices are fetched in a named location, and each range is put together of what is cached.
-#[test]
-fn slices_of_a_named_location_are_cached() {
+fn slices_of_a_named_location_are_cached(engine: &'static str) {
     const WHOLE: usize = 100_000;
-    each_engine(
+    with_server(
+        engine,
         "slice 16k;
          location / { try_files /none @fetch; }
          location @fetch { proxy_pass http://UP; proxy_set_header Range $slice_range;
@@ -171,10 +178,12 @@ fn slices_of_a_named_location_are_cached() {
     );
 }
 
+support::test_on_each_engine!(slices_of_a_named_location_are_cached);
+
 /// An error of the upstream that a page stands in for is known to the cache, and the page is given.
-#[test]
-fn errors_that_pages_stand_in_for() {
-    each_engine(
+fn errors_that_pages_stand_in_for(engine: &'static str) {
+    with_server(
+        engine,
         "location / { proxy_pass http://UP; proxy_cache one; proxy_cache_valid 404 1h;
              proxy_intercept_errors on; error_page 404 /page; }
          location /direct { proxy_pass http://UP; proxy_cache one; proxy_cache_valid 404 1h;
@@ -200,10 +209,12 @@ fn errors_that_pages_stand_in_for() {
     );
 }
 
+support::test_on_each_engine!(errors_that_pages_stand_in_for);
+
 /// An answer that leads elsewhere is not kept, as with nginx, and what it leads to may be.
-#[test]
-fn an_internal_redirect_is_not_kept() {
-    each_engine(
+fn an_internal_redirect_is_not_kept(engine: &'static str) {
+    with_server(
+        engine,
         "location / { proxy_pass http://UP; proxy_cache one; proxy_cache_valid 1h; }
          location /private { internal; proxy_pass http://UP; proxy_cache one;
              proxy_cache_valid 1h; }",
@@ -225,6 +236,8 @@ fn an_internal_redirect_is_not_kept() {
     );
 }
 
+support::test_on_each_engine!(an_internal_redirect_is_not_kept);
+
 /// How long a request takes.
 fn timed(ask: impl FnOnce() -> Answer) -> (Answer, Duration) {
     let started = Instant::now();
@@ -233,9 +246,9 @@ fn timed(ask: impl FnOnce() -> Answer) -> (Answer, Duration) {
 }
 
 /// What an answer says of its own pace holds for hits of it, and so do lines.
-#[test]
-fn hits_have_the_pace_that_is_asked_for() {
-    each_engine(
+fn hits_have_the_pace_that_is_asked_for(engine: &'static str) {
+    with_server(
+        engine,
         "location / { proxy_pass http://UP; proxy_cache one; proxy_cache_valid 1h; }
          location /line { limit_rate 100k; proxy_pass http://UP; proxy_cache one;
              proxy_cache_valid 1h; }",
@@ -263,10 +276,12 @@ fn hits_have_the_pace_that_is_asked_for() {
     );
 }
 
+support::test_on_each_engine!(hits_have_the_pace_that_is_asked_for);
+
 /// `error_page` and `if` have scopes of their own: what holds in them counts.
-#[test]
-fn scopes_within_a_location_have_their_own_cache() {
-    each_engine(
+fn scopes_within_a_location_have_their_own_cache(engine: &'static str) {
+    with_server(
+        engine,
         "proxy_cache_valid any 1h; proxy_cache_key $uri$arg_n;
          location / { proxy_cache one; proxy_pass http://UP;
              if ($arg_no) { proxy_pass http://UP; set $skip 1; }
@@ -291,85 +306,84 @@ fn scopes_within_a_location_have_their_own_cache() {
     );
 }
 
+support::test_on_each_engine!(scopes_within_a_location_have_their_own_cache);
+
 /// Answers of an upstream that is asked by HTTP/2 are kept. A client that does not read holds up
 /// neither the fill nor other requests on the upstream's connection.
-#[test]
-fn answers_by_http2_are_kept_and_hold_nothing_up() {
+fn answers_by_http2_are_kept_and_hold_nothing_up(engine: &'static str) {
     if is_nginx() {
         return;
     }
     const LARGE: usize = 20_000_000;
-    for engine in engines::lines() {
-        let upstream = Upstream::start(|head, _| match path_of(head) {
-            "/large" => ok("", &pattern(LARGE)),
-            _ => ok("", &pattern(LENGTH)),
-        });
-        let port = support::port::free_port();
-        let lines = format!(
-            "add_header X-Cache $upstream_cache_status always;
-             location / {{ proxy_pass http://127.0.0.1:{port}; proxy_http_version 2;
-                 proxy_cache one; proxy_cache_valid 1h; proxy_cache_key $uri; }}
-             [http]
-             proxy_cache_path cache levels=1:2 keys_zone=one:1m;
-             server {{ listen 127.0.0.1:{port}; http2 on;
-                 location / {{ proxy_pass http://127.0.0.1:{}; }} }}",
-            upstream.port
-        );
-        let server = Server::start(engine, &lines);
-        let mut slow = TcpStream::connect(("127.0.0.1", server.port)).unwrap();
-        slow.write_all(b"GET /large HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
-            .unwrap();
-        upstream.wait_for(1);
-        fill(&server, "/a", &pattern(LENGTH));
-        fill(&server, "/b", &pattern(LENGTH));
-        // It is stored though its client has read nothing.
-        wait_for_entries(&server.prefix.join("cache"), 3);
-        let answer = get(&server, "/large");
-        assert_eq!(answer.cache(), "HIT");
-        assert_eq!(checksum(&answer.body), checksum(&pattern(LARGE)));
-        slow.set_read_timeout(Some(PATIENCE)).unwrap();
-        let mut bytes = Vec::new();
-        slow.read_to_end(&mut bytes).unwrap();
-        assert_eq!(checksum(&parse(&bytes).body), checksum(&pattern(LARGE)));
-        assert_eq!(upstream.requests(), 3);
-    }
+    let upstream = Upstream::start(|head, _| match path_of(head) {
+        "/large" => ok("", &pattern(LARGE)),
+        _ => ok("", &pattern(LENGTH)),
+    });
+    let port = support::port::free_port();
+    let lines = format!(
+        "add_header X-Cache $upstream_cache_status always;
+         location / {{ proxy_pass http://127.0.0.1:{port}; proxy_http_version 2;
+             proxy_cache one; proxy_cache_valid 1h; proxy_cache_key $uri; }}
+         [http]
+         proxy_cache_path cache levels=1:2 keys_zone=one:1m;
+         server {{ listen 127.0.0.1:{port}; http2 on;
+             location / {{ proxy_pass http://127.0.0.1:{}; }} }}",
+        upstream.port
+    );
+    let server = Server::start(engine, &lines);
+    let mut slow = TcpStream::connect(("127.0.0.1", server.port)).unwrap();
+    slow.write_all(b"GET /large HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
+        .unwrap();
+    upstream.wait_for(1);
+    fill(&server, "/a", &pattern(LENGTH));
+    fill(&server, "/b", &pattern(LENGTH));
+    // It is stored though its client has read nothing.
+    wait_for_entries(&server.prefix.join("cache"), 3);
+    let answer = get(&server, "/large");
+    assert_eq!(answer.cache(), "HIT");
+    assert_eq!(checksum(&answer.body), checksum(&pattern(LARGE)));
+    slow.set_read_timeout(Some(PATIENCE)).unwrap();
+    let mut bytes = Vec::new();
+    slow.read_to_end(&mut bytes).unwrap();
+    assert_eq!(checksum(&parse(&bytes).body), checksum(&pattern(LARGE)));
+    assert_eq!(upstream.requests(), 3);
 }
 
+support::test_on_each_engine!(answers_by_http2_are_kept_and_hold_nothing_up);
+
 /// Hits of small and large entries over HTTP/2, many at a time on one connection.
-#[test]
-fn hits_go_over_http2() {
+fn hits_go_over_http2(engine: &'static str) {
     if is_nginx() {
         return;
     }
     const LENGTHS: [usize; 4] = [0, 100, 60_000, 3_000_000];
-    for engine in engines::lines() {
-        let upstream = Upstream::start(|head, _| {
-            let length = path_of(head).trim_start_matches('/').parse().unwrap();
-            ok("", &pattern(length))
-        });
-        let lines = "http2 on; location / { proxy_pass http://UP; proxy_cache one;
-            proxy_cache_valid 1h; }";
-        let server = start(engine, lines, upstream.port);
-        for length in LENGTHS {
-            fill(&server, &format!("/{length}"), &pattern(length));
-        }
-        let mut client = http2::Client::connect(server.port);
-        for round in 0..3 {
-            let streams = LENGTHS.map(|length| client.request(&format!("/{length}"), &[]));
-            for (length, stream) in LENGTHS.into_iter().zip(streams) {
-                let response = client.response(stream);
-                assert_eq!(response.field("x-cache"), Some("HIT"), "{length} {round}");
-                assert_eq!(checksum(&response.body), checksum(&pattern(length)));
-            }
-        }
-        assert_eq!(upstream.requests(), LENGTHS.len());
+    let upstream = Upstream::start(|head, _| {
+        let length = path_of(head).trim_start_matches('/').parse().unwrap();
+        ok("", &pattern(length))
+    });
+    let lines = "http2 on; location / { proxy_pass http://UP; proxy_cache one;
+        proxy_cache_valid 1h; }";
+    let server = start(engine, lines, upstream.port);
+    for length in LENGTHS {
+        fill(&server, &format!("/{length}"), &pattern(length));
     }
+    let mut client = http2::Client::connect(server.port);
+    for round in 0..3 {
+        let streams = LENGTHS.map(|length| client.request(&format!("/{length}"), &[]));
+        for (length, stream) in LENGTHS.into_iter().zip(streams) {
+            let response = client.response(stream);
+            assert_eq!(response.field("x-cache"), Some("HIT"), "{length} {round}");
+            assert_eq!(checksum(&response.body), checksum(&pattern(length)));
+        }
+    }
+    assert_eq!(upstream.requests(), LENGTHS.len());
 }
+
+support::test_on_each_engine!(hits_go_over_http2);
 
 /// Early hints and trailers are those of the answer as it comes: who fetches it has them, and they
 /// are no part of what is kept.
-#[test]
-fn hints_and_trailers_are_those_of_who_fetches() {
+fn hints_and_trailers_are_those_of_who_fetches(engine: &'static str) {
     if is_nginx() {
         return;
     }
@@ -381,7 +395,7 @@ fn hints_and_trailers_are_those_of_who_fetches() {
     };
     let lines = "http2 on; early_hints 1; proxy_pass_trailers on;
         location / { proxy_pass http://UP; proxy_cache one; proxy_cache_valid 1h; }";
-    each_engine(lines, answer, |server, upstream| {
+    with_server(engine, lines, answer, |server, upstream| {
         let pair = |name: &str, value: &str| (name.to_owned(), value.to_owned());
         let mut client = http2::Client::connect(server.port);
         let first = client.get("/");
@@ -399,3 +413,5 @@ fn hints_and_trailers_are_those_of_who_fetches() {
         assert_eq!(upstream.requests(), 1);
     });
 }
+
+support::test_on_each_engine!(hints_and_trailers_are_those_of_who_fetches);

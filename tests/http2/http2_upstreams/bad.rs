@@ -13,7 +13,7 @@ use std::time::Duration;
 use proto::h2::ErrorCode;
 use proto::h2::frame::{self, flags};
 use support::http2::Client;
-use support::{PATIENCE, Server, engines, is_nginx};
+use support::{PATIENCE, Server, is_nginx};
 
 use super::upstream::{
     Heard, INITIAL_WINDOW_SIZE, Peer, Upstream, any, block, data, goaway, headers, reset, whole,
@@ -482,26 +482,25 @@ fn is_of(answer: &Answer, outcome: Outcome, place: &str) -> bool {
     answer.status == status && answer.is_whole && has_body
 }
 
-#[test]
-fn bad_answers_have_their_status_their_line_and_their_retry() {
+fn bad_answers_have_their_status_their_line_and_their_retry(engine: &'static str) {
     let mut wrong = Vec::new();
-    for engine in engines::lines() {
-        for by in By::BOTH {
-            let (server, _) = bad_server(engine, by, "keepalive 0;");
-            for case in CASES.iter().filter(|case| !(case.not_nginx && is_nginx())) {
-                wrong.extend(wrong_in(
-                    &server,
-                    case,
-                    false,
-                    &["off", "errors", "headers"],
-                    by,
-                ));
-                wrong.extend(wrong_in(&server, case, true, &["off"], by));
-            }
+    for by in By::BOTH {
+        let (server, _) = bad_server(engine, by, "keepalive 0;");
+        for case in CASES.iter().filter(|case| !(case.not_nginx && is_nginx())) {
+            wrong.extend(wrong_in(
+                &server,
+                case,
+                false,
+                &["off", "errors", "headers"],
+                by,
+            ));
+            wrong.extend(wrong_in(&server, case, true, &["off"], by));
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
+
+support::test_on_each_engine!(bad_answers_have_their_status_their_line_and_their_retry);
 
 fn wrong_in(server: &Server, case: &Case, drips: bool, places: &[&str], by: By) -> Vec<String> {
     let from = server.error_log().len();
@@ -530,27 +529,25 @@ fn wrong_in(server: &Server, case: &Case, drips: bool, places: &[&str], by: By) 
     wrong
 }
 
-#[test]
-fn others_on_the_connection_go_on_where_the_fault_is_of_one_stream() {
+fn others_on_the_connection_go_on_where_the_fault_is_of_one_stream(engine: &'static str) {
     if is_nginx() {
         return; // they have connections of their own
     }
     let mut wrong = Vec::new();
-    for engine in engines::lines() {
-        for by in By::BOTH {
-            let (server, upstream) = bad_server(engine, by, "keepalive 8;");
-            // What is sent for others behind half of a head lands in it.
-            let has_others =
-                |case: &&Case| case.then != IsSilent && case.name != "stalls-in-the-head";
-            let cases = CASES.iter().filter(has_others);
-            for (case, drips) in cases.flat_map(|case| [(case, false), (case, true)]) {
-                let found = beside(&server, &upstream, case, drips);
-                wrong.extend(found.map(|found| format!("{by:?} {} {drips}: {found}", case.name)));
-            }
+    for by in By::BOTH {
+        let (server, upstream) = bad_server(engine, by, "keepalive 8;");
+        // What is sent for others behind half of a head lands in it.
+        let has_others = |case: &&Case| case.then != IsSilent && case.name != "stalls-in-the-head";
+        let cases = CASES.iter().filter(has_others);
+        for (case, drips) in cases.flat_map(|case| [(case, false), (case, true)]) {
+            let found = beside(&server, &upstream, case, drips);
+            wrong.extend(found.map(|found| format!("{by:?} {} {drips}: {found}", case.name)));
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
+
+support::test_on_each_engine!(others_on_the_connection_go_on_where_the_fault_is_of_one_stream);
 
 /// Asks for a bad answer while another is under way; what is wrong with either, if anything is.
 fn beside(server: &Server, upstream: &Upstream, case: &Case, drips: bool) -> Option<String> {
