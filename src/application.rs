@@ -13,10 +13,10 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use conf::{
-    Anew, Declared, Diagnostic, Disk, Files, LastReading, Line, Loaded, MissingHosts, Registry,
-    Reload, ScopeRef, Tree,
+    Declared, Diagnostic, Disk, Files, LastReading, Line, Loaded, MissingHosts, Registry, Reload,
+    ScopeRef, Tree, Uncached,
 };
-use engine::net::{Address, BoundSocket, CallError, Carries, ListenOptions};
+use engine::net::{Address, BoundSocket, CallError, ListenOptions, SocketKind};
 use framework::compile::Environment;
 use framework::generation::Generation;
 use framework::handover::Unfit;
@@ -30,8 +30,9 @@ use logs::{Destination, LogFile, Sink};
 use process::confinement::{Confinement, PathAccess, PathRule};
 use process::programs::{Ended, Program};
 use process::{
-    Application, Bundle, DescriptorUpdate, ErrorLog, Events, LogPlace, LogTarget, MasterSettings,
-    Need, NeedKind, Needs, NewProcessLine, OpenError, Options, WorkerProcess,
+    Application, Bundle, DescriptorUpdate, ErrorLog, ErrorLogDestination, Events, LogTarget,
+    MasterSettings, NeedKind, NewProcessLine, OpenError, Options, RequiredDescriptor,
+    RequiredResources, WorkerProcess,
 };
 use server::Compiled;
 use transport::listen::ListenerId;
@@ -48,7 +49,7 @@ pub(crate) fn registry() -> &'static Registry {
 
 pub(crate) struct Tidegate {
     /// Contents that replace files on the disk.
-    pub(crate) texts: Texts,
+    pub(crate) texts: OverlayFiles,
     /// The resolver of host names, if some may remain unresolved.
     pub(crate) hosts: Option<Arc<MissingHosts<Disk>>>,
     /// Called when the first worker starts to serve.
@@ -61,7 +62,7 @@ impl Tidegate {
     /// A server that reads its files from the disk.
     pub(crate) const fn new() -> Tidegate {
         Tidegate {
-            texts: Texts(BTreeMap::new()),
+            texts: OverlayFiles(BTreeMap::new()),
             hosts: None,
             serving: None,
             last_reading: LastReading::new(),
@@ -72,9 +73,9 @@ impl Tidegate {
 /// The files on the disk, some of them replaced by contents in memory: configurations that a
 /// subcommand generates or changes.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Texts(pub(crate) BTreeMap<PathBuf, Vec<u8>>);
+pub(crate) struct OverlayFiles(pub(crate) BTreeMap<PathBuf, Vec<u8>>);
 
-impl Files for Texts {
+impl Files for OverlayFiles {
     fn read(&self, path: &Path) -> io::Result<Vec<u8>> {
         match self.0.get(path) {
             Some(text) => Ok(text.clone()),
@@ -91,10 +92,10 @@ impl Files for Texts {
     }
 }
 
-/// Like [`Texts`], but unchanged files come from the last reading, and `hosts` may resolve the
-/// names of missing hosts.
+/// Like [`OverlayFiles`], but unchanged files come from the last reading, and `hosts` may resolve
+/// the names of missing hosts.
 struct KnownTexts<'a> {
-    texts: &'a Texts,
+    texts: &'a OverlayFiles,
     hosts: Option<&'a MissingHosts<Disk>>,
     last_reading: &'a LastReading,
 }
@@ -160,7 +161,7 @@ impl Application for Tidegate {
         loaded: &Loaded,
         files: &dyn Files,
         options: &Options,
-    ) -> Result<Needs, Vec<Diagnostic>> {
+    ) -> Result<RequiredResources, Vec<Diagnostic>> {
         let (main, compiled) = compile(loaded, files, options)?;
         let Compiled {
             listening,
@@ -188,7 +189,7 @@ impl Application for Tidegate {
             let place = log_place(sink)?;
             Some(LogTarget { place, level })
         });
-        Ok(Needs {
+        Ok(RequiredResources {
             master: MasterSettings {
                 daemon: main.daemon,
                 master_process: main.master_process,
@@ -237,7 +238,7 @@ pub(crate) fn compile(
         diagnostics.push(Diagnostic::new(conf::Level::Emerg, text, None));
     }
     let main = MainLevel::compile(loaded.tree.root(), &options.prefix, &mut diagnostics);
-    let anew = Anew(files);
+    let anew = Uncached(files);
     let inherits = main.as_ref().is_ok_and(|main| main.inherits_objects);
     let environment = environment(if inherits { files } else { &anew }, options);
     let compiled = server::compile(&loaded.tree, &environment, default_error_log(options));
@@ -302,8 +303,8 @@ pub(crate) fn default_error_log(options: &Options) -> Destination {
 /// all datagrams of a client go to the thread that holds its session. Even the socket of a single
 /// thread is bound with SO_REUSEPORT, so that sockets for further threads can be bound later
 /// without receiving datagrams before their threads exist.
-fn listeners(socket: &ListenSocket, threads: usize) -> impl Iterator<Item = Need> {
-    let is_datagrams = socket.options.carries == Carries::Datagrams;
+fn listeners(socket: &ListenSocket, threads: usize) -> impl Iterator<Item = RequiredDescriptor> {
+    let is_datagrams = socket.options.carries == SocketKind::Datagrams;
     let is_inet = matches!(socket.options.address, Address::Inet(_));
     let is_spread = is_datagrams && is_inet && !socket.options.reuseport;
     let options = ListenOptions {
@@ -329,7 +330,7 @@ fn listeners(socket: &ListenSocket, threads: usize) -> impl Iterator<Item = Need
             socket_file,
             group: socket.id.0.to_string(),
         };
-        Need {
+        RequiredDescriptor {
             key: socket_key(&socket.id, number),
             kind,
             open: Box::new(open),
@@ -416,16 +417,18 @@ fn socket_key(listener: &ListenerId, number: usize) -> String {
 }
 
 /// The destination of the master's log lines. A log in memory belongs to the worker process alone.
-fn log_place(sink: &Sink) -> Option<LogPlace> {
+fn log_place(sink: &Sink) -> Option<ErrorLogDestination> {
     match sink {
-        Sink::File(file) if file.can_be_reopened() => Some(LogPlace::Descriptor(file.key())),
-        Sink::File(_) => Some(LogPlace::Stderr),
-        Sink::Syslog(syslog) => Some(LogPlace::Syslog(syslog.destination().clone())),
+        Sink::File(file) if file.can_be_reopened() => {
+            Some(ErrorLogDestination::Descriptor(file.key()))
+        }
+        Sink::File(_) => Some(ErrorLogDestination::Stderr),
+        Sink::Syslog(syslog) => Some(ErrorLogDestination::Syslog(syslog.destination().clone())),
         Sink::Memory(_) => None,
     }
 }
 
-fn log(file: Arc<LogFile>) -> Need {
+fn log(file: Arc<LogFile>) -> RequiredDescriptor {
     let kind = NeedKind::Log {
         can_be_reopened: file.can_be_reopened(),
     };
@@ -443,7 +446,7 @@ fn log(file: Arc<LogFile>) -> Need {
         }
     };
     let open = move || file.open().map_err(|error| failed(&file, &error));
-    Need {
+    RequiredDescriptor {
         key,
         kind,
         open: Box::new(open),
@@ -741,9 +744,9 @@ impl WorkerProcess for Server {
         self.predecessors = channels;
     }
 
-    fn be_followed(&mut self, channel: OwnedFd) {
+    fn prepare_succession(&mut self, channel: OwnedFd) {
         if let Some(serving) = &self.serving {
-            serving.workers.be_followed(channel);
+            serving.workers.prepare_succession(channel);
         }
     }
 
@@ -758,7 +761,7 @@ impl WorkerProcess for Server {
     fn terminate(&mut self) {
         let Some(serving) = &self.serving else { return };
         self.services.stop();
-        engine::hasten_background(TERMINATE_WAIT);
+        engine::shorten_background_deadlines(TERMINATE_WAIT);
         serving.workers.terminate();
         serving.workers.wait();
     }
@@ -819,7 +822,7 @@ fn start_threads(
         engine,
         threads: main.threads,
         doors: server::protocols::doors,
-        report: &logs::ToErrorLog,
+        report: &logs::ErrorLogReporter,
         connections: events.connections,
         multi_accept: events.multi_accept,
         affinity: main.affinity.clone(),

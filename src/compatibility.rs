@@ -28,7 +28,7 @@ const MAIL: Contexts = Contexts::MAIL.or(Contexts::MAIL_SERVER);
 const CORE: Contexts = Contexts::MAIN.or(Contexts::EVENTS);
 
 /// Whether Tidegate supports a name.
-enum Here {
+enum SupportStatus {
     Yes(&'static Spec),
     Variable,
     WithoutEffect(&'static Spec, &'static str),
@@ -79,10 +79,10 @@ fn summary(title: &str, names: &[ReferenceName], registry: &Registry, page: &mut
     let (mut variables, mut found) = (0, 0);
     for known in names {
         match (known.is_variable, here(*known, registry)) {
-            (true, Here::Variable) => (variables, found) = (variables + 1, found + 1),
+            (true, SupportStatus::Variable) => (variables, found) = (variables + 1, found + 1),
             (true, _) => variables += 1,
-            (false, Here::Yes(_)) => (directives, works) = (directives + 1, works + 1),
-            (false, Here::WithoutEffect(..)) => {
+            (false, SupportStatus::Yes(_)) => (directives, works) = (directives + 1, works + 1),
+            (false, SupportStatus::WithoutEffect(..)) => {
                 (directives, accepted) = (directives + 1, accepted + 1);
             }
             (false, _) => directives += 1,
@@ -106,22 +106,22 @@ fn row(known: ReferenceName, registry: &Registry, page: &mut String) {
     };
     let linked = |spec: &Spec| format!("[{shown}](directives/{}.md)", spec.name());
     let (shown, here, remark) = match here(known, registry) {
-        Here::Yes(spec) => (linked(spec), "yes", differences(&shown)),
-        Here::Variable => (shown.clone(), "yes", differences(&shown)),
-        Here::WithoutEffect(spec, reason) => (linked(spec), "accepted", reason.to_owned()),
-        Here::Later(spec, reason) => (
+        SupportStatus::Yes(spec) => (linked(spec), "yes", differences(&shown)),
+        SupportStatus::Variable => (shown.clone(), "yes", differences(&shown)),
+        SupportStatus::WithoutEffect(spec, reason) => (linked(spec), "accepted", reason.to_owned()),
+        SupportStatus::Later(spec, reason) => (
             linked(spec),
             "not yet",
             format!("accepted with a warning: {reason}"),
         ),
-        Here::NotYet => (shown, "not yet", String::new()),
+        SupportStatus::NotYet => (shown, "not yet", String::new()),
     };
     let end = if remark.is_empty() { "" } else { " " };
     // Writing to a string cannot fail.
     let _ = writeln!(page, "| {shown} | {here} |{end}{remark} |");
 }
 
-fn here(known: ReferenceName, registry: &Registry) -> Here {
+fn here(known: ReferenceName, registry: &Registry) -> SupportStatus {
     if known.is_variable {
         let block = if known.module.starts_with("stream_") {
             "stream"
@@ -137,20 +137,20 @@ fn here(known: ReferenceName, registry: &Registry) -> Here {
         let mut parts = server::protocols::PARTS.iter();
         let part = parts.find(|part| part.name() == block);
         return if part.is_some_and(|part| part.has_variable(&name)) {
-            Here::Variable
+            SupportStatus::Variable
         } else {
-            Here::NotYet
+            SupportStatus::NotYet
         };
     }
     let contexts = contexts(known);
     let mut specs = registry.find(known.name);
     let found = specs.find(|spec| spec.contexts_of(known.name).intersects(contexts));
     match found {
-        None => Here::NotYet,
+        None => SupportStatus::NotYet,
         Some(spec) => match spec.effect {
-            Effect::Works => Here::Yes(spec),
-            Effect::NoEffect(reason) => Here::WithoutEffect(spec, reason),
-            Effect::NotYet(reason) => Here::Later(spec, reason),
+            Effect::Works => SupportStatus::Yes(spec),
+            Effect::NoEffect(reason) => SupportStatus::WithoutEffect(spec, reason),
+            Effect::NotYet(reason) => SupportStatus::Later(spec, reason),
         },
     }
 }
@@ -247,10 +247,10 @@ mod tests {
                 owner: "nginx",
             };
             match here(known, registry()) {
-                Here::Yes(_) | Here::Variable => "yes",
-                Here::WithoutEffect(..) => "accepted",
-                Here::Later(..) => "accepted with a warning",
-                Here::NotYet => "not yet",
+                SupportStatus::Yes(_) | SupportStatus::Variable => "yes",
+                SupportStatus::WithoutEffect(..) => "accepted",
+                SupportStatus::Later(..) => "accepted with a warning",
+                SupportStatus::NotYet => "not yet",
             }
         };
         assert_eq!(state(false, "http_core", "sendfile"), "yes");

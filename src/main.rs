@@ -51,7 +51,7 @@ fn main() -> ExitCode {
     }
     let arguments: Vec<OsString> = std::env::args_os().skip(1).collect();
     let program = std::env::args_os().next().unwrap_or_default();
-    if let Some(code) = bench::as_another_tool(&program, &arguments) {
+    if let Some(code) = bench::emulated_tool(&program, &arguments) {
         return code;
     }
     if let Some(code) = memcached::as_memcached(&program, &arguments) {

@@ -468,11 +468,11 @@ mod tests {
     use std::collections::BTreeMap;
 
     use super::*;
-    use crate::application::{Texts, registry};
+    use crate::application::{OverlayFiles, registry};
 
     fn main_level(text: &str) -> MainLevel {
         let path = Path::new("/nginx.conf");
-        let files = Texts(BTreeMap::from([(
+        let files = OverlayFiles(BTreeMap::from([(
             path.to_owned(),
             text.as_bytes().to_vec(),
         )]));

@@ -6,7 +6,7 @@
 use bytes::Bytes;
 use libfuzzer_sys::fuzz_target;
 use proto::range::{ByteRange, RangeDecision, parse};
-use http::response::range::{Cut, many, one};
+use http::response::range::{RangeCutter, many, one};
 use http::response::piece::Piece;
 use http::response::Response;
 
@@ -52,7 +52,7 @@ fn part(body: &[u8], range: ByteRange) -> &[u8] {
     &body[range.start as usize..range.end as usize]
 }
 
-fn cut_out(cut: &mut Cut, body: &[u8], piece: usize) -> Vec<u8> {
+fn cut_out(cut: &mut RangeCutter, body: &[u8], piece: usize) -> Vec<u8> {
     let mut out = Vec::new();
     for piece in body.chunks(piece) {
         let piece = Piece::Bytes(Bytes::copy_from_slice(piece));

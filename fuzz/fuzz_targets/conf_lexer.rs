@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 
 use conf::{
-    Contexts, Declared, Fault, Files, Inherit, Recorder, Registry, Sealed, Setter, Setting,
+    Contexts, Declared, Fault, Files, Inherit, Recorder, Registry, RecordedFiles, Setter, Setting,
     Template, parse,
 };
 use libfuzzer_sys::fuzz_target;
@@ -115,7 +115,7 @@ fuzz_target!(|data: &[u8]| {
         );
     }
 
-    let sealed = Sealed::new(files.recording());
+    let sealed = RecordedFiles::new(files.recording());
     let again = conf::load(path, prefix, &globals, &REGISTRY, &sealed);
     let again: Vec<String> = again.diagnostics.iter().map(ToString::to_string).collect();
     assert_eq!(reports, again);

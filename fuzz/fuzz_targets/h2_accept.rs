@@ -12,7 +12,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use bytes::Bytes;
-use conf::{Recording, Sealed};
+use conf::{Recording, RecordedFiles};
 use engine::net::{Address, Listener};
 use engine::select::{Either, either};
 use engine::sim::{self, Faults};
@@ -125,7 +125,7 @@ async fn talk(address: &Address, sent: &[u8], size: usize, closes: bool) -> Vec<
 fn assert_frames(mut rest: &[u8]) {
     while let Some((head, behind)) = rest.split_first_chunk::<HEAD_LENGTH>() {
         let head = FrameHead::read(head);
-        assert!(head.length <= frame::SIZE_MAX_AT_FIRST, "{head:?}");
+        assert!(head.length <= frame::FRAME_SIZE_MAX_DEFAULT, "{head:?}");
         let is_known = matches!(
             head.kind,
             Kind::Data
@@ -255,7 +255,7 @@ fn generation() -> &'static (Arc<Generation>, Vec<ListenerId>) {
     static GENERATION: OnceLock<(Arc<Generation>, Vec<ListenerId>)> = OnceLock::new();
     GENERATION.get_or_init(|| {
         let path = Path::new("/nginx.conf");
-        let files = Sealed::new(Recording {
+        let files = RecordedFiles::new(Recording {
             files: vec![(path.into(), CONFIGURATION.into())],
             ..Recording::default()
         });

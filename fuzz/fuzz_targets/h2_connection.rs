@@ -16,7 +16,7 @@ use proto::head::Head;
 
 const STREAMS_MAX: u32 = 5;
 const WINDOW: u32 = 300;
-const WINDOW_AT_FIRST: u64 = 65_535;
+const INITIAL_WINDOW_SIZE_DEFAULT: u64 = 65_535;
 
 /// Bytes of answers that a connection may keep for one piece of input: a frame asks for few of
 /// them.
@@ -409,7 +409,7 @@ impl<'a> Model<'a> {
                 self.streams.entry(stream).or_default().receives = false;
             }
             22 if number < 100 => self.machine.announce_end(),
-            23 if number < 50 => self.machine.go_away(),
+            23 if number < 50 => self.machine.send_goaway(),
             _ => {}
         }
         self.look(out);
@@ -515,7 +515,7 @@ impl<'a> Model<'a> {
 
     /// The most that the client has allowed so far: on the connection, and on a stream.
     fn credit(&self, of: u32) -> (u64, u64) {
-        let (mut connection, mut stream) = (WINDOW_AT_FIRST, WINDOW_AT_FIRST);
+        let (mut connection, mut stream) = (INITIAL_WINDOW_SIZE_DEFAULT, INITIAL_WINDOW_SIZE_DEFAULT);
         let mut rest = self.input.get(PREFACE.len()..self.fed).unwrap_or_default();
         while let Some((head, behind)) = rest.split_first_chunk::<HEAD_LENGTH>() {
             let head = FrameHead::read(head);

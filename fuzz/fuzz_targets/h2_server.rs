@@ -13,7 +13,7 @@ use proto::h2::hpack::{Encoder, Field};
 use proto::h2::{ErrorCode, Violation};
 
 const WINDOW: u32 = 1000;
-const WINDOW_AT_FIRST: u64 = 65_535;
+const INITIAL_WINDOW_SIZE_DEFAULT: u64 = 65_535;
 const LIMITS: Limits = Limits {
     stream_window: WINDOW,
     head_size_max: 2048,
@@ -240,8 +240,8 @@ impl Model {
             streams: HashMap::new(),
             output: Vec::new(),
             looked: 0,
-            window: WINDOW_AT_FIRST,
-            credit: WINDOW_AT_FIRST,
+            window: INITIAL_WINDOW_SIZE_DEFAULT,
+            credit: INITIAL_WINDOW_SIZE_DEFAULT,
             credits: HashMap::new(),
             sent: 0,
             last_opened: 0,
@@ -277,7 +277,7 @@ impl Model {
     }
 
     fn run(&mut self, input: &[u8], size: usize) {
-        self.give_credit(input);
+        self.release_capacity(input);
         for piece in input.chunks(size) {
             let mut at = 0;
             loop {
@@ -301,7 +301,7 @@ impl Model {
 
     /// Everything that the input may come to give, whenever that is: what is sent must lie within
     /// it.
-    fn give_credit(&mut self, input: &[u8]) {
+    fn release_capacity(&mut self, input: &[u8]) {
         let mut rest = input;
         while let Some((head, payload)) = rest.split_first_chunk::<HEAD_LENGTH>() {
             let head = FrameHead::read(head);

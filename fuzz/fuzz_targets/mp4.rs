@@ -5,7 +5,7 @@
 
 use libfuzzer_sys::arbitrary::{self, Arbitrary};
 use libfuzzer_sys::fuzz_target;
-use proto::mp4::{HEADER_SIZE, Stretch, cut, duration};
+use proto::mp4::{HEADER_SIZE, ClipRange, cut, duration};
 
 #[derive(Arbitrary, Debug)]
 struct Input {
@@ -35,7 +35,7 @@ struct Tables {
 }
 
 fuzz_target!(|input: Input| {
-    let stretch = Stretch {
+    let stretch = ClipRange {
         start: input.start.into(),
         length: input.length.into(),
         start_key_frame: input.start_key_frame,
@@ -54,7 +54,7 @@ fuzz_target!(|input: Input| {
     check(&moov, &stretch);
 });
 
-fn check(moov: &[u8], stretch: &Stretch) {
+fn check(moov: &[u8], stretch: &ClipRange) {
     duration(moov);
     let Ok(cut) = cut(moov, stretch) else {
         return;

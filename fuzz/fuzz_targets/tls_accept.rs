@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use framework::counters::Counters;
 use bytes::Bytes;
-use conf::{Recording, Sealed};
+use conf::{Recording, RecordedFiles};
 use engine::net::{Address, Stream};
 use engine::select::{Either, either};
 use engine::sim::{self, Faults};
@@ -117,7 +117,7 @@ fn generation() -> &'static (Arc<Generation>, Vec<ListenerId>) {
             ("/rsa.key", file!("rsa.key")),
             ("/ca.crt", file!("ca.crt")),
         ];
-        let files = Sealed::new(Recording {
+        let files = RecordedFiles::new(Recording {
             files: texts
                 .map(|(path, text)| (path.into(), text.to_vec()))
                 .into(),

@@ -406,12 +406,12 @@ mod tests {
     use std::path::Path;
 
     use super::*;
-    use crate::application::{Texts, registry};
+    use crate::application::{OverlayFiles, registry};
 
     /// The errors found when a text is parsed.
     fn errors(text: &str) -> Vec<String> {
         let path = Path::new("/accelerate.conf");
-        let texts = Texts([(path.to_owned(), text.as_bytes().to_vec())].into());
+        let texts = OverlayFiles([(path.to_owned(), text.as_bytes().to_vec())].into());
         let loaded = conf::load(path, Path::new("/"), &[], registry(), &texts);
         let texts = loaded.diagnostics.iter().map(ToString::to_string);
         texts.filter(|text| !text.contains("no effect")).collect()

@@ -20,7 +20,7 @@ use crate::serve::place::{self, Place};
 use crate::serve::words::text;
 use crate::serve::{self, Prepared, addresses};
 use configuration::{Cache, Front};
-use origin::{Origin, Shown};
+use origin::{ExposedPages, Origin};
 
 /// Where systems keep the authorities that they trust.
 const AUTHORITIES: [&str; 4] = [
@@ -208,7 +208,7 @@ fn prepare(
         };
         cache.purge_socket = socket.as_deref().map(text).transpose()?;
     }
-    let open = place.open_to_all(&chosen.addresses, "ask the server behind");
+    let open = place.exposure_warning(&chosen.addresses, "ask the server behind");
     announcement.push_str(&open);
     let verb = if is_cached {
         "Accelerating"
@@ -287,7 +287,7 @@ fn refused(
         return Vec::new();
     }
     match origin.shown() {
-        Shown::Pages(pages) => {
+        ExposedPages::Pages(pages) => {
             for page in &pages {
                 notes.push_str(&format!(
                     "Warning: the server behind shows {page} to this machine, from which all requests come to it now; it is \
@@ -297,7 +297,7 @@ fn refused(
             pages
         }
         // What cannot be known is refused: that costs nothing where there is no such page.
-        Shown::Unknown(reason) => {
+        ExposedPages::Unknown(reason) => {
             let command = if is_cached {
                 "accelerate"
             } else {

@@ -32,7 +32,7 @@ enum At {
 
 /// What the server behind shows of itself to everybody, if it is asked from this machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Shown {
+pub(super) enum ExposedPages {
     /// These pages, of [`PAGES`].
     Pages(Vec<&'static str>),
     /// It has not answered, so nobody knows.
@@ -144,19 +144,19 @@ impl Origin {
     }
 
     /// Asks for [`PAGES`] as a client of another machine would whose request is passed on.
-    pub(super) fn shown(&self) -> Shown {
+    pub(super) fn shown(&self) -> ExposedPages {
         if self.is_secure {
-            return Shown::Unknown("it speaks TLS".to_owned());
+            return ExposedPages::Unknown("it speaks TLS".to_owned());
         }
         let mut pages = Vec::new();
         for page in PAGES {
             match self.status(page) {
                 Ok(200..=299) => pages.push(page),
                 Ok(_) => {}
-                Err(error) => return Shown::Unknown(error.to_string()),
+                Err(error) => return ExposedPages::Unknown(error.to_string()),
             }
         }
-        Shown::Pages(pages)
+        ExposedPages::Pages(pages)
     }
 
     fn status(&self, path: &str) -> io::Result<u16> {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
-use load::compare::{self, Account, Comparison, Contestant, Report, Response};
+use load::compare::{self, Account, Comparison, Report, Response, ServerUnderTest};
 use load::machine;
 use load::plan::Length;
 use process::Interrupt;
@@ -104,7 +104,7 @@ pub(super) fn run(options: &Options) -> Result<ExitCode, String> {
                 comparison.rounds
             );
         }
-        interrupted |= interrupt.has_come();
+        interrupted |= interrupt.has_arrived();
         !interrupted
     });
     if terminal {
@@ -151,7 +151,7 @@ fn comparison(options: &Options) -> Result<Comparison, String> {
         if !own.is_zero() {
             warmup = own;
         }
-        Ok::<_, String>(Contestant {
+        Ok::<_, String>(ServerUnderTest {
             url: url.to_owned(),
             plan: Arc::new(plan),
             account: account(pid, cgroup.as_ref())?,
@@ -184,7 +184,7 @@ fn account(pid: Option<u32>, cgroup: Option<&PathBuf>) -> Result<Option<Account>
     Ok(Some(account))
 }
 
-fn ask(contestant: &Contestant) -> Result<Response, String> {
+fn ask(contestant: &ServerUnderTest) -> Result<Response, String> {
     compare::ask(&contestant.plan).map_err(|error| format!("{}: {error}", contestant.url))
 }
 

@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use engine::EngineKind;
-use engine::net::{Address, Carries};
+use engine::net::{Address, SocketKind};
 use load::Target;
-use load::echo::{EchoLength, EchoPlan, EchoServer, EchoWork, SIZE_MIN};
+use load::echo::{EchoLength, EchoPlan, EchoServer, EchoTraffic, SIZE_MIN};
 use process::Interrupt;
 
 use super::options::{EngineName, time};
@@ -94,31 +94,31 @@ enum ModeName {
 /// echoed.
 pub(super) fn run_tcp(options: &TcpOptions) -> Result<ExitCode, String> {
     let work = match options.mode {
-        ModeName::Echo => EchoWork::Messages,
-        ModeName::Connect => EchoWork::Connections,
-        ModeName::Throughput => EchoWork::Throughput,
+        ModeName::Echo => EchoTraffic::Messages,
+        ModeName::Connect => EchoTraffic::Connections,
+        ModeName::Throughput => EchoTraffic::Throughput,
     };
     let (common, size) = (&options.common, options.size);
-    common.run(Carries::Streams, work, size, options.timeout)
+    common.run(SocketKind::Streams, work, size, options.timeout)
 }
 
 /// Runs a load test over UDP, or the echo server. The exit code is 0 if at least one datagram was
 /// echoed.
 pub(super) fn run_udp(options: &UdpOptions) -> Result<ExitCode, String> {
     let work = if options.fresh {
-        EchoWork::Sockets
+        EchoTraffic::Sockets
     } else {
-        EchoWork::Datagrams
+        EchoTraffic::Datagrams
     };
     let (common, size) = (&options.common, options.size);
-    common.run(Carries::Datagrams, work, size, options.timeout)
+    common.run(SocketKind::Datagrams, work, size, options.timeout)
 }
 
 impl Common {
     fn run(
         &self,
-        carries: Carries,
-        work: EchoWork,
+        carries: SocketKind,
+        work: EchoTraffic,
         size: u32,
         timeout: Duration,
     ) -> Result<ExitCode, String> {
@@ -126,7 +126,7 @@ impl Common {
         let interrupt = Interrupt::take().map_err(|error| format!("signals: {error}"))?;
         let target = Target::parse(&self.server, &self.allow_remote);
         let address = target.map_err(|error| error.to_string())?.address;
-        if carries == Carries::Datagrams && matches!(address, Address::Unix(_)) {
+        if carries == SocketKind::Datagrams && matches!(address, Address::Unix(_)) {
             return Err(format!("{}: UDP has no such addresses", self.server));
         }
         let engine = match self.engine {
@@ -134,7 +134,7 @@ impl Common {
             EngineName::Uring => EngineKind::Uring,
         };
         let threads = usize::from(self.threads);
-        let watch = || !interrupt.has_come();
+        let watch = || !interrupt.has_arrived();
         let failed = |error| format!("{}: {error}", self.server);
         if self.serve {
             let server = EchoServer {

@@ -14,18 +14,18 @@ use std::time::Duration;
 use engine::EngineKind;
 use load::plan::{self, Arrivals, Expect, Length, Order, Protocol, Request, Server, Spacing};
 use load::tally::RequestError;
-use load::tls::{Maker, Settings};
+use load::tls::{Settings, TlsFactory};
 use load::{Plan, RunResult, Sample, Target, machine};
 use process::Interrupt;
 
-use super::Called;
+use super::ForeignArguments;
 
 const USAGE: &str = "usage:  tidegate bench http_load [-timeout secs] -parallel N | -rate N  -fetches N | -seconds N  url_file";
 
 /// Maximum number of concurrent connections with `-rate`, as in http_load.
 const PARALLEL_BY_RATE: usize = 1000;
 
-pub(super) fn run(called: Called) -> ExitCode {
+pub(super) fn run(called: ForeignArguments) -> ExitCode {
     match bench(&called) {
         Ok(text) => {
             print!("{text}");
@@ -38,20 +38,21 @@ pub(super) fn run(called: Called) -> ExitCode {
     }
 }
 
-fn bench(called: &Called) -> Result<String, String> {
+fn bench(called: &ForeignArguments) -> Result<String, String> {
     let interrupt = Interrupt::take().map_err(|error| format!("signals: {error}"))?;
     let plan = Arc::new(plan(called)?);
     for warning in machine::prepare(&plan) {
         eprintln!("warning: {warning}");
     }
-    let outcome = load::run(&plan, |_| !interrupt.has_come()).map_err(|error| error.to_string())?;
+    let outcome =
+        load::run(&plan, |_| !interrupt.has_arrived()).map_err(|error| error.to_string())?;
     for limit in machine::limits(&outcome) {
         eprintln!("warning: the tool was the limit: {limit}");
     }
     Ok(report(&outcome))
 }
 
-fn plan(called: &Called) -> Result<Plan, String> {
+fn plan(called: &ForeignArguments) -> Result<Plan, String> {
     let (mut parallel, mut rate, mut length, mut file) = (None, None, None, None);
     let mut timeout = Duration::from_secs(60);
     let mut arguments = called
@@ -79,7 +80,7 @@ fn plan(called: &Called) -> Result<Plan, String> {
     };
     let text = std::fs::read_to_string(&file).map_err(|error| format!("{file}: {error}"))?;
     // http_load accepts any certificate.
-    let maker = Maker::new(Settings {
+    let maker = TlsFactory::new(Settings {
         insecure: true,
         ..Settings::default()
     });

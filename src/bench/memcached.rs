@@ -14,7 +14,7 @@ use load::memcached::{
     KEY_LENGTH_MIN, MemcachedLength, MemcachedPlan, MemcachedProtocol, MemcachedResult, Popularity,
     Transport,
 };
-use load::tls::Maker;
+use load::tls::TlsFactory;
 use process::Interrupt;
 
 use super::options::{EngineName, TlsOptions, time};
@@ -143,7 +143,7 @@ pub(super) fn run(options: &Options) -> Result<ExitCode, String> {
         let mut plan = options.plan(&options.server, *connections as usize)?;
         // The keys are set only once, before the first step.
         plan.fills &= std::mem::replace(&mut fills, false);
-        let watch = || !interrupt.has_come();
+        let watch = || !interrupt.has_arrived();
         let result = load::memcached::run(&plan, watch)
             .map_err(|error| format!("{}: {error}", options.server))?;
         match (options.json, is_sweep) {
@@ -210,7 +210,7 @@ fn compare(options: &Options, other: &str, interrupt: &Interrupt) -> Result<Exit
         accounts,
         rounds: options.rounds as usize,
     };
-    let rounds = load::memcached::compare::run(&comparison, |_| !interrupt.has_come())
+    let rounds = load::memcached::compare::run(&comparison, |_| !interrupt.has_arrived())
         .map_err(|error| format!("{} beside {other}: {error}", options.server))?;
     let findings = load::memcached::compare::findings(&comparison, &rounds);
     if options.json {
@@ -240,7 +240,7 @@ impl Options {
         let scheme = if self.tls { "https://" } else { "" };
         let url = format!("{scheme}{}", with_port(server));
         let target = Target::parse(&url, &self.allow_remote).map_err(|error| error.to_string())?;
-        let tls = Maker::new(self.tls_options.settings());
+        let tls = TlsFactory::new(self.tls_options.settings());
         let tls = tls.tls(&target).map_err(|error| error.to_string())?;
         let default = match self.beside {
             Some(_) => TURN_DEFAULT,

@@ -65,7 +65,7 @@ pub(crate) fn run(arguments: &Arguments) -> ExitCode {
 }
 
 /// The command line of another tool.
-struct Called {
+struct ForeignArguments {
     /// The arguments, without the program's name.
     arguments: Vec<OsString>,
     /// Our additional option: hosts that may have any address.
@@ -74,7 +74,7 @@ struct Called {
 
 /// Runs the mode of another tool if the program is called by that tool's name, or for `tidegate
 /// bench NAME`.
-pub(crate) fn as_another_tool(program: &OsStr, arguments: &[OsString]) -> Option<ExitCode> {
+pub(crate) fn emulated_tool(program: &OsStr, arguments: &[OsString]) -> Option<ExitCode> {
     let name = Path::new(program).file_name().unwrap_or_default();
     let (name, arguments) = match arguments {
         [bench, mode, rest @ ..] if bench == "bench" && tool(name).is_none() => (&**mode, rest),
@@ -94,7 +94,7 @@ pub(crate) fn as_another_tool(program: &OsStr, arguments: &[OsString]) -> Option
     })
 }
 
-fn tool(name: &OsStr) -> Option<fn(Called) -> ExitCode> {
+fn tool(name: &OsStr) -> Option<fn(ForeignArguments) -> ExitCode> {
     match name.to_str()? {
         "ab" => Some(ab::run),
         "http_load" => Some(http_load::run),
@@ -104,9 +104,9 @@ fn tool(name: &OsStr) -> Option<fn(Called) -> ExitCode> {
 }
 
 /// Removes our option `--allow-remote HOST` from another tool's arguments.
-fn called(arguments: &[OsString]) -> Result<Called, String> {
+fn called(arguments: &[OsString]) -> Result<ForeignArguments, String> {
     const OPTION: &str = "--allow-remote";
-    let mut called = Called {
+    let mut called = ForeignArguments {
         arguments: Vec::new(),
         allow_remote: Vec::new(),
     };

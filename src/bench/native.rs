@@ -100,7 +100,7 @@ pub(super) fn run(options: &Options) -> Result<ExitCode, String> {
     let mut line = ProgressLine::new(&plan);
     let outcome = load::run(&plan, |progress| {
         line.show(progress);
-        !interrupt.has_come()
+        !interrupt.has_arrived()
     });
     line.clear();
     let outcome = outcome.map_err(|error| error.to_string())?;

@@ -14,7 +14,7 @@ use load::plan::{
     Arrivals, Expect, Length, Order, PIPELINE_MAX, Protocol, RequestForm, STREAMS_MAX, Spacing,
     servers,
 };
-use load::tls::{Maker, Settings, Version};
+use load::tls::{Settings, TlsFactory, Version};
 use load::{Plan, Target, machine};
 
 /// What is asked for.
@@ -246,7 +246,7 @@ impl Common {
                 target.url
             ));
         }
-        let maker = Maker::new(Settings {
+        let maker = TlsFactory::new(Settings {
             http2: protocol != Protocol::Http1,
             ..self.tls.settings()
         });

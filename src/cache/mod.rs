@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
-use store::disk::{ListedEntry, Listing, NotListed};
+use store::disk::{ListedEntry, Listing, ListingError};
 
 mod report;
 
@@ -75,15 +75,15 @@ pub(crate) fn run(arguments: &Arguments) -> ExitCode {
             tag,
             json,
         } => {
-            let chosen = Chosen::of(key.iter(), tag.as_ref());
+            let chosen = SelectedEntries::of(key.iter(), tag.as_ref());
             list(&folder.path, &chosen, *json)
         }
         Action::Show { folder, key, json } => {
-            let chosen = Chosen::of(std::iter::once(key), None);
+            let chosen = SelectedEntries::of(std::iter::once(key), None);
             show(&folder.path, &chosen, *json)
         }
         Action::Purge { folder, keys, tag } => {
-            let chosen = Chosen::of(keys.iter(), tag.as_ref());
+            let chosen = SelectedEntries::of(keys.iter(), tag.as_ref());
             purge(&folder.path, &chosen)
         }
     };
@@ -94,16 +94,16 @@ pub(crate) fn run(arguments: &Arguments) -> ExitCode {
 }
 
 /// The entries that a command line selects.
-struct Chosen {
+struct SelectedEntries {
     names: Vec<Vec<u8>>,
     prefixes: Vec<Vec<u8>>,
     tag: Option<Vec<u8>>,
 }
 
-impl Chosen {
-    fn of<'a>(keys: impl Iterator<Item = &'a OsString>, tag: Option<&OsString>) -> Chosen {
+impl SelectedEntries {
+    fn of<'a>(keys: impl Iterator<Item = &'a OsString>, tag: Option<&OsString>) -> SelectedEntries {
         let bytes = |text: &OsString| text.as_bytes().to_vec();
-        let mut chosen = Chosen {
+        let mut chosen = SelectedEntries {
             names: Vec::new(),
             prefixes: Vec::new(),
             tag: tag.map(bytes),
@@ -139,14 +139,14 @@ impl Chosen {
 fn open(path: &Path) -> Result<Listing, String> {
     let shown = path.display();
     Listing::open(path).map_err(|refused| match refused {
-        NotListed::Failed(error) => format!("open() \"{shown}\" failed: {error}"),
-        NotListed::NoCache => format!("\"{shown}\" is no folder of a cache"),
+        ListingError::Failed(error) => format!("open() \"{shown}\" failed: {error}"),
+        ListingError::NoCache => format!("\"{shown}\" is no folder of a cache"),
     })
 }
 
-fn list(path: &Path, chosen: &Chosen, json: bool) -> Result<(), String> {
+fn list(path: &Path, chosen: &SelectedEntries, json: bool) -> Result<(), String> {
     let listing = open(path)?;
-    let now = report::Now::read();
+    let now = report::ReportTime::read();
     if !json {
         println!("{}", report::TITLE);
     }
@@ -170,9 +170,9 @@ fn list(path: &Path, chosen: &Chosen, json: bool) -> Result<(), String> {
     Ok(())
 }
 
-fn show(path: &Path, chosen: &Chosen, json: bool) -> Result<(), String> {
+fn show(path: &Path, chosen: &SelectedEntries, json: bool) -> Result<(), String> {
     let listing = open(path)?;
-    let now = report::Now::read();
+    let now = report::ReportTime::read();
     let mut entries = 0_u64;
     let mut failed = None;
     listing.visit(|listed| {
@@ -202,7 +202,7 @@ fn show(path: &Path, chosen: &Chosen, json: bool) -> Result<(), String> {
     }
 }
 
-fn purge(path: &Path, chosen: &Chosen) -> Result<(), String> {
+fn purge(path: &Path, chosen: &SelectedEntries) -> Result<(), String> {
     let listing = open(path)?;
     let (mut removed, mut failed) = (0_u64, 0_u64);
     listing.visit(|listed| {

@@ -11,15 +11,15 @@ use store::disk::{Fault, Head, ListedEntry, Origin};
 pub(super) const TITLE: &str = "STATE         FOR         SIZE   UNUSED  KEY";
 
 /// The time that all ages are relative to.
-pub(super) struct Now {
+pub(super) struct ReportTime {
     millis: i64,
 }
 
-impl Now {
-    pub(super) fn read() -> Now {
+impl ReportTime {
+    pub(super) fn read() -> ReportTime {
         let since = SystemTime::now().duration_since(UNIX_EPOCH);
         let millis = since.unwrap_or_default().as_millis();
-        Now {
+        ReportTime {
             millis: i64::try_from(millis).unwrap_or(i64::MAX),
         }
     }
@@ -40,7 +40,7 @@ enum State {
 }
 
 impl State {
-    fn of(listed: &ListedEntry, now: &Now) -> State {
+    fn of(listed: &ListedEntry, now: &ReportTime) -> State {
         match &listed.head {
             Err(_) => State::Damaged,
             Ok(head) => match now.since(head.times.valid_until) {
@@ -60,7 +60,7 @@ impl State {
 }
 
 /// A line of the list.
-pub(super) fn line(listed: &ListedEntry, now: &Now) -> String {
+pub(super) fn line(listed: &ListedEntry, now: &ReportTime) -> String {
     let state = State::of(listed, now);
     let time = match state {
         State::Fresh(millis) | State::Stale(millis) => span(millis),
@@ -84,7 +84,11 @@ pub(super) fn line(listed: &ListedEntry, now: &Now) -> String {
 
 /// All details of an entry. `body` is the result of verifying its checksum; `None` if there is no
 /// checksum.
-pub(super) fn whole(listed: &ListedEntry, body: Option<Result<(), Fault>>, now: &Now) -> String {
+pub(super) fn whole(
+    listed: &ListedEntry,
+    body: Option<Result<(), Fault>>,
+    now: &ReportTime,
+) -> String {
     let mut page = String::new();
     let mut row = |name: &str, value: &str| {
         let _ = writeln!(page, "{name:<9}{value}");
@@ -158,7 +162,7 @@ pub(super) fn whole(listed: &ListedEntry, body: Option<Result<(), Fault>>, now: 
 pub(super) fn json(
     listed: &ListedEntry,
     body: Option<Option<Result<(), Fault>>>,
-    now: &Now,
+    now: &ReportTime,
 ) -> String {
     let lossy = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     let mut json = Writer::default();
@@ -212,7 +216,7 @@ fn writer(head: &Head) -> &'static str {
 }
 
 /// Time since an entry was last used by the saved index or was stored, whichever is shorter.
-fn unused(listed: &ListedEntry, now: &Now) -> Option<Duration> {
+fn unused(listed: &ListedEntry, now: &ReportTime) -> Option<Duration> {
     let stored = listed.head.as_ref().ok().map(|head| head.times.received);
     let stored = stored.and_then(|stored| u64::try_from(now.since(stored)).ok());
     let stored = stored.map(Duration::from_millis);

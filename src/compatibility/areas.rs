@@ -9,7 +9,7 @@ use conf::Registry;
 
 use server::reference::{self, ReferenceName};
 
-use super::{Here, here};
+use super::{SupportStatus, here};
 
 /// The lines of README.md that enclose the table.
 const BEGIN: &str = "<!-- made by `make docs`: what works -->\n";
@@ -130,9 +130,9 @@ fn table(registry: &Registry) -> String {
         let of_area = |known: &&ReferenceName| !known.is_variable && belongs(known.module, modules);
         for known in names.iter().filter(of_area) {
             match here(*known, registry) {
-                Here::Yes(_) | Here::Variable => works += 1,
-                Here::WithoutEffect(..) => accepted += 1,
-                Here::Later(..) | Here::NotYet => missing.push(known.name),
+                SupportStatus::Yes(_) | SupportStatus::Variable => works += 1,
+                SupportStatus::WithoutEffect(..) => accepted += 1,
+                SupportStatus::Later(..) | SupportStatus::NotYet => missing.push(known.name),
             }
         }
         let missing = match (works, missing.len()) {

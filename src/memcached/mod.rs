@@ -16,8 +16,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use clap::Parser;
-use engine::net::{Address, BoundSocket, Carries, ListenOptions};
-use framework::door::{Door, ListenerId};
+use engine::net::{Address, BoundSocket, ListenOptions, SocketKind};
+use framework::door::{ConnectionHandler, ListenerId};
 use framework::generation::Generation;
 use framework::report::ThreadReport;
 use framework::workers::{self, Sockets, Workers};
@@ -26,7 +26,7 @@ use memcached::door::{CacheOf, MemcachedPart, Server, door};
 use memcached::{Cache, Settings, ShutdownPolicy, UserPasswords, saved};
 use process::confinement::{Confinement, Level, PathAccess, PathRule};
 use process::identity::{self, Identity};
-use process::single::{self, Endings, WrittenPidFile};
+use process::single::{self, ExitRequests, WrittenPidFile};
 
 pub(crate) use options::Arguments;
 use options::{ListenAddress, Plan, Security};
@@ -95,14 +95,14 @@ fn serve(plan: Plan) -> Result<(), String> {
     if plan.dumps_core {
         single::allow_core_files()?;
     }
-    let confined = single::become_confined(identity.as_ref(), &confinement(&plan))?;
+    let confined = single::confine_process(identity.as_ref(), &confinement(&plan))?;
     if confined.lacks_anything() {
         say(&confined.to_string());
     }
     if plan.dumps_core {
         single::keep_dumpable().unwrap_or_else(|text| say(&format!("-r: {text}")));
     }
-    let endings = Endings::take().map_err(|error| format!("signals: {error}"))?;
+    let endings = ExitRequests::take().map_err(|error| format!("signals: {error}"))?;
     let ender = endings.ender();
     let end = move |ending| {
         ender.end(match ending {
@@ -267,21 +267,23 @@ fn has_files(wanted: u64) -> bool {
 }
 
 /// A socket that listens, what it carries, its address, and whether TLS is spoken there.
-type Bound = (Address, Carries, BoundSocket, Security);
+type Bound = (Address, SocketKind, BoundSocket, Security);
 
 fn listen(listening: &ListenAddress, plan: &Plan) -> Result<Bound, String> {
     let (address, carries, security) = match listening {
         ListenAddress::Inet(address, security) => {
-            (Address::Inet(*address), Carries::Streams, *security)
+            (Address::Inet(*address), SocketKind::Streams, *security)
         }
-        ListenAddress::Udp(address) => {
-            (Address::Inet(*address), Carries::Datagrams, Security::Plain)
-        }
+        ListenAddress::Udp(address) => (
+            Address::Inet(*address),
+            SocketKind::Datagrams,
+            Security::Plain,
+        ),
         ListenAddress::Path(path) => {
             remove_old_socket(path);
             (
                 Address::Unix(path.clone()),
-                Carries::Streams,
+                SocketKind::Streams,
                 Security::Plain,
             )
         }
@@ -326,8 +328,8 @@ fn write_ports(listeners: &[Bound]) -> Result<(), String> {
     for (address, carries, _, _) in listeners {
         if let Address::Inet(address) = address {
             let protocol = match carries {
-                Carries::Streams => "TCP",
-                Carries::Datagrams => "UDP",
+                SocketKind::Streams => "TCP",
+                SocketKind::Datagrams => "UDP",
             };
             let family = if address.is_ipv4() { "INET" } else { "INET6" };
             text.push_str(&format!("{protocol} {family}: {}\n", address.port()));
@@ -345,7 +347,7 @@ fn start(plan: &Plan, cache: &Arc<Cache>, listeners: Vec<Bound>) -> Result<Worke
     let settings = &plan.settings;
     let mut generation = Generation::new(Zones::default());
     let server = |(address, carries, _, security): &Bound| {
-        cache.listen(address.clone(), *carries == Carries::Datagrams);
+        cache.listen(address.clone(), *carries == SocketKind::Datagrams);
         let tls = settings.tls.as_ref();
         let tls = match security {
             Security::Plain => None,
@@ -381,7 +383,7 @@ fn start(plan: &Plan, cache: &Arc<Cache>, listeners: Vec<Bound>) -> Result<Worke
         .map_err(|error| process::log::failure("worker threads could not be started", &error))
 }
 
-fn doors() -> Vec<std::rc::Rc<dyn Door>> {
+fn doors() -> Vec<std::rc::Rc<dyn ConnectionHandler>> {
     vec![door()]
 }
 

@@ -247,7 +247,7 @@ impl Arguments {
             notices.push("nothing is listened on: -p 0, and neither -U nor -s".to_owned());
         }
         let open = listening.iter().filter(|listening| !is_secret(listening));
-        notices.extend(open_to_all(open));
+        notices.extend(exposure_warning(open));
         if users.is_some() && self.udp_port != 0 {
             return Err(
                 "-U: datagrams cannot say who has sent them, so not with -S or -Y".to_owned(),
@@ -635,7 +635,7 @@ fn resolve(word: &str, port: u16) -> Result<Vec<SocketAddr>, String> {
 
 /// What to say where others than this machine's programs reach the cache, which asks nobody who
 /// they are.
-fn open_to_all<'a>(mut listening: impl Iterator<Item = &'a ListenAddress>) -> Option<String> {
+fn exposure_warning<'a>(mut listening: impl Iterator<Item = &'a ListenAddress>) -> Option<String> {
     let open = listening.find_map(|listening| match listening {
         ListenAddress::Inet(address, _) | ListenAddress::Udp(address) => {
             Some(address).filter(|address| !address.ip().is_loopback())

@@ -6,7 +6,7 @@
 use std::fmt::Write;
 use std::net::SocketAddr;
 
-use super::php::locations::{FRONT_CONTROLLER, Treatment};
+use super::php::locations::{FRONT_CONTROLLER, PhpHandling};
 use super::secure::Secure;
 use super::types;
 use super::words::quoted;
@@ -33,7 +33,7 @@ pub(super) struct Site {
     pub(super) spa: bool,
     pub(super) cors: bool,
     pub(super) hidden: bool,
-    pub(super) php: Treatment,
+    pub(super) php: PhpHandling,
 }
 
 /// The format of the access log.
@@ -385,7 +385,7 @@ mod tests {
     use super::*;
     use std::path::Path;
 
-    use crate::application::{Texts, registry};
+    use crate::application::{OverlayFiles, registry};
 
     fn site() -> Site {
         Site {
@@ -403,14 +403,14 @@ mod tests {
             spa: false,
             cors: false,
             hidden: false,
-            php: Treatment::Refuse,
+            php: PhpHandling::Refuse,
         }
     }
 
     /// The errors found when a text is parsed.
     fn errors(text: &str) -> Vec<String> {
         let path = Path::new("/serve.conf");
-        let texts = Texts([(path.to_owned(), text.as_bytes().to_vec())].into());
+        let texts = OverlayFiles([(path.to_owned(), text.as_bytes().to_vec())].into());
         let loaded = conf::load(path, Path::new("/"), &[], registry(), &texts);
         loaded
             .diagnostics
@@ -428,11 +428,11 @@ mod tests {
             AccessLog::Terminal { colours: true },
         ];
         let php = [
-            Treatment::Refuse,
-            Treatment::Run("unix:/tmp/a $b \"c\"/php.sock".to_owned()),
-            Treatment::Send,
-            Treatment::Run("127.0.0.1:9000".to_owned()),
-            Treatment::Refuse,
+            PhpHandling::Refuse,
+            PhpHandling::Run("unix:/tmp/a $b \"c\"/php.sock".to_owned()),
+            PhpHandling::Send,
+            PhpHandling::Run("127.0.0.1:9000".to_owned()),
+            PhpHandling::Refuse,
         ];
         let each = logs.into_iter().cycle().zip(php.into_iter().cycle());
         for (number, (access_log, php)) in (0..32 * 5).zip(each) {

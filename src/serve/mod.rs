@@ -24,11 +24,11 @@ use std::process::ExitCode;
 
 use process::{Action, ErrorLog, Options, identity};
 
-use crate::application::{Texts, Tidegate};
+use crate::application::{OverlayFiles, Tidegate};
 use crate::private_folder::PrivateFolder;
 use configuration::{AccessLog, Site};
 use php::Php;
-use php::locations::Treatment;
+use php::locations::PhpHandling;
 pub(crate) use place::User;
 use place::{Place, urls, worker_user};
 use secure::Secure;
@@ -209,7 +209,7 @@ fn prepare(arguments: Arguments) -> Result<Option<Prepared>, String> {
     announcement.push_str(&about_php(&arguments, &directory, php));
     let open = arguments
         .place
-        .open_to_all(&chosen.addresses, "read the folder");
+        .exposure_warning(&chosen.addresses, "read the folder");
     announcement.push_str(&open);
     announcement.push_str(&greeting(&directory, &chosen.addresses, secure.as_ref()));
     announcement.extend(user.and_then(|user| user.warning(&directory)));
@@ -254,7 +254,7 @@ impl Prepared {
         } = self;
         texts.insert(options.conf_path.clone(), text.into_bytes());
         let tidegate = Tidegate {
-            texts: Texts(texts),
+            texts: OverlayFiles(texts),
             hosts: None,
             last_reading: conf::LastReading::new(),
             // On standard error, so that standard output, which may be piped, has log lines only.
@@ -297,7 +297,7 @@ pub(crate) fn output() -> &'static str {
 
 /// How PHP is handled. A pool that has not been started has no address yet; a printed configuration
 /// uses Debian's address instead.
-fn treatment(arguments: &Arguments, php: Option<&Php>, folder: &Path) -> Treatment {
+fn treatment(arguments: &Arguments, php: Option<&Php>, folder: &Path) -> PhpHandling {
     const USUAL: &str = "unix:/run/php/php-fpm.sock";
     match php {
         Some(php) if arguments.place.print_configuration && php.is_own() => {
@@ -305,11 +305,11 @@ fn treatment(arguments: &Arguments, php: Option<&Php>, folder: &Path) -> Treatme
                 std::io::stderr(),
                 "No php-fpm runs here that could be named; the configuration says {USUAL}."
             );
-            Treatment::Run(USUAL.to_owned())
+            PhpHandling::Run(USUAL.to_owned())
         }
-        Some(php) => Treatment::Run(php.server(folder)),
-        None if arguments.php_source => Treatment::Send,
-        None => Treatment::Refuse,
+        Some(php) => PhpHandling::Run(php.server(folder)),
+        None if arguments.php_source => PhpHandling::Send,
+        None => PhpHandling::Refuse,
     }
 }
 

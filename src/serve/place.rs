@@ -98,7 +98,7 @@ impl Place {
 
     /// A warning if the server listens on every interface, which is not obvious from `:8080`. A
     /// site with a domain is meant to be public.
-    pub(crate) fn open_to_all(&self, addresses: &[SocketAddr], what: &str) -> String {
+    pub(crate) fn exposure_warning(&self, addresses: &[SocketAddr], what: &str) -> String {
         let open = addresses
             .iter()
             .find(|address| address.ip().is_unspecified());
@@ -260,7 +260,7 @@ mod tests {
         let said = |line: &[&str], address: &str| {
             let line = ["serve"].iter().chain(line);
             let place = Command::parse_from(line).place;
-            place.open_to_all(&[address.parse().unwrap()], "read the folder")
+            place.exposure_warning(&[address.parse().unwrap()], "read the folder")
         };
         let text = said(&["--listen", ":8080"], "0.0.0.0:8080");
         assert!(text.starts_with("Every interface is open") && text.contains("--port 8080"));

@@ -167,12 +167,12 @@ mod tests {
     use super::*;
     use std::path::Path;
 
-    use crate::application::{Texts, registry};
+    use crate::application::{OverlayFiles, registry};
 
     /// A configuration after some changes.
     fn edited(text: &str, change: impl Fn(&mut Edits<'_>, &[Line])) -> String {
         let path = Path::new("/edits.conf");
-        let texts = Texts([(path.to_owned(), text.as_bytes().to_vec())].into());
+        let texts = OverlayFiles([(path.to_owned(), text.as_bytes().to_vec())].into());
         let loaded = conf::load(path, Path::new("/"), &[], registry(), &texts);
         let mut edits = Edits::new(&loaded);
         change(&mut edits, loaded.tree.root().lines());

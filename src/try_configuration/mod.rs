@@ -26,7 +26,7 @@ use conf::{Disk, Files, MissingHosts};
 use process::{Action, ErrorLog, Options};
 use rustix::process::Signal;
 
-use crate::application::{Texts, Tidegate, registry};
+use crate::application::{OverlayFiles, Tidegate, registry};
 use crate::cli::paths;
 use crate::private_folder::PrivateFolder;
 use against::{Replay, ReplayOutcome};
@@ -78,7 +78,7 @@ impl TryError {
 /// A configuration that can be run beside the server it belongs to.
 struct Trial {
     options: Options,
-    texts: Texts,
+    texts: OverlayFiles,
     announcement: String,
     replay: Option<Replay>,
     /// Removed when it is dropped, at the end.
@@ -156,7 +156,7 @@ fn prepare(arguments: &Arguments) -> Result<Trial, TryError> {
     options.globals = rewritten.globals;
     Ok(Trial {
         options,
-        texts: Texts(texts),
+        texts: OverlayFiles(texts),
         announcement,
         replay,
         _folder: folder,

@@ -278,7 +278,7 @@ impl Rewriter<'_> {
                 ports: 80..=80,
             };
             if let Some(Fate::Moved(address) | Fate::Hidden(address)) =
-                self.fate(&all, line, "http")
+                self.rewrite_address(&all, line, "http")
             {
                 let text = format!("listen {};", quoted(&address.to_string()));
                 self.edits.insert(line, &text);
@@ -293,7 +293,7 @@ impl Rewriter<'_> {
         };
         let is_tls = line.args.iter().any(|word| &*word.bytes == b"ssl");
         let scheme = if is_tls { "https" } else { "http" };
-        match self.fate(&address, line, scheme) {
+        match self.rewrite_address(&address, line, scheme) {
             Some(Fate::Moved(address)) => {
                 self.edits.replace(word, &quoted(&address.to_string()));
             }
@@ -311,7 +311,12 @@ impl Rewriter<'_> {
     }
 
     /// What becomes of an address: the same for all lines that name it. None with an error.
-    fn fate(&mut self, old: &Address, line: &Line, scheme: &'static str) -> Option<Fate> {
+    fn rewrite_address(
+        &mut self,
+        old: &Address,
+        line: &Line,
+        scheme: &'static str,
+    ) -> Option<Fate> {
         let key = old.to_string();
         if let Some(known) = self.addresses.get(&key) {
             return Some(known.clone());

@@ -98,7 +98,7 @@ pub(super) fn apply(plan: &Plan, machine: &Machine) -> Result<ChangeLines, Strin
     }
     let unit_file = unit_file(&plan.unit_name);
     // Folders created here are removed again if something fails.
-    let mut made = Made::default();
+    let mut made = CreatedPaths::default();
     let written = write_all(plan, root, &file, &file_after, &unit_file, &mut made);
     if let Err((path, error)) = written {
         made.take_back();
@@ -122,7 +122,7 @@ fn write_all(
     file: &Path,
     text: &Text,
     unit_file: &Path,
-    made: &mut Made,
+    made: &mut CreatedPaths,
 ) -> Result<(), (PathBuf, io::Error)> {
     if !plan.unit.is_empty() {
         let mut unit = format!("{HEAD}[Service]\n");
@@ -269,13 +269,13 @@ fn take_back(root: &Path, one: &ChangedSetting) -> io::Result<String> {
 
 /// The files and folders created so far, to be removed if a later step fails.
 #[derive(Default)]
-struct Made {
+struct CreatedPaths {
     files: Vec<(PathBuf, Option<String>)>,
     folders: Vec<PathBuf>,
     settings: Vec<(PathBuf, String, String)>,
 }
 
-impl Made {
+impl CreatedPaths {
     fn folder(&mut self, file: &Path) -> io::Result<()> {
         let folder = file.parent().unwrap_or(file);
         let missing = folder.ancestors().take_while(|folder| !folder.exists());

@@ -4,7 +4,7 @@
 //! guides have repeated since.
 
 /// A setting that a list advises.
-pub(super) struct Listed {
+pub(super) struct ListedSetting {
     /// The setting as the list writes it.
     pub(super) setting: &'static str,
     pub(super) list: &'static str,
@@ -42,8 +42,8 @@ const ONLOAD: &str = "NGINX Plus over Onload";
 const GUIDES: &str = "guides for nginx";
 
 /// All listed settings, list by list.
-pub(super) static LISTS: &[Listed] = &[
-    Listed {
+pub(super) static LISTS: &[ListedSetting] = &[
+    ListedSetting {
         setting: "net.ipv4.tcp_timestamps = 0",
         list: MEMCACHED,
         verdict: ListStatus::Harmful,
@@ -51,7 +51,7 @@ pub(super) static LISTS: &[Listed] = &[
                  in TIME-WAIT rest on them",
         source: "RFC 7323, sections 3 to 5; RFC 6191",
     },
-    Listed {
+    ListedSetting {
         setting: "net.ipv4.tcp_sack = 0, tcp_dsack = 0",
         list: MEMCACHED,
         verdict: ListStatus::Harmful,
@@ -59,14 +59,14 @@ pub(super) static LISTS: &[Listed] = &[
                  4.18, needs SACK",
         source: "RFC 2018; RFC 8985",
     },
-    Listed {
+    ListedSetting {
         setting: "net.ipv4.tcp_window_scaling = 0",
         list: MEMCACHED,
         verdict: ListStatus::Harmful,
         reason: "64 KB under way at most: enough within a room, 5 Mbit/s over 100 ms",
         source: "RFC 7323, section 2",
     },
-    Listed {
+    ListedSetting {
         setting: "net.core.wmem_max, wmem_default = 67108864",
         list: MEMCACHED,
         verdict: ListStatus::Folklore,
@@ -74,7 +74,7 @@ pub(super) static LISTS: &[Listed] = &[
                  sockets of other protocols, and a large default is memory for each of those",
         source: "tcp(7); Linux, ip-sysctl.rst (tcp_wmem)",
     },
-    Listed {
+    ListedSetting {
         setting: "net.core.optmem_max = 67108864",
         list: MEMCACHED,
         verdict: ListStatus::Folklore,
@@ -82,7 +82,7 @@ pub(super) static LISTS: &[Listed] = &[
                  none (zero-copy sends would need more)",
         source: "Linux, Documentation/admin-guide/sysctl/net.rst (optmem_max)",
     },
-    Listed {
+    ListedSetting {
         setting: "net.core.netdev_max_backlog = 300000",
         list: MEMCACHED,
         verdict: ListStatus::Depends,
@@ -90,7 +90,7 @@ pub(super) static LISTS: &[Listed] = &[
                  use this queue, and so long a one is only delay",
         source: "Linux, net/core/dev.c (enqueue_to_backlog)",
     },
-    Listed {
+    ListedSetting {
         setting: "net.ipv4.tcp_max_syn_backlog = 200000",
         list: MEMCACHED,
         verdict: ListStatus::Folklore,
@@ -98,7 +98,7 @@ pub(super) static LISTS: &[Listed] = &[
                  the socket's backlog",
         source: "Linux, net/ipv4/tcp_input.c (tcp_conn_request)",
     },
-    Listed {
+    ListedSetting {
         setting: "a ring of the card for each processor, its interrupt bound to it",
         list: MEMCACHED,
         verdict: ListStatus::Holds,
@@ -106,7 +106,7 @@ pub(super) static LISTS: &[Listed] = &[
                  whether the interrupts are spread",
         source: "Linux, Documentation/networking/scaling.rst (RSS)",
     },
-    Listed {
+    ListedSetting {
         setting: "net.ipv4.ip_local_port_range = 9000 65000",
         list: ONLOAD,
         verdict: ListStatus::Depends,
@@ -115,14 +115,14 @@ pub(super) static LISTS: &[Listed] = &[
                  into ip_local_reserved_ports",
         source: "Linux, ip-sysctl.rst (ip_local_port_range)",
     },
-    Listed {
+    ListedSetting {
         setting: "vm.nr_hugepages = 10000",
         list: ONLOAD,
         verdict: ListStatus::Folklore,
         reason: "Onload keeps its packets in them; without it 20 GB lie idle",
         source: "Linux, Documentation/admin-guide/mm/hugetlbpage.rst",
     },
-    Listed {
+    ListedSetting {
         setting: "8388608 open files (fs.file-max, fs.nr_open)",
         list: ONLOAD,
         verdict: ListStatus::Depends,
@@ -130,7 +130,7 @@ pub(super) static LISTS: &[Listed] = &[
                  version 240",
         source: "Linux, Documentation/admin-guide/sysctl/fs.rst; systemd 240, NEWS",
     },
-    Listed {
+    ListedSetting {
         setting: "net.core.somaxconn = 65535",
         list: GUIDES,
         verdict: ListStatus::Depends,
@@ -138,7 +138,7 @@ pub(super) static LISTS: &[Listed] = &[
                  of `listen` (511) more does nothing",
         source: "listen(2); Linux 5.4, include/linux/socket.h",
     },
-    Listed {
+    ListedSetting {
         setting: "net.ipv4.tcp_tw_reuse = 1",
         list: GUIDES,
         verdict: ListStatus::Depends,
@@ -146,14 +146,14 @@ pub(super) static LISTS: &[Listed] = &[
                  the default since Linux 4.19, does it for loopback",
         source: "Linux, ip-sysctl.rst (tcp_tw_reuse); RFC 6191",
     },
-    Listed {
+    ListedSetting {
         setting: "net.ipv4.tcp_tw_recycle = 1",
         list: GUIDES,
         verdict: ListStatus::Harmful,
         reason: "it dropped clients behind one address, and is gone since Linux 4.12",
         source: "Linux 4.12, commit 4396e46187ca",
     },
-    Listed {
+    ListedSetting {
         setting: "net.ipv4.tcp_fin_timeout = 15",
         list: GUIDES,
         verdict: ListStatus::Folklore,
@@ -161,14 +161,14 @@ pub(super) static LISTS: &[Listed] = &[
                  it is",
         source: "Linux, ip-sysctl.rst (tcp_fin_timeout); include/net/tcp.h (TCP_TIMEWAIT_LEN)",
     },
-    Listed {
+    ListedSetting {
         setting: "net.core.rmem_max, tcp_rmem = ... 16777216",
         list: GUIDES,
         verdict: ListStatus::Depends,
         reason: "the third number of tcp_rmem for fast uploads from far away; rmem_max for UDP",
         source: "Linux, ip-sysctl.rst (tcp_rmem); udp(7)",
     },
-    Listed {
+    ListedSetting {
         setting: "net.core.busy_poll, busy_read = 50",
         list: GUIDES,
         verdict: ListStatus::Folklore,
@@ -176,7 +176,7 @@ pub(super) static LISTS: &[Listed] = &[
                  single packets",
         source: "Linux, Documentation/networking/napi.rst",
     },
-    Listed {
+    ListedSetting {
         setting: "transparent_hugepage = never",
         list: GUIDES,
         verdict: ListStatus::Depends,
@@ -184,7 +184,7 @@ pub(super) static LISTS: &[Listed] = &[
                  most systems have, leaves it to programs",
         source: "Linux, Documentation/admin-guide/mm/transhuge.rst",
     },
-    Listed {
+    ListedSetting {
         setting: "vm.swappiness = 0",
         list: GUIDES,
         verdict: ListStatus::Folklore,
@@ -192,7 +192,7 @@ pub(super) static LISTS: &[Listed] = &[
                  is ended sooner",
         source: "Linux, Documentation/admin-guide/sysctl/vm.rst (swappiness)",
     },
-    Listed {
+    ListedSetting {
         setting: "event ports, /dev/poll, epoll chosen by hand (`use`)",
         list: "nginx 0.7.64 as a static server",
         verdict: ListStatus::Folklore,

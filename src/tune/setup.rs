@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use conf::{Disk, MissingHosts, Recorder, Tree};
 use engine::EngineKind;
-use engine::net::{Address, Carries};
+use engine::net::{Address, SocketKind};
 use process::Options;
 
 use crate::application::{compile, registry};
@@ -147,7 +147,7 @@ impl Listen {
             address: options.address.to_string(),
             port,
             is_local,
-            is_datagram: options.carries == Carries::Datagrams,
+            is_datagram: options.carries == SocketKind::Datagrams,
             backlog: u64::try_from(options.backlog).unwrap_or(u64::MAX),
             fastopen: options.fastopen.is_some(),
         }

@@ -14,7 +14,7 @@ use std::sync::{Mutex, PoisonError};
 
 use clap::{Args, Subcommand};
 use conf::Diagnostic;
-use engine::net::{Address, Carries};
+use engine::net::{Address, SocketKind};
 use engine::xdp::{Filter, Opened, Options, QueueParts, Role};
 use framework::protocol_part::ListenSocket;
 use framework::workers::Workers;
@@ -104,7 +104,7 @@ pub(crate) fn warnings(events: &Events, listening: &[ListenSocket]) -> Vec<Diagn
 /// The address at which a listener accepts TCP connections.
 fn address(listening: &ListenSocket) -> Option<SocketAddr> {
     match listening.options.address {
-        Address::Inet(address) if listening.options.carries == Carries::Streams => Some(address),
+        Address::Inet(address) if listening.options.carries == SocketKind::Streams => Some(address),
         _ => None,
     }
 }

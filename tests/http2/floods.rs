@@ -7,8 +7,8 @@
 
 use proto::h2::ErrorCode;
 use proto::h2::frame::{self, Kind, flags};
-use support::http2::{Client, put_data};
 use support::Server;
+use support::http2::{Client, put_data};
 
 /// Clients of each kind.
 const CLIENTS: usize = 20;

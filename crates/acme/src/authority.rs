@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime};
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair, KeyUsagePurpose};
 use rustls::crypto::CryptoProvider;
 
-use crate::certificate::{Certificate, Unusable, new_key, parameters};
+use crate::certificate::{Certificate, CertificateError, new_key, parameters};
 use crate::order::{Identifier, KeyKind};
 use crate::store::StateFolder;
 
@@ -58,7 +58,7 @@ impl Authority {
     ///
     /// # Errors
     /// If an identifier cannot be encoded in a certificate.
-    pub fn sign(&self, identifiers: &[Identifier]) -> Result<(String, String), Unusable> {
+    pub fn sign(&self, identifiers: &[Identifier]) -> Result<(String, String), CertificateError> {
         let mut parameters = parameters(identifiers, LIFETIME)?;
         parameters.use_authority_key_identifier_extension = true;
         let key = new_key(KeyKind::Ecdsa256)?;
@@ -66,13 +66,13 @@ impl Authority {
         let authority = authority()?;
         let issuer = Issuer::from_params(&authority, &self.key);
         let signed = parameters.signed_by(&key, &issuer);
-        let signed = signed.map_err(Unusable::Making)?;
+        let signed = signed.map_err(CertificateError::Making)?;
         Ok((signed.pem(), key.serialize_pem()))
     }
 }
 
 /// The parameters of the authority's own certificate.
-fn authority() -> Result<CertificateParams, Unusable> {
+fn authority() -> Result<CertificateParams, CertificateError> {
     let mut authority = parameters(&[], AUTHORITY_LIFETIME)?;
     let name = &mut authority.distinguished_name;
     name.push(DnType::CommonName, "Tidegate local authority");

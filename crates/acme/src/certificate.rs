@@ -55,7 +55,7 @@ impl fmt::Debug for Certificate {
 
 /// Why a certificate chain or a key cannot be used or generated.
 #[derive(Debug)]
-pub enum Unusable {
+pub enum CertificateError {
     /// The text contains no certificate.
     NoCertificate,
     /// The text contains no private key.
@@ -68,19 +68,19 @@ pub enum Unusable {
     Making(rcgen::Error),
 }
 
-impl fmt::Display for Unusable {
+impl fmt::Display for CertificateError {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Unusable::NoCertificate => out.write_str("no certificates"),
-            Unusable::NoKey => out.write_str("no private key"),
-            Unusable::Malformed(error) => write!(out, "malformed certificate: {error}"),
-            Unusable::Key(error) => write!(out, "unusable key: {error}"),
-            Unusable::Making(error) => write!(out, "cannot be made: {error}"),
+            CertificateError::NoCertificate => out.write_str("no certificates"),
+            CertificateError::NoKey => out.write_str("no private key"),
+            CertificateError::Malformed(error) => write!(out, "malformed certificate: {error}"),
+            CertificateError::Key(error) => write!(out, "unusable key: {error}"),
+            CertificateError::Making(error) => write!(out, "cannot be made: {error}"),
         }
     }
 }
 
-impl std::error::Error for Unusable {}
+impl std::error::Error for CertificateError {}
 
 impl Certificate {
     /// Parses a chain and the key of its leaf, both PEM.
@@ -91,14 +91,14 @@ impl Certificate {
         chain_pem: String,
         key_pem: String,
         provider: &CryptoProvider,
-    ) -> Result<Certificate, Unusable> {
+    ) -> Result<Certificate, CertificateError> {
         let chain = CertificateDer::pem_slice_iter(chain_pem.as_bytes());
         let chain: Vec<CertificateDer<'static>> =
             chain.collect::<Result<_, _>>().unwrap_or_default();
-        let leaf = chain.first().ok_or(Unusable::NoCertificate)?;
+        let leaf = chain.first().ok_or(CertificateError::NoCertificate)?;
         let leaf = Leaf::read(leaf)?;
         let key = PrivateKeyDer::from_pem_slice(key_pem.as_bytes());
-        let key = key.map_err(|_| Unusable::NoKey)?;
+        let key = key.map_err(|_| CertificateError::NoKey)?;
         let key = certified(chain, key, provider)?;
         Ok(Certificate {
             key: Arc::new(key),
@@ -114,11 +114,14 @@ impl Certificate {
     ///
     /// # Errors
     /// As [`Certificate::from_pem`].
-    pub fn from_file(bytes: &[u8], provider: &CryptoProvider) -> Result<Certificate, Unusable> {
+    pub fn from_file(
+        bytes: &[u8],
+        provider: &CryptoProvider,
+    ) -> Result<Certificate, CertificateError> {
         let text = String::from_utf8_lossy(bytes);
         let (chain, key) = match text.find(KEY_BEGINS) {
             Some(at) => text.split_at(at),
-            None => return Err(Unusable::NoKey),
+            None => return Err(CertificateError::NoKey),
         };
         Certificate::from_pem(chain.to_owned(), key.to_owned(), provider)
     }
@@ -140,12 +143,14 @@ impl Certificate {
     pub fn stand_in(
         identifiers: &[Identifier],
         provider: &CryptoProvider,
-    ) -> Result<Certificate, Unusable> {
+    ) -> Result<Certificate, CertificateError> {
         let mut parameters = parameters(identifiers, STAND_IN_LIFETIME)?;
         let name = &mut parameters.distinguished_name;
         name.push(DnType::CommonName, STAND_IN_NAME);
         let key = new_key(KeyKind::Ecdsa256)?;
-        let certificate = parameters.self_signed(&key).map_err(Unusable::Making)?;
+        let certificate = parameters
+            .self_signed(&key)
+            .map_err(CertificateError::Making)?;
         Certificate::from_pem(certificate.pem(), key.serialize_pem(), provider)
     }
 
@@ -174,11 +179,12 @@ struct Leaf {
 }
 
 impl Leaf {
-    fn read(der: &[u8]) -> Result<Leaf, Unusable> {
-        let certificate = x509_cert::Certificate::from_der(der).map_err(Unusable::Malformed)?;
+    fn read(der: &[u8]) -> Result<Leaf, CertificateError> {
+        let certificate =
+            x509_cert::Certificate::from_der(der).map_err(CertificateError::Malformed)?;
         let leaf = certificate.tbs_certificate();
         let names = leaf.get_extension::<SubjectAltName>();
-        let names = names.map_err(Unusable::Malformed)?;
+        let names = names.map_err(CertificateError::Malformed)?;
         let names = names.map(|(_, SubjectAltName(names))| names);
         let authority = leaf.get_extension::<AuthorityKeyIdentifier>();
         let authority = authority.ok().flatten();
@@ -238,7 +244,7 @@ pub(crate) fn topmost_issuer(chain_pem: &str) -> Option<String> {
 }
 
 /// Generates a private key.
-pub(crate) fn new_key(kind: KeyKind) -> Result<KeyPair, Unusable> {
+pub(crate) fn new_key(kind: KeyKind) -> Result<KeyPair, CertificateError> {
     let key = match kind {
         KeyKind::Ecdsa256 => KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256),
         KeyKind::Ecdsa384 => KeyPair::generate_for(&PKCS_ECDSA_P384_SHA384),
@@ -247,7 +253,7 @@ pub(crate) fn new_key(kind: KeyKind) -> Result<KeyPair, Unusable> {
         KeyKind::Rsa3072 => KeyPair::generate_rsa_for(&PKCS_RSA_SHA256, RsaKeySize::_3072),
         KeyKind::Rsa4096 => KeyPair::generate_rsa_for(&PKCS_RSA_SHA256, RsaKeySize::_4096),
     };
-    key.map_err(Unusable::Making)
+    key.map_err(CertificateError::Making)
 }
 
 /// Encodes a certificate signing request (RFC 2986), as DER.
@@ -255,7 +261,7 @@ pub(crate) fn signing_request(
     identifiers: &[Identifier],
     common_name: Option<&Identifier>,
     key: &KeyPair,
-) -> Result<Vec<u8>, Unusable> {
+) -> Result<Vec<u8>, CertificateError> {
     let mut parameters = parameters(identifiers, Duration::ZERO)?;
     if let Some(name) = common_name {
         let distinguished = &mut parameters.distinguished_name;
@@ -263,7 +269,7 @@ pub(crate) fn signing_request(
     }
     let request = parameters
         .serialize_request(key)
-        .map_err(Unusable::Making)?;
+        .map_err(CertificateError::Making)?;
     Ok(request.der().to_vec())
 }
 
@@ -272,12 +278,14 @@ pub(crate) fn challenge_answer(
     identifier: &Identifier,
     digest: &[u8],
     provider: &CryptoProvider,
-) -> Result<Arc<CertifiedKey>, Unusable> {
+) -> Result<Arc<CertifiedKey>, CertificateError> {
     let mut parameters = parameters(std::slice::from_ref(identifier), CLOCKS_DIFFER)?;
     let extension = CustomExtension::new_acme_identifier(digest);
     parameters.custom_extensions.push(extension);
     let key = new_key(KeyKind::Ecdsa256)?;
-    let certificate = parameters.self_signed(&key).map_err(Unusable::Making)?;
+    let certificate = parameters
+        .self_signed(&key)
+        .map_err(CertificateError::Making)?;
     let chain = vec![certificate.der().clone()];
     let key = PrivateKeyDer::from(PrivatePkcs8KeyDer::from(key.serialize_der()));
     Ok(Arc::new(certified(chain, key, provider)?))
@@ -288,12 +296,12 @@ fn certified(
     chain: Vec<CertificateDer<'static>>,
     key: PrivateKeyDer<'static>,
     provider: &CryptoProvider,
-) -> Result<CertifiedKey, Unusable> {
+) -> Result<CertifiedKey, CertificateError> {
     let key = provider.key_provider.load_private_key(key);
-    let certified = CertifiedKey::new(chain, key.map_err(Unusable::Key)?);
+    let certified = CertifiedKey::new(chain, key.map_err(CertificateError::Key)?);
     match certified.keys_match() {
         Err(error @ rustls::Error::InconsistentKeys(InconsistentKeys::KeyMismatch)) => {
-            Err(Unusable::Key(error))
+            Err(CertificateError::Key(error))
         }
         // Any other error means that rustls cannot parse the certificate, which other peers may
         // still accept.
@@ -306,9 +314,9 @@ fn certified(
 pub(crate) fn parameters(
     identifiers: &[Identifier],
     lifetime: Duration,
-) -> Result<CertificateParams, Unusable> {
+) -> Result<CertificateParams, CertificateError> {
     let names: Vec<String> = identifiers.iter().map(Identifier::to_string).collect();
-    let mut parameters = CertificateParams::new(names).map_err(Unusable::Making)?;
+    let mut parameters = CertificateParams::new(names).map_err(CertificateError::Making)?;
     let now = time::OffsetDateTime::now_utc();
     parameters.not_before = now - CLOCKS_DIFFER;
     parameters.not_after = now + lifetime;
@@ -350,7 +358,7 @@ pub(crate) mod tests {
         let one = Certificate::stand_in(&names, &provider()).unwrap();
         let two = Certificate::stand_in(&names, &provider()).unwrap();
         let mixed = Certificate::from_pem(one.chain_pem, two.key_pem.clone(), &provider());
-        assert!(matches!(mixed, Err(Unusable::Key(_))), "{mixed:?}");
+        assert!(matches!(mixed, Err(CertificateError::Key(_))), "{mixed:?}");
         for text in [
             "",
             "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n",
@@ -360,7 +368,7 @@ pub(crate) mod tests {
         }
         assert!(matches!(
             Certificate::from_file(two.chain_pem.as_bytes(), &provider()),
-            Err(Unusable::NoKey)
+            Err(CertificateError::NoKey)
         ));
     }
 

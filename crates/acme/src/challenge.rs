@@ -18,7 +18,7 @@ use instant_acme::{ChallengeType, KeyAuthorization};
 use rustls::crypto::CryptoProvider;
 use rustls::sign::CertifiedKey;
 
-use crate::certificate::{Certificate, Unusable, challenge_answer};
+use crate::certificate::{Certificate, CertificateError, challenge_answer};
 use crate::order::Identifier;
 
 /// How long a program may run for one record, which includes waiting until the zone's name servers
@@ -115,7 +115,7 @@ impl Challenge {
 #[derive(Debug)]
 pub(crate) enum AnswerError {
     /// The certificate for `tls-alpn-01` could not be made.
-    Certificate(Unusable),
+    Certificate(CertificateError),
     /// The program could not be started.
     Start(PathBuf, io::Error),
     /// The program exited with another status than 0.

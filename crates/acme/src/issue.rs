@@ -9,7 +9,7 @@ use instant_acme::{
 };
 
 use crate::account;
-use crate::certificate::{self, Certificate, Unusable, topmost_issuer};
+use crate::certificate::{self, Certificate, CertificateError, topmost_issuer};
 use crate::challenge::{AnswerError, ChallengeResponses};
 use crate::http::{Client, LastResponse, RequestError};
 use crate::issuer::{Issuer, Profile};
@@ -21,9 +21,9 @@ use crate::wait::StopSignal;
 const SERVER_TIME_MAX: Duration = Duration::from_secs(300);
 
 /// The interval between two polls of an order: its first value, its growth factor and its maximum.
-const LOOK_FIRST: Duration = Duration::from_millis(250);
-const LOOK_GROWTH: f64 = 1.5;
-const LOOK_MAX: Duration = Duration::from_secs(10);
+const POLL_INTERVAL_FIRST: Duration = Duration::from_millis(250);
+const POLL_INTERVAL_GROWTH: f64 = 1.5;
+const POLL_INTERVAL_MAX: Duration = Duration::from_secs(10);
 
 /// Why no certificate was issued.
 #[derive(Debug)]
@@ -50,7 +50,7 @@ pub(crate) enum Cause {
     /// The order did not reach the awaited status within [`SERVER_TIME_MAX`].
     TooSlow,
     /// The issued certificate, or the key for it, cannot be used.
-    Certificate(Unusable),
+    Certificate(CertificateError),
     /// The issued certificate does not cover all the identifiers of the order.
     OtherNames,
     /// The issued certificate has already expired.
@@ -306,7 +306,7 @@ impl<'a> Session<'a> {
         ordered: &mut instant_acme::Order,
         wanted: &[OrderStatus],
     ) -> Result<(), IssueError> {
-        let (end, mut wait) = (Instant::now() + SERVER_TIME_MAX, LOOK_FIRST);
+        let (end, mut wait) = (Instant::now() + SERVER_TIME_MAX, POLL_INTERVAL_FIRST);
         loop {
             let state = ordered.refresh().await;
             let state = state.map_err(IssueError::of(&self.client))?;
@@ -327,7 +327,7 @@ impl<'a> Session<'a> {
             if self.stop.sleep(wait) {
                 return Err(Cause::Stopped.into());
             }
-            wait = wait.mul_f64(LOOK_GROWTH).min(LOOK_MAX);
+            wait = wait.mul_f64(POLL_INTERVAL_GROWTH).min(POLL_INTERVAL_MAX);
         }
     }
 

@@ -278,7 +278,7 @@ impl OrderState {
             let text = format_args!("the state folder cannot be used ({error}), order: \"{id}\"");
             issuer.log(Level::Warn, text);
         });
-        if stop.is_stopped() || self.done_by_others(issuer, &id) {
+        if stop.is_stopped() || self.is_renewed_elsewhere(issuer, &id) {
             return;
         }
         let (names, directory) = (self.names(), &issuer.directory);
@@ -311,7 +311,7 @@ impl OrderState {
 
     /// Whether another process has renewed the certificate while this one waited for the lock. The
     /// stored certificate is installed even if its own renewal is due.
-    fn done_by_others(&mut self, issuer: &Issuer, id: &str) -> bool {
+    fn is_renewed_elsewhere(&mut self, issuer: &Issuer, id: &str) -> bool {
         let Some(found) = issuer.stored(&self.order) else {
             return false;
         };

@@ -27,7 +27,7 @@ mod wait;
 pub use account::{AccountKey, ExternalAccount, revoke};
 pub use authority::{AUTHORITY_CERTIFICATE, Authority};
 pub use base::level::Level;
-pub use certificate::{Certificate, Unusable};
+pub use certificate::{Certificate, CertificateError};
 pub use challenge::{Challenge, ChallengeReply, DnsProgram, Host, RunProgram, run_programs_by};
 pub use http::is_url;
 pub use issuer::{Issuer, IssuerThread, Profile};

@@ -36,7 +36,7 @@ pub fn trust(
             builder.with_root_certificates(roots)
         }
         None => {
-            let anybody = Anybody(Arc::clone(provider));
+            let anybody = AcceptAnyServer(Arc::clone(provider));
             let builder = builder.dangerous();
             builder.with_custom_certificate_verifier(Arc::new(anybody))
         }
@@ -47,9 +47,9 @@ pub fn trust(
 /// Accepts every certificate (`ssl_verify off`). The handshake still proves that the server has the
 /// certificate's key.
 #[derive(Debug)]
-struct Anybody(Arc<CryptoProvider>);
+struct AcceptAnyServer(Arc<CryptoProvider>);
 
-impl ServerCertVerifier for Anybody {
+impl ServerCertVerifier for AcceptAnyServer {
     fn verify_server_cert(
         &self,
         _: &CertificateDer<'_>,

@@ -10,7 +10,7 @@ use crate::position::Position;
 
 /// The suspicious places that the indentation shows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Suspects {
+pub(crate) struct SuspiciousPlaces {
     /// The directive whose block probably lacks its `}`: the `}` that closes it is indented less.
     pub(crate) unclosed: Option<Position>,
     /// The probably surplus `}`: it is indented more than the block that it closes.
@@ -24,12 +24,12 @@ struct OpenBlock {
     indentation: Option<usize>,
 }
 
-impl Suspects {
+impl SuspiciousPlaces {
     /// Examines a file, and keeps the first suspect of each kind.
-    pub(crate) fn of(text: &[u8], file: u32) -> Suspects {
+    pub(crate) fn of(text: &[u8], file: u32) -> SuspiciousPlaces {
         let mut lexer = Lexer::file(text, file);
         let mut open: Vec<OpenBlock> = Vec::new();
-        let mut suspects = Suspects::default();
+        let mut suspects = SuspiciousPlaces::default();
         loop {
             match lexer.next() {
                 Ok(Token::Directive { words, opens_block }) => {
@@ -97,7 +97,7 @@ mod tests {
     use super::*;
 
     fn lines(text: &str) -> [Option<usize>; 3] {
-        let suspects = Suspects::of(text.as_bytes(), 2);
+        let suspects = SuspiciousPlaces::of(text.as_bytes(), 2);
         let line = |position: Option<Position>| {
             position.map(|at| text[..at.offset as usize].lines().count().max(1))
         };

@@ -13,12 +13,12 @@ const NAMES_MAX: usize = 12;
 
 /// The foreign directives met so far.
 #[derive(Debug, Default)]
-pub(crate) struct Elsewhere {
-    met: Vec<Met>,
+pub(crate) struct ForeignDirectives {
+    met: Vec<ForeignOccurrence>,
 }
 
 #[derive(Debug)]
-struct Met {
+struct ForeignOccurrence {
     known: ForeignName,
     name: Box<str>,
     position: Position,
@@ -26,10 +26,10 @@ struct Met {
     index: usize,
 }
 
-impl Elsewhere {
+impl ForeignDirectives {
     /// Records a directive whose error is about to be reported at `index`.
     pub(crate) fn add(&mut self, known: ForeignName, name: &Word, index: usize) {
-        self.met.push(Met {
+        self.met.push(ForeignOccurrence {
             known,
             name: name.text().into(),
             position: name.position,
@@ -40,7 +40,7 @@ impl Elsewhere {
     /// Adds the other directives to the first error of each module and file; returns the indices of
     /// their errors, which are not shown.
     pub(crate) fn sum_up(self, found: &mut [(u32, Diagnostic)]) -> Vec<usize> {
-        let mut groups: Vec<Vec<Met>> = Vec::new();
+        let mut groups: Vec<Vec<ForeignOccurrence>> = Vec::new();
         let mut by_module: Map<(&'static str, u32), usize> = Map::default();
         for met in self.met {
             let key = (met.known.module, met.position.file);
@@ -66,7 +66,7 @@ impl Elsewhere {
 
 /// `it is of module http_fastcgi, as 3 more directives of this file: fastcgi_param (2 times, from
 /// line 5), fastcgi_index (line 4)`
-fn hint(first: &Met, more: &[Met]) -> String {
+fn hint(first: &ForeignOccurrence, more: &[ForeignOccurrence]) -> String {
     let module = first.known.module;
     let mut text = format!("it is of module {module}");
     if more.is_empty() {

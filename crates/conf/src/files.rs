@@ -2,7 +2,7 @@
 //! read.
 //!
 //! The master reads through a [`Recorder`] and passes the [`Recording`] to the worker process,
-//! which reads the same texts from a [`Sealed`], without access to files or name servers.
+//! which reads the same texts from a [`RecordedFiles`], without access to files or name servers.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -106,9 +106,9 @@ impl Files for Disk {
 
 /// Ignores stored readings: every caller reads the file again.
 #[derive(Clone, Copy, Debug)]
-pub struct Anew<F>(pub F);
+pub struct Uncached<F>(pub F);
 
-impl<F: Files> Files for Anew<F> {
+impl<F: Files> Files for Uncached<F> {
     fn read(&self, path: &Path) -> io::Result<Vec<u8>> {
         self.0.read(path)
     }
@@ -128,23 +128,23 @@ impl<F: Files> Files for Anew<F> {
 /// The addresses are of the prefix that is discarded everywhere (RFC 6666), so that two names never
 /// seem to be one host.
 #[derive(Debug, Default)]
-pub struct StandIns<F> {
+pub struct PlaceholderHosts<F> {
     files: F,
     /// Number of names that were looked up.
     count: Cell<u64>,
 }
 
-impl<F: Files> StandIns<F> {
+impl<F: Files> PlaceholderHosts<F> {
     /// Reads the files of `files`.
-    pub fn new(files: F) -> StandIns<F> {
-        StandIns {
+    pub fn new(files: F) -> PlaceholderHosts<F> {
+        PlaceholderHosts {
             files,
             count: Cell::new(0),
         }
     }
 }
 
-impl<F: Files> Files for StandIns<F> {
+impl<F: Files> Files for PlaceholderHosts<F> {
     fn read(&self, path: &Path) -> io::Result<Vec<u8>> {
         self.files.read(path)
     }
@@ -297,7 +297,7 @@ impl LastReading {
     }
 }
 
-/// Everything that was read: the content of a [`Sealed`].
+/// Everything that was read: the content of a [`RecordedFiles`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Recording {
     /// Files with their contents, each path once, in the order of reading.
@@ -424,17 +424,17 @@ impl<F: Files> Files for Recorder<F> {
 
 /// Files as recorded; nothing else exists.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Sealed {
+pub struct RecordedFiles {
     files: Map<PathBuf, Vec<u8>>,
     globs: Map<PathBuf, Vec<PathBuf>>,
     hosts: Map<String, Vec<IpAddr>>,
 }
 
-impl Sealed {
+impl RecordedFiles {
     /// A source backed by a recording.
     #[must_use]
-    pub fn new(recording: Recording) -> Sealed {
-        Sealed {
+    pub fn new(recording: Recording) -> RecordedFiles {
+        RecordedFiles {
             files: recording.files.into_iter().collect(),
             globs: recording.globs.into_iter().collect(),
             hosts: recording.hosts.into_iter().collect(),
@@ -442,7 +442,7 @@ impl Sealed {
     }
 }
 
-impl Files for Sealed {
+impl Files for RecordedFiles {
     fn read(&self, path: &Path) -> io::Result<Vec<u8>> {
         self.files
             .get(path)

@@ -78,7 +78,8 @@ mod tests;
 pub use contexts::Contexts;
 pub use diagnostic::{Diagnostic, Fault, Level, Missing, Related, Style};
 pub use files::{
-    Anew, Disk, Files, LastReading, MissingHosts, Recorder, Recording, Sealed, StandIns,
+    Disk, Files, LastReading, MissingHosts, PlaceholderHosts, RecordedFiles, Recorder, Recording,
+    Uncached,
 };
 pub use line::{Block, Line, ScopeId, Word};
 pub use load::{Loaded, dump, load};

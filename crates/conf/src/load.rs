@@ -10,11 +10,11 @@ use std::sync::Arc;
 
 use base::hash::Map;
 
-use crate::braces::Suspects;
+use crate::braces::SuspiciousPlaces;
 use crate::check;
 use crate::contexts::Contexts;
 use crate::diagnostic::{Diagnostic, Fault, Level, Related};
-use crate::elsewhere::Elsewhere;
+use crate::elsewhere::ForeignDirectives;
 use crate::files::Files;
 use crate::glob;
 use crate::hints::{self, begins_with_curly_quote, glued_name, source};
@@ -50,7 +50,7 @@ pub struct Loaded {
     /// The sequence number of each diagnostic's line.
     order: Vec<u32>,
     /// The parts of the text that are not in the tree.
-    lost: Lost,
+    lost: SkippedText,
 }
 
 impl Loaded {
@@ -76,7 +76,7 @@ impl Loaded {
 
     /// Whether an unreadable part might have defined this name.
     pub(crate) fn may_have_defined(&self, name: &str) -> bool {
-        let Lost {
+        let SkippedText {
             texts, anything, ..
         } = &self.lost;
         *anything || texts.iter().any(|text| mentions(text, name))
@@ -85,7 +85,7 @@ impl Loaded {
 
 /// Text that is not in the tree because of an error in it.
 #[derive(Debug, Default)]
-struct Lost {
+struct SkippedText {
     /// The texts of lines and blocks that were skipped.
     texts: Vec<Box<[u8]>>,
     /// Whether unknown text is missing: a file could not be read.
@@ -121,16 +121,16 @@ pub fn load(
         suggestions: 0,
         structural: Vec::new(),
         misplaced: Vec::new(),
-        elsewhere: Elsewhere::default(),
-        lost: Lost::default(),
+        elsewhere: ForeignDirectives::default(),
+        lost: SkippedText::default(),
     };
     let root = loader.tree.root().id();
     for text in globals {
         let mut lexer = Lexer::text(text, position::COMMAND_LINE);
-        loader.directives(&mut lexer, root, Surroundings::CommandLine);
+        loader.directives(&mut lexer, root, EnclosingBlock::CommandLine);
     }
     loader.file(path, None, &mut |loader, lexer| {
-        loader.directives(lexer, root, Surroundings::File);
+        loader.directives(lexer, root, EnclosingBlock::File);
     });
     let mut dropped = loader.explain_braces();
     dropped.extend(loader.explain_misplaced());
@@ -181,7 +181,7 @@ pub fn dump(sources: &[SourceFile]) -> Vec<u8> {
 
 /// What surrounds the lines that are being read.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Surroundings {
+enum EnclosingBlock {
     /// Nothing but their file.
     File,
     /// A block of the same file.
@@ -225,7 +225,7 @@ impl Directive {
 /// Why a directive has no declaration.
 struct UnknownDirective {
     fault: Fault,
-    kind: Option<Structure>,
+    kind: Option<BraceRelation>,
 }
 
 struct Loader<'a> {
@@ -250,8 +250,8 @@ struct Loader<'a> {
     /// Errors that a brace elsewhere in the file may have caused.
     structural: Vec<Structural>,
     misplaced: Vec<Misplaced>,
-    elsewhere: Elsewhere,
-    lost: Lost,
+    elsewhere: ForeignDirectives,
+    lost: SkippedText,
 }
 
 /// The misplaced directives of one block, by the indices of their errors.
@@ -267,12 +267,12 @@ struct Structural {
     /// Its index in the list of diagnostics.
     index: usize,
     file: u32,
-    kind: Structure,
+    kind: BraceRelation,
 }
 
 /// The relation of an error to braces.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Structure {
+enum BraceRelation {
     /// A brace or semicolon is missing or wrong at this place.
     Brace,
     /// The directive is not allowed in this block, perhaps because the braces are not where the
@@ -288,7 +288,7 @@ impl Loader<'_> {
     }
 
     /// Reports an error that a brace elsewhere may have caused.
-    fn report_structural(&mut self, fault: Fault, kind: Structure) {
+    fn report_structural(&mut self, fault: Fault, kind: BraceRelation) {
         let file = fault.position.map_or(0, |position| position.file);
         let index = self.found.len();
         self.structural.push(Structural { index, file, kind });
@@ -312,7 +312,7 @@ impl Loader<'_> {
                 more: Vec::new(),
             }),
         }
-        self.report_structural(fault, Structure::Placement);
+        self.report_structural(fault, BraceRelation::Placement);
     }
 
     /// If three or more directives are not allowed in a block, the block itself is probably wrong:
@@ -365,12 +365,16 @@ impl Loader<'_> {
             let Some((first, others)) = of_file.split_first() else {
                 continue;
             };
-            let balance = of_file.iter().find(|one| one.kind == Structure::Balance);
-            let placed = of_file.iter().find(|one| one.kind == Structure::Placement);
+            let balance = of_file
+                .iter()
+                .find(|one| one.kind == BraceRelation::Balance);
+            let placed = of_file
+                .iter()
+                .find(|one| one.kind == BraceRelation::Placement);
             let Some(source) = source(&self.sources, file) else {
                 continue;
             };
-            let suspects = Suspects::of(&source.text, file);
+            let suspects = SuspiciousPlaces::of(&source.text, file);
             let message = |index: usize| self.found.get(index).map(|(_, found)| found);
             let ends_open = balance
                 .and_then(|balance| message(balance.index))
@@ -409,7 +413,7 @@ impl Loader<'_> {
             self.lost.braces = true;
             dropped.extend(others.iter().map(|one| one.index));
             // An error at the wrong place itself needs no related place.
-            if let Some((position, label)) = related.filter(|_| first.kind != Structure::Brace)
+            if let Some((position, label)) = related.filter(|_| first.kind != BraceRelation::Brace)
                 && let Some((_, found)) = self.found.get_mut(first.index)
                 && found
                     .position
@@ -434,14 +438,14 @@ impl Loader<'_> {
     }
 
     /// Reads directives into a scope, up to the end of the block or file.
-    fn directives(&mut self, lexer: &mut Lexer<'_>, scope: ScopeId, around: Surroundings) {
+    fn directives(&mut self, lexer: &mut Lexer<'_>, scope: ScopeId, around: EnclosingBlock) {
         while let Some(directive) = self.next(lexer, around) {
             self.directive(lexer, scope, around, directive);
         }
     }
 
     /// The next directive or row; `None` at the end. Errors before it are reported.
-    fn next(&mut self, lexer: &mut Lexer<'_>, around: Surroundings) -> Option<Directive> {
+    fn next(&mut self, lexer: &mut Lexer<'_>, around: EnclosingBlock) -> Option<Directive> {
         loop {
             let start = lexer.offset();
             let (fault, kind) = match lexer.next() {
@@ -455,20 +459,20 @@ impl Loader<'_> {
                         opens_block,
                     });
                 }
-                Ok(Token::BlockEnd) if around == Surroundings::Block => return None,
-                Ok(Token::BlockEnd) => (lexer.unexpected(b'}'), Structure::Balance),
+                Ok(Token::BlockEnd) if around == EnclosingBlock::Block => return None,
+                Ok(Token::BlockEnd) => (lexer.unexpected(b'}'), BraceRelation::Balance),
                 Ok(Token::End) => {
-                    if around == Surroundings::Block && !lexer.was_cut_short() {
+                    if around == EnclosingBlock::Block && !lexer.was_cut_short() {
                         self.sequence = self.sequence.saturating_add(1);
                         let fault = lexer.end_inside_block();
-                        self.report_structural(fault, Structure::Balance);
+                        self.report_structural(fault, BraceRelation::Balance);
                     }
                     return None;
                 }
                 Err(fault) => {
                     lexer.recover();
                     self.lose(lexer.read_since(start));
-                    (fault, Structure::Brace)
+                    (fault, BraceRelation::Brace)
                 }
             };
             // The error follows any error in the line before.
@@ -481,11 +485,11 @@ impl Loader<'_> {
         &mut self,
         lexer: &mut Lexer<'_>,
         scope: ScopeId,
-        around: Surroundings,
+        around: EnclosingBlock,
         mut directive: Directive,
     ) {
         let context = self.tree.scope(scope).context();
-        if directive.opens_block && around == Surroundings::CommandLine {
+        if directive.opens_block && around == EnclosingBlock::CommandLine {
             let text = "block directives are not supported in -g option";
             self.report(directive.fault(text.to_owned()));
             return lexer.skip_block();
@@ -495,7 +499,7 @@ impl Loader<'_> {
             Ok(known) => known,
             Err(UnknownDirective { fault, kind }) => {
                 match kind {
-                    Some(Structure::Placement) => self.misplaced(scope, &directive.name, fault),
+                    Some(BraceRelation::Placement) => self.misplaced(scope, &directive.name, fault),
                     Some(kind) => self.report_structural(fault, kind),
                     None => self.report(fault),
                 }
@@ -514,7 +518,7 @@ impl Loader<'_> {
         if directive.name.bytes.as_ref() == b"include" {
             if fits {
                 self.include(&directive, &mut |loader, lexer| {
-                    loader.directives(lexer, scope, Surroundings::File);
+                    loader.directives(lexer, scope, EnclosingBlock::File);
                 });
             } else {
                 self.lost.anything = true;
@@ -527,7 +531,7 @@ impl Loader<'_> {
                 let sequence = self.sequence;
                 let mut rows = Vec::new();
                 let opened = directive.position();
-                self.rows_into(lexer, Surroundings::Block, opened, &mut rows);
+                self.rows_into(lexer, EnclosingBlock::Block, opened, &mut rows);
                 let mut line = self.line(directive, Some(Block::Free(rows)), sequence);
                 line.end = Some((lexer.position(), self.sequence));
                 return self.add(scope, line, fits.then_some(known));
@@ -542,7 +546,7 @@ impl Loader<'_> {
         self.add(scope, line, fits.then_some(known));
         if let Some(inner) = block {
             if self.enter(position) {
-                self.directives(lexer, inner, Surroundings::Block)
+                self.directives(lexer, inner, EnclosingBlock::Block)
             } else {
                 return self.skip_block(lexer);
             }
@@ -621,7 +625,7 @@ impl Loader<'_> {
             let fault = directive.fault_about("", " directive is not allowed here");
             return Err(UnknownDirective {
                 fault: fault.with_hint(format!("it may stand in: {anywhere}")),
-                kind: Some(Structure::Placement),
+                kind: Some(BraceRelation::Placement),
             });
         };
         let fault = match (known.arity.block_kind(), directive.opens_block) {
@@ -642,7 +646,7 @@ impl Loader<'_> {
         };
         Err(UnknownDirective {
             fault,
-            kind: Some(Structure::Brace),
+            kind: Some(BraceRelation::Brace),
         })
     }
 
@@ -769,7 +773,7 @@ impl Loader<'_> {
     fn rows_into(
         &mut self,
         lexer: &mut Lexer<'_>,
-        around: Surroundings,
+        around: EnclosingBlock,
         opened: Position,
         rows: &mut Vec<Line>,
     ) {
@@ -779,15 +783,15 @@ impl Loader<'_> {
                 let fault = fault.with_related(opened, "opened here, and probably not closed");
                 let candidates = self.registry.lookup(&row.name.bytes);
                 let opens = |known: &Candidate| known.arity.block_kind() != BlockKind::None;
-                if around == Surroundings::Block && candidates.iter().any(opens) {
-                    self.report_structural(fault, Structure::Brace);
+                if around == EnclosingBlock::Block && candidates.iter().any(opens) {
+                    self.report_structural(fault, BraceRelation::Brace);
                     return lexer.rewind(row.position().offset as usize);
                 }
-                self.report_structural(lexer.unexpected(b'{'), Structure::Brace);
+                self.report_structural(lexer.unexpected(b'{'), BraceRelation::Brace);
                 self.skip_block(lexer);
             } else if row.name.bytes.as_ref() == b"include" && row.args.len() == 1 {
                 self.include(&row, &mut |loader, lexer| {
-                    loader.rows_into(lexer, Surroundings::File, opened, rows);
+                    loader.rows_into(lexer, EnclosingBlock::File, opened, rows);
                 });
             } else {
                 self.warn_of_curly_quotes(std::slice::from_ref(&row.name));

@@ -13,7 +13,7 @@ use crate::position;
 
 /// Why there are no lines.
 #[derive(Debug)]
-pub enum Unread {
+pub enum PlainFileError {
     /// The file could not be read.
     File(io::Error),
     /// The file is malformed; the fault has its position in that file.
@@ -24,10 +24,10 @@ pub enum Unread {
 ///
 /// # Errors
 /// If the file cannot be read, or contains anything but lines that end with `;`.
-pub fn lines(path: &Path, files: &dyn Files) -> Result<Vec<Line>, Unread> {
-    let text = files.read(path).map_err(Unread::File)?;
+pub fn lines(path: &Path, files: &dyn Files) -> Result<Vec<Line>, PlainFileError> {
+    let text = files.read(path).map_err(PlainFileError::File)?;
     let mut lexer = Lexer::file(&text, position::file_number(path));
-    let malformed = |fault| Unread::Malformed(Box::new(fault));
+    let malformed = |fault| PlainFileError::Malformed(Box::new(fault));
     let mut lines = Vec::new();
     loop {
         match lexer.next().map_err(malformed)? {
@@ -53,16 +53,16 @@ pub fn lines(path: &Path, files: &dyn Files) -> Result<Vec<Line>, Unread> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::files::{Recording, Sealed};
+    use crate::files::{RecordedFiles, Recording};
 
     fn read(text: &str) -> Result<Vec<String>, String> {
-        let files = Sealed::new(Recording {
+        let files = RecordedFiles::new(Recording {
             files: vec![("/peers".into(), text.into())],
             ..Recording::default()
         });
         let lines = lines(Path::new("/peers"), &files).map_err(|unread| match unread {
-            Unread::File(error) => error.to_string(),
-            Unread::Malformed(fault) => fault.to_string(),
+            PlainFileError::File(error) => error.to_string(),
+            PlainFileError::Malformed(fault) => fault.to_string(),
         })?;
         let shown = lines.iter().map(|line| {
             let words: Vec<_> = line.args.iter().map(|word| word.text()).collect();
@@ -91,9 +91,9 @@ mod tests {
             let found = read(text).unwrap_err();
             assert!(found.contains(fault), "{found}");
         }
-        let missing = lines(Path::new("/other"), &Sealed::default());
+        let missing = lines(Path::new("/other"), &RecordedFiles::default());
         assert!(
-            matches!(missing, Err(Unread::File(error)) if error.kind() == io::ErrorKind::NotFound)
+            matches!(missing, Err(PlainFileError::File(error)) if error.kind() == io::ErrorKind::NotFound)
         );
     }
 }

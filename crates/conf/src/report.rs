@@ -116,7 +116,7 @@ pub fn arrange(loaded: &mut Loaded, compiled: Vec<Diagnostic>) -> Vec<Diagnostic
     kept.sort_by_key(|found| found.level);
     let notices = kept.partition_point(|found| found.level < Level::Notice);
     let notices = kept.split_off(notices);
-    let mut kept = said_once(kept);
+    let mut kept = deduplicate(kept);
     let has_errors = kept.iter().any(|found| found.level == Level::Emerg);
     if has_errors {
         kept.extend(one_line(&notices))
@@ -136,7 +136,7 @@ fn is_behind(found: &Diagnostic, other: &Diagnostic) -> bool {
 }
 
 /// Keeps the first of the messages that are shown once, with the other places in its hint.
-fn said_once(found: Vec<Diagnostic>) -> Vec<Diagnostic> {
+fn deduplicate(found: Vec<Diagnostic>) -> Vec<Diagnostic> {
     let (mut kept, mut once) = (Vec::new(), Vec::new());
     for diagnostic in found {
         let same = |first: &Diagnostic| first.once && first.message == diagnostic.message;

@@ -174,7 +174,7 @@ fn in_background(weight: Weight, f: impl FnOnce() + Send + 'static) {
         f();
         return;
     }
-    let unfinished = Unfinished::new();
+    let unfinished = ExitBlocker::new();
     let job = Box::new(move || {
         let _ = catch_unwind(AssertUnwindSafe(f));
         drop(unfinished);
@@ -191,25 +191,25 @@ pub fn unhurried(f: impl FnOnce() + Send + 'static) {
 /// Work that the process must finish before it ends: [`finish_background`] waits until this guard
 /// is dropped, or until its deadline.
 #[derive(Debug)]
-pub struct Unfinished {
+pub struct ExitBlocker {
     /// Its number in the list of work with a deadline; `None` without a deadline.
     limited: Option<u64>,
 }
 
-impl Unfinished {
+impl ExitBlocker {
     /// Marks work as unfinished until dropped.
     #[expect(
         clippy::new_without_default,
         reason = "that it is made means something"
     )]
-    pub fn new() -> Unfinished {
+    pub fn new() -> ExitBlocker {
         lock(&BACKGROUND).unlimited += 1;
-        Unfinished { limited: None }
+        ExitBlocker { limited: None }
     }
 
     /// Marks work as unfinished until dropped, or until `limit` has passed. The work is then
     /// abandoned, and reported under the name `what`.
-    pub fn for_at_most(limit: Duration, what: &'static str) -> Unfinished {
+    pub fn for_at_most(limit: Duration, what: &'static str) -> ExitBlocker {
         let mut left = lock(&BACKGROUND);
         let number = left.next;
         left.next += 1;
@@ -219,7 +219,7 @@ impl Unfinished {
             deadline,
             what,
         });
-        Unfinished {
+        ExitBlocker {
             limited: Some(number),
         }
     }
@@ -235,7 +235,7 @@ impl Unfinished {
     }
 }
 
-impl Drop for Unfinished {
+impl Drop for ExitBlocker {
     fn drop(&mut self) {
         let mut left = lock(&BACKGROUND);
         match self.limited {
@@ -251,7 +251,7 @@ impl Drop for Unfinished {
     }
 }
 
-/// Waits until all [`background`] jobs and all other [`Unfinished`] work of every thread is done.
+/// Waits until all [`background`] jobs and all other [`ExitBlocker`] work of every thread is done.
 /// Returns the names of the work whose deadline has passed; each is returned to only one of the
 /// waiting threads.
 pub fn finish_background() -> Vec<&'static str> {
@@ -284,7 +284,7 @@ pub fn finish_background() -> Vec<&'static str> {
 
 /// Shortens all deadlines to at most `limit` from now, because the process is about to end. This
 /// includes deadlines that are set later.
-pub fn hasten_background(limit: Duration) {
+pub fn shorten_background_deadlines(limit: Duration) {
     let mut left = lock(&BACKGROUND);
     let end = left.hastened(Instant::now() + limit);
     left.end = Some(end);
@@ -303,7 +303,8 @@ struct Background {
     limited: Vec<Limited>,
     /// The number of the next work with a deadline.
     next: u64,
-    /// The latest deadline allowed, once the process has been [hastened](hasten_background).
+    /// The latest deadline allowed, once the process has been
+    /// [hastened](shorten_background_deadlines).
     end: Option<Instant>,
 }
 
@@ -545,7 +546,7 @@ mod tests {
     fn what_has_a_deadline_is_waited_for_until_then() {
         const LONG: Duration = Duration::from_secs(600);
         let begun = Instant::now();
-        let work = Unfinished::for_at_most(LONG, "short work");
+        let work = ExitBlocker::for_at_most(LONG, "short work");
         let thread = std::thread::spawn(move || {
             std::thread::sleep(Duration::from_millis(50));
             assert!(!work.is_given_up());
@@ -554,21 +555,21 @@ mod tests {
         thread.join().unwrap();
         assert!(begun.elapsed() >= Duration::from_millis(50));
 
-        let work = Unfinished::for_at_most(Duration::from_millis(20), "long work");
+        let work = ExitBlocker::for_at_most(Duration::from_millis(20), "long work");
         assert!(!work.is_given_up());
         assert_eq!(finish_background(), ["long work"]);
         assert!(work.is_given_up());
         assert_eq!(finish_background(), [""; 0], "it is told once");
         drop(work);
 
-        let work = Unfinished::for_at_most(LONG, "work");
+        let work = ExitBlocker::for_at_most(LONG, "work");
         let waiting = std::thread::spawn(finish_background);
         std::thread::sleep(Duration::from_millis(20));
-        hasten_background(Duration::from_millis(20));
+        shorten_background_deadlines(Duration::from_millis(20));
         assert_eq!(waiting.join().unwrap(), ["work"]);
         drop(work);
-        let late = Unfinished::for_at_most(LONG, "late work");
-        hasten_background(LONG);
+        let late = ExitBlocker::for_at_most(LONG, "late work");
+        shorten_background_deadlines(LONG);
         assert_eq!(finish_background(), ["late work"], "it stays hastened");
         drop(late);
         assert!(begun.elapsed() < LONG);

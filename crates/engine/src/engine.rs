@@ -168,7 +168,7 @@ pub trait Engine {
     /// Accepts the oldest waiting connection although the process is out of descriptors, sends
     /// `answer` to it and closes it. False if no connection waits, or the engine has no reserve
     /// descriptor for this.
-    fn turn_away(&mut self, listener: &Socket, answer: &[u8]) -> bool;
+    fn shed_connection(&mut self, listener: &Socket, answer: &[u8]) -> bool;
 
     /// Forgets a listening socket that this thread no longer uses. No accept on it may be in
     /// flight.

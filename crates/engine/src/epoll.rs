@@ -40,7 +40,7 @@ const EVENTS_MAX: usize = 512;
 const LISTENER: u64 = 1 << 63;
 const NOTIFIER: u64 = u64::MAX;
 
-/// Marks an event of another engine's descriptor that is watched as [`Watched::Seldom`].
+/// Marks an event of another engine's descriptor that is watched as [`PollPolicy::OnReadable`].
 const SELDOM: u64 = u64::MAX - 1;
 
 /// The bits of a key's generation that fit beside the listener mark.
@@ -52,12 +52,12 @@ const DATAGRAM: u64 = 1 << 31;
 
 /// How another engine uses the readiness of a descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Watched {
+pub(crate) enum PollPolicy {
     /// The other engine checks its descriptor after every wait, whatever the events say.
     Often,
     /// The other engine checks its descriptor only after it became readable
     /// ([`Epoll::take_seldom`]).
-    Seldom,
+    OnReadable,
 }
 
 pub(crate) struct Epoll {
@@ -73,22 +73,22 @@ pub(crate) struct Epoll {
     /// Allocated when datagrams are first used.
     messages: Option<Box<Messages>>,
     reserve: Reserve,
-    haste: Haste,
-    seldom_is_readable: bool,
+    haste: EagerReceive,
+    is_seldom_readable: bool,
 }
 
 /// Whether the first bytes of connections tend to have arrived when the connection is accepted. If
 /// so, the first receive is made at once, and a short connection ends before it is ever registered.
 /// If not, that receive would be a wasted call.
 #[derive(Default)]
-struct Haste {
+struct EagerReceive {
     /// Results of the last immediate first receives, one bit each: 1 if data had arrived.
     found: u8,
     /// Connections accepted since the last immediate receive.
     untried: u8,
 }
 
-impl Haste {
+impl EagerReceive {
     /// While immediate receives find nothing, one connection in this many is tried, to notice a
     /// change.
     const PROBE: u8 = 32;
@@ -187,25 +187,25 @@ impl Epoll {
             datagrams: Vec::new(),
             messages: None,
             reserve: Reserve::default(),
-            haste: Haste::default(),
-            seldom_is_readable: false,
+            haste: EagerReceive::default(),
+            is_seldom_readable: false,
         })
     }
 
     /// Ends waits when another engine's descriptor becomes readable. Closing the descriptor removes
     /// the watch.
-    pub(crate) fn watch(&self, descriptor: BorrowedFd<'_>, watched: Watched) -> io::Result<()> {
+    pub(crate) fn watch(&self, descriptor: BorrowedFd<'_>, watched: PollPolicy) -> io::Result<()> {
         let data = EventData::new_u64(match watched {
-            Watched::Often => NOTIFIER,
-            Watched::Seldom => SELDOM,
+            PollPolicy::Often => NOTIFIER,
+            PollPolicy::OnReadable => SELDOM,
         });
         epoll::add(&self.epoll, descriptor, data, EventFlags::IN)?;
         Ok(())
     }
 
-    /// Whether a [`Watched::Seldom`] descriptor became readable since the last call.
+    /// Whether a [`PollPolicy::OnReadable`] descriptor became readable since the last call.
     pub(crate) fn take_seldom(&mut self) -> bool {
-        std::mem::take(&mut self.seldom_is_readable)
+        std::mem::take(&mut self.is_seldom_readable)
     }
 
     fn accept(&mut self, socket: &Rc<Socket>, many: bool, key: Key) -> Option<OperationOutcome> {
@@ -688,7 +688,7 @@ impl Engine for Epoll {
                 continue;
             }
             if data == SELDOM {
-                self.seldom_is_readable = true;
+                self.is_seldom_readable = true;
                 continue;
             }
             let key = Key {
@@ -727,9 +727,9 @@ impl Engine for Epoll {
         sys::take_listener(descriptor)
     }
 
-    fn turn_away(&mut self, listener: &Socket, answer: &[u8]) -> bool {
+    fn shed_connection(&mut self, listener: &Socket, answer: &[u8]) -> bool {
         let descriptor = listener.descriptor();
-        descriptor.is_some_and(|descriptor| self.reserve.turn_away(descriptor, answer))
+        descriptor.is_some_and(|descriptor| self.reserve.shed_connection(descriptor, answer))
     }
 
     fn adopt(&mut self, key: Key, socket: Socket) {

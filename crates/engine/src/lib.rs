@@ -49,8 +49,8 @@ pub mod xdp;
 
 pub use alarm::Alarm;
 pub use blocking::{
-    Unfinished, background, blocking, blocking_long, finish_background, hasten_background,
-    unhurried,
+    ExitBlocker, background, blocking, blocking_long, finish_background,
+    shorten_background_deadlines, unhurried,
 };
 pub use buffer::Buffer;
 pub use choose::{EngineKind, choose};
@@ -60,7 +60,7 @@ pub use engine::{
 };
 pub use event::Event;
 pub use frames::{Frame, Frames};
-pub use memory::{note_let_go, on_rest, trim_now};
+pub use memory::{note_freed, on_idle, trim_now};
 pub use notifier::Notifier;
 pub use pooled_future::PooledFuture;
 pub use pulse::Pulse;
@@ -69,6 +69,6 @@ pub use runtime::{Runtime, has_runtime, on_turn_end, remote};
 pub use settings::Settings;
 pub use signal::Signal;
 pub use sleep::{Sleep, sleep, sleep_until};
-pub use spares::{Spares, keep_bytes, share_bytes, spare_bytes};
+pub use spares::{Spares, recycle_bytes, share_bytes, spare_bytes};
 pub use sys::process_time;
 pub use task::{spawn, yield_now};

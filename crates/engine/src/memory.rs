@@ -2,7 +2,7 @@
 //!
 //! Half of the spare buffers that were unused for a second are freed each second. When most
 //! connections of a thread have closed, and their number no longer falls, registered callbacks
-//! ([`on_rest`]) free further memory, and the allocator returns free pages to the system
+//! ([`on_idle`]) free further memory, and the allocator returns free pages to the system
 //! (malloc_trim(3)). A thread without memory to give back sets no timer, so an idle thread sleeps.
 #![allow(unsafe_code)]
 
@@ -17,7 +17,7 @@ use crate::worker::{self, Reactor, Timer};
 /// Interval of the check for spare memory, in milliseconds.
 const INTERVAL_MS: u64 = 1000;
 
-/// Minimum interval of trims that [`note_let_go`] causes, in milliseconds, since on a busy thread
+/// Minimum interval of trims that [`note_freed`] causes, in milliseconds, since on a busy thread
 /// it is called all the time.
 const TRIM_INTERVAL_MS: u64 = 10_000;
 
@@ -36,7 +36,7 @@ thread_local! {
 
 /// Registers a callback that frees memory. It is called after every busy time of this thread, at
 /// the end of a turn.
-pub fn on_rest(give_back: fn()) {
+pub fn on_idle(give_back: fn()) {
     OTHERS.with_borrow_mut(|others| others.push(give_back));
 }
 
@@ -48,7 +48,7 @@ pub(crate) enum Allocator {
 }
 
 /// Notes that a busy time has ended.
-pub(crate) fn rest_soon(allocator: Allocator) {
+pub(crate) fn note_idle(allocator: Allocator) {
     DUE.set(Some(allocator));
 }
 
@@ -70,8 +70,8 @@ pub(crate) struct Memory {
     streams_max: usize,
     /// The number of streams at the last check.
     streams_before: usize,
-    /// [`note_let_go`] was called since the last trim.
-    has_let_go: bool,
+    /// [`note_freed`] was called since the last trim.
+    has_freed_memory: bool,
     /// Time of the last trim, in milliseconds of the thread's clock.
     trimmed_ms: u64,
     /// Whether the timer is set.
@@ -80,8 +80,8 @@ pub(crate) struct Memory {
 
 /// Notes that much memory unknown to this module was freed, such as that of a connection with many
 /// concurrent requests. The allocator is trimmed some time later.
-pub fn note_let_go() {
-    worker::try_enter(|worker| worker.memory.has_let_go = true);
+pub fn note_freed() {
+    worker::try_enter(|worker| worker.memory.has_freed_memory = true);
 }
 
 impl Reactor {
@@ -103,14 +103,15 @@ impl Reactor {
         let streams = self.streams.len();
         let fall = std::mem::replace(&mut self.memory.streams_before, streams) > streams;
         let now = self.clock.now_ms();
-        let is_due = now >= self.memory.trimmed_ms + TRIM_INTERVAL_MS || !self.memory.has_let_go;
+        let is_due =
+            now >= self.memory.trimmed_ms + TRIM_INTERVAL_MS || !self.memory.has_freed_memory;
         if self.was_busy() && is_due && !fall && !buffer::has_spares() {
             self.memory.streams_max = streams;
-            self.memory.has_let_go = false;
+            self.memory.has_freed_memory = false;
             self.memory.trimmed_ms = now;
             self.spare_queues.clear();
             pooled_future::shrink();
-            rest_soon(if self.blocks_inline {
+            note_idle(if self.blocks_inline {
                 Allocator::NotTold
             } else {
                 Allocator::Told
@@ -118,10 +119,10 @@ impl Reactor {
         }
     }
 
-    /// Whether most connections have closed, or [`note_let_go`] was called.
+    /// Whether most connections have closed, or [`note_freed`] was called.
     fn was_busy(&self) -> bool {
         let most = self.memory.streams_max;
-        self.memory.has_let_go || most >= STREAMS_MIN && self.streams.len() <= most / LEFT
+        self.memory.has_freed_memory || most >= STREAMS_MIN && self.streams.len() <= most / LEFT
     }
 }
 

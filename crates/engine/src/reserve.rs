@@ -30,7 +30,7 @@ impl Reserve {
 
     /// Accepts the oldest waiting connection with the reserve descriptor, sends `answer` and closes
     /// the connection. False if no connection waits, or there is no reserve.
-    pub(crate) fn turn_away(&mut self, listener: BorrowedFd<'_>, answer: &[u8]) -> bool {
+    pub(crate) fn shed_connection(&mut self, listener: BorrowedFd<'_>, answer: &[u8]) -> bool {
         let Some(reserve) = self.0.take() else {
             self.fill();
             return false;

@@ -127,8 +127,8 @@ impl Runtime {
     /// posted.
     fn turn(&mut self) {
         enter(|worker| {
-            worker.send_what_leaves_soon();
-            worker.send_datagrams_that_leave_soon();
+            worker.flush_streams();
+            worker.flush_datagrams();
         });
         run_hooks();
         let busy = task::any_ready();

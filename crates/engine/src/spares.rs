@@ -5,7 +5,7 @@ use std::cell::{Cell, RefCell};
 
 use bytes::Bytes;
 
-use crate::memory::on_rest;
+use crate::memory::on_idle;
 
 /// Number of byte buffers that a thread keeps, and the largest capacity of each, in bytes.
 const BYTES_MAX: usize = 1024;
@@ -26,7 +26,7 @@ pub fn spare_bytes(usual: usize) -> Vec<u8> {
 }
 
 /// Returns a buffer of [`spare_bytes`] to the thread's spares.
-pub fn keep_bytes(mut bytes: Vec<u8>) {
+pub fn recycle_bytes(mut bytes: Vec<u8>) {
     if (1..=EACH_BYTES_MAX).contains(&bytes.capacity()) {
         bytes.clear();
         // A thread that is ending keeps nothing.
@@ -46,7 +46,7 @@ pub fn share_bytes(bytes: Vec<u8>) -> Bytes {
     }
     impl Drop for Shared {
         fn drop(&mut self) {
-            keep_bytes(std::mem::take(&mut self.0));
+            recycle_bytes(std::mem::take(&mut self.0));
         }
     }
     Bytes::from_owner(Shared(bytes))
@@ -57,7 +57,7 @@ pub fn share_bytes(bytes: Vec<u8>) -> Bytes {
 pub struct Spares<T, const MAX: usize> {
     kept: RefCell<Vec<T>>,
     clear: fn(),
-    /// Whether [`on_rest`] has been called on this thread.
+    /// Whether [`on_idle`] has been called on this thread.
     is_known: Cell<bool>,
 }
 
@@ -81,7 +81,7 @@ impl<T, const MAX: usize> Spares<T, MAX> {
     /// Keeps a value, or drops it if there are `MAX` already.
     pub fn keep(&self, value: T) {
         if !self.is_known.replace(true) {
-            on_rest(self.clear);
+            on_idle(self.clear);
         }
         let mut kept = self.kept.borrow_mut();
         if kept.len() < MAX {
@@ -142,7 +142,7 @@ mod tests {
         let again = spare_bytes(1);
         assert!(again.is_empty());
         assert_eq!(again.as_ptr(), place);
-        keep_bytes(Vec::with_capacity(EACH_BYTES_MAX + 1));
+        recycle_bytes(Vec::with_capacity(EACH_BYTES_MAX + 1));
         assert_eq!(BYTES.with(Spares::count), 0);
     }
 
@@ -151,7 +151,7 @@ mod tests {
         SPARES.with(|spares| spares.keep(vec![1]));
         memory::rest();
         assert_eq!(SPARES.with(Spares::count), 1);
-        memory::rest_soon(memory::Allocator::NotTold);
+        memory::note_idle(memory::Allocator::NotTold);
         memory::rest();
         assert_eq!(SPARES.with(Spares::count), 0);
     }

@@ -249,7 +249,7 @@ pub(crate) fn bound_datagram_socket(from: &Address) -> io::Result<OwnedFd> {
     match from {
         Address::Inet(address) => {
             rustix::net::bind(&socket, address)?;
-            tell_local_address(socket.as_fd(), *address)?;
+            enable_packet_info(socket.as_fd(), *address)?;
         }
         Address::Unix(path) => rustix::net::bind(&socket, &unix_address(path)?)?,
     }
@@ -264,7 +264,7 @@ pub(crate) fn take_datagram_socket(socket: BorrowedFd<'_>) -> io::Result<()> {
     }
     rustix::io::ioctl_fionbio(socket, true)?;
     match local(socket)? {
-        Address::Inet(address) => tell_local_address(socket, address),
+        Address::Inet(address) => enable_packet_info(socket, address),
         Address::Unix(_) => Ok(()),
     }
 }
@@ -278,7 +278,7 @@ pub(crate) fn take_listener(socket: BorrowedFd<'_>) -> io::Result<bool> {
 
 /// Has a datagram socket tell to which address each datagram came, where that is bound to all of
 /// them: answers are to leave from the same one.
-pub(crate) fn tell_local_address(socket: BorrowedFd<'_>, bound: SocketAddr) -> io::Result<()> {
+pub(crate) fn enable_packet_info(socket: BorrowedFd<'_>, bound: SocketAddr) -> io::Result<()> {
     match bound {
         _ if !bound.ip().is_unspecified() => Ok(()),
         SocketAddr::V4(_) => set_option(socket, libc::IPPROTO_IP, libc::IP_PKTINFO, 1),

@@ -54,13 +54,13 @@ pub(crate) struct Reactor {
     /// Streams that have sent a whole chunk of a file and continue in the next turn.
     pub(crate) next_turn: Vec<Key>,
     /// Streams whose queues are sent at the end of this turn.
-    pub(crate) leave_soon: Vec<Key>,
+    pub(crate) streams_to_flush: Vec<Key>,
     /// Datagram sockets whose queues are sent at the end of this turn.
-    pub(crate) datagrams_leave_soon: Vec<Key>,
+    pub(crate) datagrams_to_flush: Vec<Key>,
     /// Listeners for which the engine accepts, and whose waiting task was woken or dropped since
     /// the last wait.
     pub(crate) unwatched_listeners: Vec<Key>,
-    pub(crate) after: After,
+    pub(crate) after: DeferredWork,
     /// Empty queues for streams that start to send.
     #[expect(
         clippy::vec_box,
@@ -82,12 +82,12 @@ pub(crate) enum Timer {
 
 /// Work to be done after the borrow of the reactor.
 #[derive(Default)]
-pub(crate) struct After {
+pub(crate) struct DeferredWork {
     pub(crate) wakes: Vec<Waker>,
     pub(crate) spent: Vec<Segment>,
 }
 
-impl After {
+impl DeferredWork {
     fn is_empty(&self) -> bool {
         self.wakes.is_empty() && self.spent.is_empty()
     }
@@ -166,10 +166,10 @@ impl Reactor {
             pulse: Pulse::default(),
             blocks_inline: false,
             next_turn: Vec::new(),
-            leave_soon: Vec::new(),
-            datagrams_leave_soon: Vec::new(),
+            streams_to_flush: Vec::new(),
+            datagrams_to_flush: Vec::new(),
             unwatched_listeners: Vec::new(),
-            after: After::default(),
+            after: DeferredWork::default(),
             spare_queues: Vec::new(),
             memory: Memory::default(),
             due: Vec::new(),
@@ -277,7 +277,7 @@ impl Reactor {
     }
 
     /// Takes back a queue that is no longer needed, and drops its remaining segments.
-    pub(crate) fn give_queue(&mut self, mut queue: Box<Outgoing>) {
+    pub(crate) fn recycle_queue(&mut self, mut queue: Box<Outgoing>) {
         queue.abandon();
         self.take_spent(&mut queue);
         queue.fit();

@@ -61,7 +61,7 @@ fn runs_out(kind: EngineKind) {
         assert!(listener.accept().await.is_err());
         // The one that has waited for longest is told; there is nothing to tell it with but what
         // was kept for that.
-        assert!(listener.turn_away(b"turned away"));
+        assert!(listener.shed_connection(b"turned away"));
         let mut told = clients.remove(accepted.len());
         let mut answer = Vec::new();
         told.read_to_end(&mut answer).unwrap();

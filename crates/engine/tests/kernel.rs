@@ -14,8 +14,8 @@ use bytes::Bytes;
 use engine::file::File;
 use engine::kernel_tls::{Cipher, SealingKeys, Version};
 use engine::net::{
-    Address, BoundSocket, Carries, Datagram, DatagramSocket, KeepAlive, ListenOptions, Listener,
-    Segment, Stream, connect, listen,
+    Address, BoundSocket, Datagram, DatagramSocket, KeepAlive, ListenOptions, Listener, Segment,
+    SocketKind, Stream, connect, listen,
 };
 use engine::select::{Either, either};
 use engine::{EngineKind, Runtime, Settings, now, sleep, spawn};
@@ -714,7 +714,7 @@ fn a_runtime_ends_with_everything_in_flight(kind: EngineKind) {
 #[test]
 fn listen_options_reach_the_socket() {
     let all = ListenOptions {
-        carries: Carries::Streams,
+        carries: SocketKind::Streams,
         address: Address::Inet("[::]:0".parse().unwrap()),
         backlog: 5,
         reuseport: true,

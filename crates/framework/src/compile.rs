@@ -263,7 +263,7 @@ pub struct Environment<'a> {
 
 #[cfg(test)]
 mod tests {
-    use conf::{Contexts, Recording, Registry, Sealed, Setting, parse};
+    use conf::{Contexts, RecordedFiles, Recording, Registry, Setting, parse};
 
     use super::*;
 
@@ -304,7 +304,7 @@ mod tests {
     fn values(extended: bool) -> Vec<(u64, bool)> {
         let text = "outer { own 1; inner { other 2; } inner { } inner { own 3; } inner { own 4; other 5; } }";
         let path = Path::new("/test.conf");
-        let files = Sealed::new(Recording {
+        let files = RecordedFiles::new(Recording {
             files: vec![(path.into(), text.into())],
             ..Recording::default()
         });

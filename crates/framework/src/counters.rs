@@ -128,7 +128,7 @@ pub struct ThreadCounters {
     /// Requests for which memory was allocated.
     pub pool_misses: Count,
     /// The modules' counters on this thread.
-    pub shelf: Shelf,
+    pub shelf: ModuleCounters,
 }
 
 impl ThreadCounters {
@@ -142,9 +142,9 @@ impl ThreadCounters {
 
 /// The modules' counters on one thread, by type. Any thread may read them.
 #[derive(Debug, Default)]
-pub struct Shelf(Mutex<Map<TypeId, Arc<dyn Any + Send + Sync>>>);
+pub struct ModuleCounters(Mutex<Map<TypeId, Arc<dyn Any + Send + Sync>>>);
 
-impl Shelf {
+impl ModuleCounters {
     /// The counters of type `T`, created at the first call.
     pub fn of<T: Default + Send + Sync + 'static>(&self) -> Arc<T> {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);

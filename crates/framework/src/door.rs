@@ -5,19 +5,20 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use engine::Buffer;
-use engine::net::{Address, Carries, Datagram, DatagramSocket, Stream};
+use engine::net::{Address, Datagram, DatagramSocket, SocketKind, Stream};
 
 use crate::generation::GenerationView;
 use crate::workers::Worker;
 
 /// Takes what has been accepted for one protocol. Each thread has its own.
-pub trait Door {
+pub trait ConnectionHandler {
     /// Serves a connection: spawns a task, which holds what [`Worker::register`] gives as long as
     /// it lives.
     fn connected(&self, accepted: Accepted);
 
     /// Takes a datagram that has come to a socket of the protocol, and that is of no
-    /// [session](Door::datagram_sessions). Doors that listen for streams alone get none.
+    /// [session](ConnectionHandler::datagram_sessions). Doors that listen for streams alone get
+    /// none.
     fn received(&self, _: ReceivedDatagram) {}
 
     /// The sessions of datagrams of its clients, where datagrams are more than one by one.
@@ -26,10 +27,10 @@ pub trait Door {
     }
 
     /// Whether a generation has this listening socket, for this protocol.
-    fn knows(&self, local: &GenerationView, listener: &ListenerId) -> bool;
+    fn has_listener(&self, local: &GenerationView, listener: &ListenerId) -> bool;
 
     /// What a client is told for whom there is no descriptor.
-    fn turned_away(&self) -> &'static [u8];
+    fn rejection_message(&self) -> &'static [u8];
 
     /// Another generation serves from now on, or none: what is kept for the next connection goes.
     fn forget(&self);
@@ -57,10 +58,10 @@ pub struct ListenerId(pub Arc<String>); // one pointer, for every connection has
 impl ListenerId {
     /// The socket of an address. Whatever protocol an address has, its socket is the same.
     #[must_use]
-    pub fn of_address(address: &Address, carries: Carries) -> ListenerId {
+    pub fn of_address(address: &Address, carries: SocketKind) -> ListenerId {
         ListenerId(Arc::new(match carries {
-            Carries::Streams => format!("{STREAMS}{address}"),
-            Carries::Datagrams => format!("{DATAGRAMS}{address}"),
+            SocketKind::Streams => format!("{STREAMS}{address}"),
+            SocketKind::Datagrams => format!("{DATAGRAMS}{address}"),
         }))
     }
 
@@ -102,11 +103,11 @@ pub struct Accepted {
     /// Its number, over all threads.
     pub serial: u64,
     /// What is known of it where another door has handed it over.
-    pub handed: Option<Box<Handed>>,
+    pub handed: Option<Box<HandoverInfo>>,
 }
 
 /// What the door of another address knows of a connection that it hands over.
-pub struct Handed {
+pub struct HandoverInfo {
     /// The client's address, as that door has it.
     pub peer: Address,
     /// The address that the connection is for now.
@@ -121,7 +122,7 @@ pub struct Handed {
 }
 
 /// A connection that is being served, as its thread sees it.
-pub trait Tenant {
+pub trait ServedConnection {
     /// Its number, see [`Accepted::serial`].
     fn serial(&self) -> u64;
 
@@ -147,7 +148,7 @@ pub trait Tenant {
     fn abort(&self);
 
     /// Lets it stay with a generation, since the next one does not know its listener.
-    fn stay_with(&self, local: &Rc<GenerationView>);
+    fn pin_generation(&self, local: &Rc<GenerationView>);
 }
 
 #[cfg(test)]
@@ -186,7 +187,7 @@ mod tests {
             .any(|(id, said)| id == listener && *said == word)
     }
 
-    impl Door for Echo {
+    impl ConnectionHandler for Echo {
         fn connected(&self, accepted: Accepted) {
             let worker = Rc::clone(&accepted.worker);
             let session = Rc::new(Session {
@@ -207,18 +208,18 @@ mod tests {
             });
         }
 
-        fn knows(&self, local: &GenerationView, listener: &ListenerId) -> bool {
+        fn has_listener(&self, local: &GenerationView, listener: &ListenerId) -> bool {
             says(local, listener, self.0)
         }
 
-        fn turned_away(&self) -> &'static [u8] {
+        fn rejection_message(&self) -> &'static [u8] {
             b"busy\n"
         }
 
         fn forget(&self) {}
     }
 
-    impl Tenant for Session {
+    impl ServedConnection for Session {
         fn serial(&self) -> u64 {
             self.accepted.serial
         }
@@ -245,7 +246,7 @@ mod tests {
 
         // A word that is no longer said ends the session here; requests would go on by the old
         // generation.
-        fn stay_with(&self, _: &Rc<GenerationView>) {
+        fn pin_generation(&self, _: &Rc<GenerationView>) {
             self.accepted.stream.abort();
         }
     }
@@ -298,7 +299,8 @@ mod tests {
         runtime.block_on(async {
             let first = generation(&[("one", "hi"), ("two", "ho")]);
             let counters = Arc::new(Counters::default());
-            let doors: Vec<Rc<dyn Door>> = vec![Rc::new(Echo("hi")), Rc::new(Echo("ho"))];
+            let doors: Vec<Rc<dyn ConnectionHandler>> =
+                vec![Rc::new(Echo("hi")), Rc::new(Echo("ho"))];
             let worker = Worker::start(first, 8, Arc::clone(&counters), doors, &Silent);
             let (one, first_address) = listen("10.0.0.1:7");
             let (two, second_address) = listen("10.0.0.1:8");

@@ -10,7 +10,7 @@ use base::hash::Map;
 
 use crate::counters::ThreadCounters;
 use crate::service::Service;
-use crate::slot::{OfThread, Rooms, Slot, Thread, ThreadGeneration};
+use crate::slot::{Slot, SlotStates, Thread, ThreadGeneration, ThreadState};
 use crate::zone::Zones;
 
 static NEXT_NUMBER: AtomicU64 = AtomicU64::new(1);
@@ -102,9 +102,9 @@ pub struct GenerationView {
     /// The counters of the thread, over all generations.
     pub counts: Arc<ThreadCounters>,
     retired: Cell<bool>,
-    rooms: Rooms,
+    rooms: SlotStates,
     /// The modules' state that the thread keeps over all generations.
-    rooms_of_thread: Rc<Rooms>,
+    rooms_of_thread: Rc<SlotStates>,
 }
 
 impl GenerationView {
@@ -114,7 +114,7 @@ impl GenerationView {
             generation,
             counts,
             retired: Cell::new(false),
-            rooms: Rooms::default(),
+            rooms: SlotStates::default(),
             rooms_of_thread: Rc::default(),
         }
     }
@@ -133,12 +133,12 @@ impl GenerationView {
     }
 
     /// A module's state for this thread and generation, created at the first call.
-    pub fn at<T: OfThread>(&self, slot: &Slot<T, ThreadGeneration>) -> Rc<RefCell<T>> {
+    pub fn at<T: ThreadState>(&self, slot: &Slot<T, ThreadGeneration>) -> Rc<RefCell<T>> {
         self.rooms.at(slot, self)
     }
 
     /// A module's state for this thread over all generations, created at the first call.
-    pub fn of_thread<T: OfThread>(&self, slot: &Slot<T, Thread>) -> Rc<RefCell<T>> {
+    pub fn of_thread<T: ThreadState>(&self, slot: &Slot<T, Thread>) -> Rc<RefCell<T>> {
         self.rooms_of_thread.at(slot, self)
     }
 

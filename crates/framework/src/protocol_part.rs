@@ -13,7 +13,7 @@ use conf::{Declared, ScopeRef};
 use engine::net::ListenOptions;
 
 use crate::compile::Compiler;
-use crate::door::{Door, ListenerId};
+use crate::door::{ConnectionHandler, ListenerId};
 use crate::generation::Generation;
 
 /// A table of directives, declared beside the code that uses them.
@@ -54,7 +54,7 @@ pub trait ProtocolPart: Sync {
     fn unknown_variables(&self, compiler: &Compiler<'_>) -> Vec<Box<str>>;
 
     /// A thread's door for connections of this protocol.
-    fn door(&self) -> Rc<dyn Door>;
+    fn door(&self) -> Rc<dyn ConnectionHandler>;
 }
 
 /// A protocol's compiled block, to be added to a generation.

@@ -88,7 +88,7 @@ impl<T, L: Lifetime> Slot<T, L> {
 }
 
 /// A module's state in a thread, for one generation or over all of them.
-pub trait OfThread: 'static {
+pub trait ThreadState: 'static {
     /// Creates the state at its first use.
     fn begin(local: &GenerationView) -> Self;
 
@@ -99,7 +99,7 @@ pub trait OfThread: 'static {
 
 /// The state of all slots, by slot number.
 #[derive(Default)]
-pub struct Rooms(RefCell<Vec<Option<SlotStorage>>>);
+pub struct SlotStates(RefCell<Vec<Option<SlotStorage>>>);
 
 struct SlotStorage {
     /// An `Rc<RefCell<T>>` of the slot's `T`.
@@ -107,9 +107,9 @@ struct SlotStorage {
     retire: fn(&dyn Any),
 }
 
-impl Rooms {
+impl SlotStates {
     /// The state of a slot, created at the first call.
-    pub fn at<T: OfThread, L: Lifetime>(
+    pub fn at<T: ThreadState, L: Lifetime>(
         &self,
         slot: &Slot<T, L>,
         local: &GenerationView,
@@ -143,7 +143,7 @@ impl Rooms {
     }
 }
 
-fn retire<T: OfThread>(value: &dyn Any) {
+fn retire<T: ThreadState>(value: &dyn Any) {
     if let Some(room) = value.downcast_ref::<RefCell<T>>() {
         room.borrow_mut().retire();
     }
@@ -278,7 +278,7 @@ mod tests {
     #[derive(Default)]
     struct Gathered(Vec<u8>);
 
-    impl OfThread for Gathered {
+    impl ThreadState for Gathered {
         fn begin(_: &GenerationView) -> Gathered {
             Gathered::default()
         }
@@ -291,7 +291,7 @@ mod tests {
     /// Uses another slot while it is created.
     struct Asking(Vec<u8>);
 
-    impl OfThread for Asking {
+    impl ThreadState for Asking {
         fn begin(local: &GenerationView) -> Asking {
             Asking(local.at(&FIRST).borrow().0.clone())
         }

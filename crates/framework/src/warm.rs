@@ -22,7 +22,7 @@ thread_local! {
 
 /// Whether the path was resolved recently, so that the caller may access it inline. If so, the time
 /// of the last resolution is renewed.
-pub fn may_look(path: &Path) -> bool {
+pub fn was_checked_recently(path: &Path) -> bool {
     let now = engine::now();
     SEEN.with_borrow_mut(|seen| match seen.get_mut(path) {
         Some(moment) if now.duration_since(*moment) <= SEEN_FOR => {
@@ -58,16 +58,16 @@ mod tests {
         let mut runtime = sim::runtime(0, Faults::default(), engine::Settings::default()).unwrap();
         runtime.block_on(async {
             let path = Path::new("/a");
-            assert!(!may_look(path));
+            assert!(!was_checked_recently(path));
             looked_at(path);
             for _ in 0..3 {
                 engine::sleep(Duration::from_secs(9)).await;
-                assert!(may_look(path));
+                assert!(was_checked_recently(path));
             }
             engine::sleep(Duration::from_secs(11)).await;
-            assert!(!may_look(path));
+            assert!(!was_checked_recently(path));
             looked_at(path);
-            assert!(may_look(path) && !may_look(Path::new("/b")));
+            assert!(was_checked_recently(path) && !was_checked_recently(Path::new("/b")));
         });
     }
 }

@@ -29,29 +29,29 @@ const LINE_WORDS: usize = 15;
 
 /// The published state of a thread.
 #[derive(Debug)]
-pub struct Watched {
+pub struct ThreadStatus {
     pulse: Pulse,
     /// The connection that is being polled, or was polled last; 0 for none.
     connection: AtomicU64,
-    notes: Box<[Note; NOTES]>,
+    notes: Box<[CurrentRequest; NOTES]>,
 }
 
 /// The current request of a connection. A concurrent reader may see it half written, which is
 /// acceptable in a log line.
 #[derive(Debug)]
-struct Note {
+struct CurrentRequest {
     connection: AtomicU64,
     line: [AtomicU64; LINE_WORDS],
 }
 
-impl Watched {
+impl ThreadStatus {
     /// The state of a thread with this heartbeat.
-    pub fn new(pulse: Pulse) -> Watched {
-        let note = |_| Note {
+    pub fn new(pulse: Pulse) -> ThreadStatus {
+        let note = |_| CurrentRequest {
             connection: AtomicU64::new(0),
             line: [const { AtomicU64::new(0) }; LINE_WORDS],
         };
-        Watched {
+        ThreadStatus {
             pulse,
             connection: AtomicU64::new(0),
             notes: Box::new(std::array::from_fn(note)),
@@ -89,13 +89,13 @@ impl Watched {
         note.connection.store(connection, Ordering::Relaxed);
     }
 
-    fn note(&self, connection: u64) -> Option<&Note> {
+    fn note(&self, connection: u64) -> Option<&CurrentRequest> {
         self.notes.get((connection % NOTES as u64) as usize)
     }
 }
 
 /// Displays the thread's current work for a log line.
-impl Display for Watched {
+impl Display for ThreadStatus {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let connection = self.connection.load(Ordering::Relaxed);
         if connection == 0 {
@@ -124,7 +124,7 @@ pub struct ThreadWatch(Mutex<Vec<WatchedThread>>);
 #[derive(Debug)]
 struct WatchedThread {
     thread: usize,
-    watched: Arc<Watched>,
+    watched: Arc<ThreadStatus>,
     turn: Option<u64>,
     /// The number of consecutive checks that found the same turn.
     looks: u64,
@@ -132,7 +132,7 @@ struct WatchedThread {
 
 impl ThreadWatch {
     /// Adds a thread to the checks.
-    pub fn add(&self, thread: usize, watched: Arc<Watched>) {
+    pub fn add(&self, thread: usize, watched: Arc<ThreadStatus>) {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         all.push(WatchedThread {
             thread,
@@ -177,8 +177,8 @@ impl ThreadWatch {
 mod tests {
     use super::*;
 
-    fn watched() -> Watched {
-        Watched::new(Pulse::default())
+    fn watched() -> ThreadStatus {
+        ThreadStatus::new(Pulse::default())
     }
 
     #[test]
@@ -228,7 +228,7 @@ mod tests {
         let thread = std::thread::spawn(move || {
             let settings = engine::Settings::default();
             let mut runtime = engine::Runtime::new(engine::EngineKind::Epoll, settings).unwrap();
-            let watched = Arc::new(Watched::new(runtime.pulse()));
+            let watched = Arc::new(ThreadStatus::new(runtime.pulse()));
             runtime.block_on(async {
                 engine::sleep(Duration::from_millis(1)).await;
                 watched.polls(3);

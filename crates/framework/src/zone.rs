@@ -60,7 +60,7 @@ pub trait State: Sized + Send + Sync + 'static {
     }
 
     /// Reports the zone's content and settings, for people and monitoring.
-    fn describe(&self, settings: &Self::Settings, tell: &mut Tell<'_>);
+    fn describe(&self, settings: &Self::Settings, tell: &mut ZoneFactSink<'_>);
 
     /// The version of the encoding that [`save`](State::save) writes; `None` if the state is not
     /// handed over to a successor process.
@@ -84,11 +84,11 @@ pub trait State: Sized + Send + Sync + 'static {
 }
 
 /// Receives one fact about a zone, with its name.
-pub type Tell<'a> = dyn FnMut(&'static str, Fact<'_>) + 'a;
+pub type ZoneFactSink<'a> = dyn FnMut(&'static str, ZoneFact<'_>) + 'a;
 
 /// A fact about a zone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fact<'a> {
+pub enum ZoneFact<'a> {
     /// A number or an amount.
     Number(u64),
     /// The text of a setting.
@@ -156,7 +156,7 @@ pub trait AnyZone: Send + Sync {
     fn size(&self) -> u64;
 
     /// Reports the zone's content and settings.
-    fn describe(&self, tell: &mut Tell<'_>);
+    fn describe(&self, tell: &mut ZoneFactSink<'_>);
 
     #[doc(hidden)]
     fn adopt(&self, previous: &dyn AnyZone) -> Result<(), String>;
@@ -187,7 +187,7 @@ impl<S: State> AnyZone for Zone<S> {
         self.size
     }
 
-    fn describe(&self, tell: &mut Tell<'_>) {
+    fn describe(&self, tell: &mut ZoneFactSink<'_>) {
         self.state().describe(&self.settings, tell);
     }
 
@@ -460,9 +460,9 @@ mod tests {
             }
         }
 
-        fn describe(&self, settings: &&'static str, tell: &mut Tell<'_>) {
-            tell("setting", Fact::Text(settings));
-            tell("count", Fact::Number(self.0));
+        fn describe(&self, settings: &&'static str, tell: &mut ZoneFactSink<'_>) {
+            tell("setting", ZoneFact::Text(settings));
+            tell("count", ZoneFact::Number(self.0));
         }
     }
 
@@ -490,9 +490,12 @@ mod tests {
             Ok(Arc::new(Tally(Mutex::new(counts))))
         }
 
-        fn describe(&self, settings: &Vec<&'static str>, tell: &mut Tell<'_>) {
+        fn describe(&self, settings: &Vec<&'static str>, tell: &mut ZoneFactSink<'_>) {
             for name in settings {
-                tell(name, Fact::Number(self.count(name).load(Ordering::Relaxed)));
+                tell(
+                    name,
+                    ZoneFact::Number(self.count(name).load(Ordering::Relaxed)),
+                );
             }
         }
     }
@@ -508,7 +511,7 @@ mod tests {
             Other
         }
 
-        fn describe(&self, (): &(), _: &mut Tell<'_>) {}
+        fn describe(&self, (): &(), _: &mut ZoneFactSink<'_>) {}
     }
 
     /// The facts that a zone tells.

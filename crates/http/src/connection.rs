@@ -132,7 +132,7 @@ impl Connection {
     }
 
     /// Marks the connection as the server's own, and sets how log lines name it.
-    pub(crate) fn be_internal_request(&self, about: Arc<str>) {
+    pub(crate) fn mark_internal(&self, about: Arc<str>) {
         let _ = self.rare().internal_request.set(about); // it is about one thing
     }
 
@@ -271,7 +271,7 @@ impl Connection {
 
     /// Lets the connection stay with a generation, since the next one does not have its listener.
     /// The connection ends with its next response.
-    pub fn stay_with(&self, local: &Rc<GenerationView>) {
+    pub fn pin_generation(&self, local: &Rc<GenerationView>) {
         let _ = self.rare().kept.set(Rc::clone(local)); // it stays with the first
     }
 
@@ -282,12 +282,12 @@ impl Connection {
     }
 
     /// Whether the connection ends while it waits for a request, for the same reasons.
-    pub fn ends_idle(&self) -> bool {
-        self.worker.ends_idle(self.client.serial)
+    pub fn closes_idle(&self) -> bool {
+        self.worker.closes_idle(self.client.serial)
     }
 
     /// Whether a reload has taken its listener away.
-    pub fn is_left_over(&self) -> bool {
+    pub fn has_lost_listener(&self) -> bool {
         self.rare
             .get()
             .is_some_and(|rare| rare.kept.get().is_some())

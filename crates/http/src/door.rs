@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use framework::door::{Accepted, Door, ListenerId, Tenant};
+use framework::door::{Accepted, ConnectionHandler, ListenerId, ServedConnection};
 use framework::generation::GenerationView;
 
 use crate::connection::Connection;
@@ -15,13 +15,13 @@ const TURNED_AWAY: &[u8] = b"HTTP/1.1 503 Service Temporarily Unavailable\r\n\
     Content-Length: 0\r\nConnection: close\r\n\r\n";
 
 /// Makes the door of a thread.
-pub fn door() -> Rc<dyn Door> {
+pub fn door() -> Rc<dyn ConnectionHandler> {
     Rc::new(Http)
 }
 
 struct Http;
 
-impl Door for Http {
+impl ConnectionHandler for Http {
     fn connected(&self, accepted: Accepted) {
         let worker = Rc::clone(&accepted.worker);
         let connection = Rc::new(Connection::new(accepted));
@@ -30,11 +30,11 @@ impl Door for Http {
         engine::spawn(connection_task::serve(connection, registered));
     }
 
-    fn knows(&self, local: &GenerationView, listener: &ListenerId) -> bool {
+    fn has_listener(&self, local: &GenerationView, listener: &ListenerId) -> bool {
         is_known(local, listener)
     }
 
-    fn turned_away(&self) -> &'static [u8] {
+    fn rejection_message(&self) -> &'static [u8] {
         TURNED_AWAY
     }
 
@@ -47,7 +47,7 @@ fn is_known(local: &GenerationView, listener: &ListenerId) -> bool {
     HttpThreadState::of(local).binding(listener).is_some()
 }
 
-impl Tenant for Connection {
+impl ServedConnection for Connection {
     fn serial(&self) -> u64 {
         self.client.serial
     }
@@ -83,8 +83,8 @@ impl Tenant for Connection {
         self.stream.shutdown();
     }
 
-    fn stay_with(&self, local: &Rc<GenerationView>) {
-        Connection::stay_with(self, local);
+    fn pin_generation(&self, local: &Rc<GenerationView>) {
+        Connection::pin_generation(self, local);
         self.announce_end();
     }
 }

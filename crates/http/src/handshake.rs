@@ -19,12 +19,12 @@ use framework::compile::Compiler;
 use framework::generation::GenerationView;
 use proto::tls::ClientHello;
 use rustls::sign::CertifiedKey;
-use transport::client::{Client, OfClient};
+use transport::client::{Client, HasClient};
 use transport::tls::dynamic::CertificateError;
 use transport::tls::handshake::ServerSelector;
 use transport::tls::server::ServerTls;
 use transport::tls::session::Session;
-use transport::tls::settings::OfProtocol;
+use transport::tls::settings::TlsProtocol;
 use variables::blocks;
 use variables::write::text;
 use variables::{
@@ -117,14 +117,14 @@ impl Context for Handshake {
     }
 }
 
-impl OfProtocol for Handshake {
+impl TlsProtocol for Handshake {
     const NAME: &'static str = "HTTP";
 
     // `h2` is put before these protocols if the server has HTTP/2.
     const ALPN: &'static [&'static [u8]] = &[b"http/1.1", b"http/1.0", b"http/0.9"];
 }
 
-impl OfClient for Handshake {
+impl HasClient for Handshake {
     fn client(&self) -> &Client {
         &self.connection.client
     }
@@ -147,9 +147,9 @@ impl OfClient for Handshake {
 }
 
 /// The servers that a connection's client may name in a handshake.
-pub struct ServersOf<'a>(pub &'a Rc<Connection>);
+pub struct ConnectionServers<'a>(pub &'a Rc<Connection>);
 
-impl ServerSelector for ServersOf<'_> {
+impl ServerSelector for ConnectionServers<'_> {
     type Incoming = Connection;
     type Server = Arc<Server>;
 

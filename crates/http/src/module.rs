@@ -2,9 +2,9 @@
 //! names none of them.
 //!
 //! A [`Module`] is a feature that registers its handlers with the plan of each scope, such as a
-//! [`Handle`] in a phase. The list of all modules is in one place (`features.rs` of the server), in
-//! nginx's order; like nginx, phases run through the list from its end. The state that a module
-//! keeps with a request is private to the module, in a [`slot`](crate::slots).
+//! [`PhaseHandler`] in a phase. The list of all modules is in one place (`features.rs` of the
+//! server), in nginx's order; like nginx, phases run through the list from its end. The state that
+//! a module keeps with a request is private to the module, in a [`slot`](crate::slots).
 
 use std::any::Any;
 use std::sync::Arc;
@@ -25,7 +25,7 @@ use crate::exchange::abort::Abort;
 use crate::handshake::Handshake;
 use crate::request::{Request, Step};
 use crate::response::prebuilt::PrebuiltEncoding;
-use crate::response::recall::laid::Standing;
+use crate::response::recall::laid::ValidityCheck;
 
 /// A feature that takes part in the handling of requests.
 pub trait Module: Feature {
@@ -95,7 +95,7 @@ impl ShortcutDoc {
     pub const NOTHING: &'static [ShortcutDoc] = &[ShortcutDoc::Never("it says nothing")];
 
     /// Whether this describes the module's answer.
-    pub fn tells_of(&self, said: &Shortcut) -> bool {
+    pub fn describes_shortcut(&self, said: &Shortcut) -> bool {
         matches!(
             (self, said),
             (ShortcutDoc::Never(_), Shortcut::Never)
@@ -141,13 +141,13 @@ pub trait Recall: Any + Send + Sync {
     /// Looks up the response of a key, which counts as a use. Puts the head into
     /// `request.response`, and the values of upstream variables into `request.upstream`. `None` if
     /// there is no response in memory; the caller then discards both.
-    fn recall(&self, request: &mut Request, key: &[u8]) -> Option<Recalled>;
+    fn recall(&self, request: &mut Request, key: &[u8]) -> Option<RecalledResponse>;
 }
 
 /// A response that a content handler has in memory.
-pub struct Recalled {
+pub struct RecalledResponse {
     /// Tells whether the response is still current.
-    pub standing: Box<dyn Standing>,
+    pub standing: Box<dyn ValidityCheck>,
     /// When the response expires, by the wall clock ([`engine::wall`]).
     pub until: Duration,
     /// The whole body; `None` if requests for the key must go through the phases while the entry is
@@ -156,48 +156,50 @@ pub struct Recalled {
 }
 
 /// The result of a handler: ready now, or a future. A result that is ready costs no allocation.
-pub enum Ran<'a, T = Result<Step, Abort>> {
+pub enum MaybeFuture<'a, T = Result<Step, Abort>> {
     /// The result is ready.
     Now(T),
     /// The future yields the result.
     Wait(PooledFuture<'a, T>),
 }
 
-impl<'a, T> Ran<'a, T> {
+impl<'a, T> MaybeFuture<'a, T> {
     /// The result of this future.
-    pub fn wait(future: impl Future<Output = T> + 'a) -> Ran<'a, T> {
-        Ran::Wait(PooledFuture::new(future))
+    pub fn wait(future: impl Future<Output = T> + 'a) -> MaybeFuture<'a, T> {
+        MaybeFuture::Wait(PooledFuture::new(future))
     }
 
     /// Waits for the result, if it is not ready.
     pub async fn resolve(self) -> T {
         match self {
-            Ran::Now(said) => said,
-            Ran::Wait(future) => future.await,
+            MaybeFuture::Now(said) => said,
+            MaybeFuture::Wait(future) => future.await,
         }
     }
 
     /// Calls `next` with the result.
-    pub fn then<U: 'a>(self, next: impl FnOnce(T) -> Ran<'a, U> + 'a) -> Ran<'a, U>
+    pub fn then<U: 'a>(self, next: impl FnOnce(T) -> MaybeFuture<'a, U> + 'a) -> MaybeFuture<'a, U>
     where
         T: 'a,
     {
         match self {
-            Ran::Now(said) => next(said),
-            Ran::Wait(future) => Ran::wait(async move { next(future.await).resolve().await }),
+            MaybeFuture::Now(said) => next(said),
+            MaybeFuture::Wait(future) => {
+                MaybeFuture::wait(async move { next(future.await).resolve().await })
+            }
         }
     }
 }
 
 /// A handler in a phase that may wait and may end the request.
-pub trait Handle: Send + Sync {
+pub trait PhaseHandler: Send + Sync {
     /// Handles the request. [`Step::Next`] passes it on to the next handler.
-    fn run<'a>(&'a self, request: &'a mut Request, exchange: &'a mut Exchange) -> Ran<'a>;
+    fn run<'a>(&'a self, request: &'a mut Request, exchange: &'a mut Exchange) -> MaybeFuture<'a>;
 
     /// What the handler would do to an imagined request, for `tidegate explain`. Must have no
     /// effects.
-    fn imagine<'a>(&'a self, _request: &'a mut Request) -> Ran<'a, Imagined> {
-        Ran::Now(Imagined::Unknown)
+    fn explain_effect<'a>(&'a self, _request: &'a mut Request) -> MaybeFuture<'a, ExplainedEffect> {
+        MaybeFuture::Now(ExplainedEffect::Unknown)
     }
 
     /// The name of its type, for debug output.
@@ -207,7 +209,7 @@ pub trait Handle: Send + Sync {
 }
 
 /// What a handler would do to an imagined request.
-pub enum Imagined {
+pub enum ExplainedEffect {
     /// Only a real request would tell.
     Unknown,
     /// The handler would answer the request.
@@ -230,14 +232,14 @@ pub enum Imagined {
 
 /// Runs handlers in order until one returns something other than [`Step::Next`].
 pub async fn run(
-    handlers: &[Arc<dyn Handle>],
+    handlers: &[Arc<dyn PhaseHandler>],
     request: &mut Request,
     exchange: &mut Exchange,
 ) -> Result<Step, Abort> {
     for handler in handlers {
         let said = match handler.run(request, exchange) {
-            Ran::Now(said) => said,
-            Ran::Wait(future) => future.await,
+            MaybeFuture::Now(said) => said,
+            MaybeFuture::Wait(future) => future.await,
         };
         match said? {
             Step::Next => {}
@@ -291,14 +293,14 @@ impl Request {
 }
 
 /// A handler that runs after the response of a main request.
-pub trait After: Send + Sync {
+pub trait AfterResponse: Send + Sync {
     /// Handles the request, whose outcome says for example that its client has left. True if there
     /// was anything to do.
     fn after<'a>(
         &'a self,
         request: &'a mut Request,
         outcome: &'a Result<(), Abort>,
-    ) -> Ran<'a, bool>;
+    ) -> MaybeFuture<'a, bool>;
 }
 
 /// A module that observes the end of requests, and of logged subrequests: the log phase.
@@ -325,11 +327,11 @@ pub trait Check: Send + Sync {
         &'a self,
         request: &'a mut Request,
         exchange: &'a mut Exchange,
-    ) -> Ran<'a, Result<AccessVerdict, Abort>>;
+    ) -> MaybeFuture<'a, Result<AccessVerdict, Abort>>;
 
     /// Describes the check and its verdict for an imagined request, which has no client. `None` if
     /// only a real request would tell.
-    fn foresee(&self, _request: &Request) -> Option<(String, AccessVerdict)> {
+    fn explain_verdict(&self, _request: &Request) -> Option<(String, AccessVerdict)> {
         None
     }
 
@@ -354,13 +356,13 @@ pub enum AccessVerdict {
 #[derive(Clone)]
 pub struct Content {
     /// The handler that gives the answer.
-    pub handler: Arc<dyn Handle>,
+    pub handler: Arc<dyn PhaseHandler>,
     /// Static files answer if the handler returns [`Step::Next`].
-    pub leaves_to_files: bool,
+    pub falls_back_to_files: bool,
     /// A `limit_except` within the scope inherits the handler, as every `if` does. In nginx
     /// `proxy_pass` and its relatives are inherited there, but handlers that make the response
     /// themselves are not: static files answer.
-    pub stays_in_limit_except: bool,
+    pub inherited_by_limit_except: bool,
     /// A URI that lacks only the final slash of the location's prefix is redirected to the prefix.
     pub adds_slash: bool,
     /// The handler accepts CONNECT, so the server must not refuse such requests.
@@ -371,16 +373,16 @@ pub struct Content {
 
 impl Content {
     /// The content of a handler that makes the response itself.
-    pub fn of(handler: impl Handle + 'static) -> Content {
+    pub fn of(handler: impl PhaseHandler + 'static) -> Content {
         Content::shared(Arc::new(handler))
     }
 
     /// The content of a handler that is shared with other scopes.
-    pub fn shared(handler: Arc<dyn Handle>) -> Content {
+    pub fn shared(handler: Arc<dyn PhaseHandler>) -> Content {
         Content {
             handler,
-            leaves_to_files: false,
-            stays_in_limit_except: false,
+            falls_back_to_files: false,
+            inherited_by_limit_except: false,
             adds_slash: false,
             answers_connect: false,
             recall: None,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use conf::{Declared, ScopeRef};
 use framework::compile::Compiler;
-use framework::door::Door;
+use framework::door::ConnectionHandler;
 use framework::generation::Generation;
 use framework::network::DebugConnections;
 use framework::protocol_part::{CompiledPart, Directives, ListenSocket, ProtocolPart};
@@ -91,7 +91,7 @@ impl ProtocolPart for Modules {
         compiler.registry::<TableBuilder>().borrow().unknown()
     }
 
-    fn door(&self) -> Rc<dyn Door> {
+    fn door(&self) -> Rc<dyn ConnectionHandler> {
         door::door()
     }
 }

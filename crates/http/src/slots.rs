@@ -1,27 +1,27 @@
 //! The lifetimes of values that modules keep in slots: those of a plan, a request or a part of its
 //! way.
 //!
-//! A module declares `static SEEN: Slot<Seen, OfPass> = Slot::new();` and uses `request.pass`;
-//! neither the request nor the plan needs a field for the module.
+//! A module declares `static SEEN: Slot<Seen, PassLifetime> = Slot::new();` and uses
+//! `request.pass`; neither the request nor the plan needs a field for the module.
 
 use std::sync::atomic::{AtomicU16, Ordering};
 
 use framework::slot::{Lifetime, Slot};
 
 /// The lifetime of a plan, for settings that a module needs outside its handlers.
-pub enum OfPlan {}
+pub enum PlanLifetime {}
 
 /// The lifetime of a main request, whose subrequests share the value.
-pub enum OfMain {}
+pub enum MainRequestLifetime {}
 
 /// The lifetime of a pass through the phases; a redirect within the server begins another pass.
-pub enum OfPass {}
+pub enum PassLifetime {}
 
 /// The lifetime of a request, main or sub.
-pub enum OfRequest {}
+pub enum RequestLifetime {}
 
 /// A slot in a plan: see [`Plan::of`](crate::config::plan::Plan::of).
-pub type PlanSlot<F> = Slot<F, OfPlan>;
+pub type PlanSlot<F> = Slot<F, PlanLifetime>;
 
 /// Numbers the slots of each lifetime separately.
 macro_rules! lifetimes {
@@ -35,4 +35,9 @@ macro_rules! lifetimes {
     };
 }
 
-lifetimes!(OfPlan, OfMain, OfPass, OfRequest);
+lifetimes!(
+    PlanLifetime,
+    MainRequestLifetime,
+    PassLifetime,
+    RequestLifetime
+);

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use conf::{Declared, Level, Loaded, Recording, Registry, Sealed};
+use conf::{Declared, Level, Loaded, RecordedFiles, Recording, Registry};
 use engine::net::{Address, Listener};
 use engine::sim::{self, Faults};
 use framework::compile::{Compiler, Environment, Feature};
@@ -15,7 +15,7 @@ use framework::door::Accepted;
 use framework::generation::Generation;
 use framework::protocol_part::ProtocolPart;
 use framework::workers::Worker;
-use logs::{ErrorLog, ToErrorLog};
+use logs::{ErrorLog, ErrorLogReporter};
 use transport::listen::ListenerId;
 use transport::resolver::Resolving;
 use transport::tls;
@@ -147,7 +147,13 @@ pub fn serve_by<T>(
     runtime.block_on(async {
         let counters = Arc::new(Counters::default());
         let doors = vec![door::door()];
-        let worker = Worker::start(Arc::new(generation), 512, counters, doors, &ToErrorLog);
+        let worker = Worker::start(
+            Arc::new(generation),
+            512,
+            counters,
+            doors,
+            &ErrorLogReporter,
+        );
         // The client's connection exists, but nothing is sent on it.
         let address = Address::Inet("10.0.0.1:80".parse().unwrap());
         let listener = Listener::new(sim::listen(address.clone()).unwrap().0).unwrap();
@@ -176,14 +182,14 @@ pub fn with_request<T>(work: impl FnOnce(&mut Request) -> T) -> T {
 }
 
 /// A file named `/nginx.conf`, and nothing else.
-fn files(text: &str) -> Sealed {
-    Sealed::new(Recording {
+fn files(text: &str) -> RecordedFiles {
+    RecordedFiles::new(Recording {
         files: vec![("/nginx.conf".into(), text.as_bytes().to_vec())],
         ..Recording::default()
     })
 }
 
-fn load(registry: Registry, files: &Sealed) -> Loaded {
+fn load(registry: Registry, files: &RecordedFiles) -> Loaded {
     let registry = Box::leak(Box::new(registry));
     conf::load(
         Path::new("/nginx.conf"),
@@ -194,7 +200,7 @@ fn load(registry: Registry, files: &Sealed) -> Loaded {
     )
 }
 
-fn environment(files: &Sealed) -> Environment<'_> {
+fn environment(files: &RecordedFiles) -> Environment<'_> {
     let root = Path::new("/");
     Environment {
         prefix: root,

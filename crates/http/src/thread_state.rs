@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use framework::generation::GenerationView;
-use framework::slot::{OfThread, Slot, ThreadGeneration};
+use framework::slot::{Slot, ThreadGeneration, ThreadState};
 
 use crate::config::plan::Http;
 use crate::response::prebuilt::PrebuiltCache;
@@ -41,7 +41,7 @@ static HTTP: Slot<HttpSlot, ThreadGeneration> = Slot::new();
 
 struct HttpSlot(Rc<HttpThreadState>);
 
-impl OfThread for HttpSlot {
+impl ThreadState for HttpSlot {
     fn begin(local: &GenerationView) -> HttpSlot {
         // no `http` block: no servers
         let http: Arc<Http> = local.generation.part().unwrap_or_default();

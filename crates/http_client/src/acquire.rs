@@ -16,7 +16,7 @@ pub enum Acquired {
         /// The stream, on which nothing has been sent yet.
         stream: StreamHandle,
         /// The connection was idle, so the peer may have closed it meanwhile.
-        had_been_kept: bool,
+        was_idle: bool,
     },
     /// The permit to open a connection.
     Anew(Permit),
@@ -44,7 +44,7 @@ pub async fn acquire<C: Caller>(
     );
     match found.await? {
         Either::First(Ok(Found::Joined(stream))) => Ok(Acquired::Joined {
-            had_been_kept: stream.is_alone(),
+            was_idle: stream.is_alone(),
             stream,
         }),
         Either::First(Ok(Found::Anew(permit))) => Ok(Acquired::Anew(permit)),

@@ -73,7 +73,7 @@ pub struct StreamFlow {
     has_body: Cell<bool>,
     trailers: RefCell<Option<StreamHead>>,
     /// An answer that has come whole stays so, whatever follows it.
-    keeps_whole: Cell<bool>,
+    keeps_complete_response: Cell<bool>,
     end: Cell<Option<StreamEnd>>,
     /// What there is to log of that, where its cause does not say it all.
     words: RefCell<Option<String>>,
@@ -143,13 +143,13 @@ impl StreamFlow {
     /// The stream has ended. What is said first holds, but where it is reset before any of the
     /// answer has been taken, as in nginx, unless that says no more than that the rest of the
     /// request is of no use (RFC 9113, section 8.1), or an answer that has come whole
-    /// [counts](Self::keep_whole); nothing more of the request is wanted in any case.
+    /// [counts](Self::keep_complete_response); nothing more of the request is wanted in any case.
     pub(crate) fn put_end(&self, end: StreamEnd) {
         let is_untouched = !self.heads.borrow().is_empty();
         let is_content =
             matches!(end, StreamEnd::Reset(ErrorCode::NoError, None)) && self.is_sending();
         let is_kept = match self.end.get() {
-            Some(StreamEnd::Whole) => self.keeps_whole.get(),
+            Some(StreamEnd::Whole) => self.keeps_complete_response.get(),
             Some(StreamEnd::TooManyInterim) => true,
             _ => false,
         };
@@ -229,8 +229,8 @@ impl StreamFlow {
 
     /// An answer that has come whole counts, though its stream is reset before any of it has been
     /// taken.
-    pub fn keep_whole(&self) {
-        self.keeps_whole.set(true);
+    pub fn keep_complete_response(&self) {
+        self.keeps_complete_response.set(true);
     }
 
     /// The next head, or how the stream has ended without one.

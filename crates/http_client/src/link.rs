@@ -22,7 +22,7 @@ use base::slab;
 use bytes::Bytes;
 use engine::Buffer;
 use engine::net::{Address, Segment};
-use framework::workers::{Sharing, Spare, SpareEntry};
+use framework::workers::{SharedRequests, Spare, SpareEntry};
 use proto::h2::client::{Client, Event, Limits, RequestStart};
 use proto::h2::frame::HEAD_LENGTH;
 use proto::h2::hpack::Field;
@@ -80,7 +80,7 @@ const ITSELF: slab::Key = slab::Key {
 pub(crate) struct Link {
     transport: Transport,
     /// The places that its requests take.
-    pub(crate) sharing: Sharing,
+    pub(crate) sharing: SharedRequests,
     machine: RefCell<Client<Rc<StreamFlow>>>,
     /// Its address, terms and group, on which requests must agree to share the connection.
     pub(crate) address: Address,
@@ -95,14 +95,14 @@ pub(crate) struct Link {
     /// When bytes were last received.
     heard: Cell<Instant>,
     /// The error code of the peer's GOAWAY, once it has sent one.
-    goes_away: Cell<Option<ErrorCode>>,
+    peer_goaway: Cell<Option<ErrorCode>>,
     /// The peer may be dead: no new request uses the connection.
     is_doubted: Cell<bool>,
     /// Since when the connection has been idle.
     idle_since: Cell<Option<Instant>>,
     /// Its turn to make room for other connections of the thread, while nothing is under way.
     spare: Cell<Option<SpareEntry>>,
-    is_to_end: Cell<bool>,
+    is_closing: Cell<bool>,
     has_ended: Cell<bool>,
     waker: Cell<Option<Waker>>,
     is_called: Cell<bool>,
@@ -117,9 +117,9 @@ enum LinkEnd {
 }
 
 /// Why its task goes on.
-enum Woken {
+enum WakeReason {
     Received(io::Result<Buffer>),
-    Called,
+    Notified,
     /// The transport has an error, or has taken what it had.
     Drained(io::Result<()>),
 }
@@ -140,14 +140,14 @@ impl Pings {
     }
 
     /// Whether a PING may be sent now.
-    fn may_ask(&self) -> bool {
+    fn may_ping(&self) -> bool {
         self.held_back().is_none_or(|until| engine::now() >= until)
     }
 }
 
 impl Spare for Link {
     fn close(&self, _: slab::Key) {
-        self.end_soon();
+        self.close_when_idle();
     }
 }
 
@@ -167,7 +167,7 @@ impl Link {
         let now = engine::now();
         Link {
             transport,
-            sharing: Sharing::begin(),
+            sharing: SharedRequests::begin(),
             machine: RefCell::new(Client::new(limits)),
             address: address.clone(),
             terms: terms.clone(),
@@ -177,11 +177,11 @@ impl Link {
             requests: Cell::new(0),
             head_size: Cell::new(0),
             heard: Cell::new(now),
-            goes_away: Cell::new(None),
+            peer_goaway: Cell::new(None),
             is_doubted: Cell::new(false),
             idle_since: Cell::new(None),
             spare: Cell::new(None),
-            is_to_end: Cell::new(false),
+            is_closing: Cell::new(false),
             has_ended: Cell::new(false),
             waker: Cell::new(None),
             is_called: Cell::new(false),
@@ -197,16 +197,19 @@ impl Link {
     /// Whether another request with a head of this size may begin on it now. It would not wait for
     /// what others have taken of the connection's window, and its head endangers nobody else.
     pub(crate) fn has_room(&self, head_size: usize) -> bool {
-        let may_begin = !self.has_ended.get() && !self.is_to_end.get() && !self.is_doubted.get();
+        let may_begin = !self.has_ended.get() && !self.is_closing.get() && !self.is_doubted.get();
         let machine = self.machine.borrow();
         let is_open = machine.has_begun() && machine.may_open() && machine.has_window();
-        may_begin && is_open && !self.has_served() && self.takes_beside(&machine, head_size)
+        may_begin
+            && is_open
+            && !self.has_served()
+            && self.may_send_concurrently(&machine, head_size)
     }
 
     /// Whether a head of this size may go beside what is under way. Larger heads than the peer
     /// takes for sure travel alone: what it says is an advice (RFC 9113, section 6.5.2), and many
     /// take more.
-    fn takes_beside(&self, machine: &Client<Rc<StreamFlow>>, head_size: usize) -> bool {
+    fn may_send_concurrently(&self, machine: &Client<Rc<StreamFlow>>, head_size: usize) -> bool {
         let said = machine.peer().header_list_max;
         let most = said.map_or(HEAD_SIZE_SHARED, |max| max as usize);
         // The head of what is under way may be larger where there was nothing beside it.
@@ -303,7 +306,7 @@ impl Link {
     }
 
     /// An answer has not come in time: the peer may be dead.
-    pub(crate) fn doubt(&self) {
+    pub(crate) fn suspect_dead(&self) {
         let silent_for = engine::now().saturating_duration_since(self.heard.get());
         if silent_for >= Duration::from_secs(1) {
             self.is_doubted.set(true);
@@ -312,8 +315,8 @@ impl Link {
     }
 
     /// Has it end as soon as nothing is under way.
-    pub(crate) fn end_soon(&self) {
-        self.is_to_end.set(true);
+    pub(crate) fn close_when_idle(&self) {
+        self.is_closing.set(true);
         self.call();
     }
 
@@ -345,7 +348,7 @@ impl Link {
 
     /// Whether nothing is under way, and it has not been told to end.
     pub(crate) fn is_idle(&self) -> bool {
-        self.idle_since.get().is_some() && !self.is_to_end.get()
+        self.idle_since.get().is_some() && !self.is_closing.get()
     }
 
     /// How many that are idle its group keeps.
@@ -367,7 +370,7 @@ impl Link {
 
     /// Serves requests until it ends. Those that wait for it do so until its peer has begun.
     pub(crate) async fn run(self: Rc<Link>, links: Rc<RefCell<SharedConnections>>, permit: Permit) {
-        let ending = self.go_on(&links, permit).await;
+        let ending = self.run_connection(&links, permit).await;
         self.has_ended.set(true);
         links.borrow_mut().remove(&self);
         self.close(&ending);
@@ -382,7 +385,11 @@ impl Link {
         }
     }
 
-    async fn go_on(self: &Rc<Link>, links: &RefCell<SharedConnections>, permit: Permit) -> LinkEnd {
+    async fn run_connection(
+        self: &Rc<Link>,
+        links: &RefCell<SharedConnections>,
+        permit: Permit,
+    ) -> LinkEnd {
         let mut permit = Some(permit);
         let mut pings = Pings::default();
         loop {
@@ -399,15 +406,17 @@ impl Link {
                 }
             }
             // Where it may not be asked again so soon, no request begins until something comes.
-            if self.is_doubted.get() && pings.asked.is_none() && pings.may_ask() {
-                self.ask_for_life(&mut pings);
+            if self.is_doubted.get() && pings.asked.is_none() && pings.may_ping() {
+                self.send_ping(&mut pings);
                 continue;
             }
             match self.wait(is_full, self.deadline(&pings)).await {
-                Woken::Called | Woken::Drained(Ok(())) => {}
-                Woken::Drained(Err(error)) => return LinkEnd::Closed(Some(error)),
-                Woken::Received(Ok(buffer)) if buffer.is_empty() => return LinkEnd::Closed(None),
-                Woken::Received(Ok(buffer)) => {
+                WakeReason::Notified | WakeReason::Drained(Ok(())) => {}
+                WakeReason::Drained(Err(error)) => return LinkEnd::Closed(Some(error)),
+                WakeReason::Received(Ok(buffer)) if buffer.is_empty() => {
+                    return LinkEnd::Closed(None);
+                }
+                WakeReason::Received(Ok(buffer)) => {
                     self.heard.set(engine::now());
                     self.is_doubted.set(false);
                     pings.asked = None;
@@ -418,13 +427,13 @@ impl Link {
                         drop(permit.take());
                     }
                 }
-                Woken::Received(Err(error)) if error.kind() != io::ErrorKind::TimedOut => {
+                WakeReason::Received(Err(error)) if error.kind() != io::ErrorKind::TimedOut => {
                     return LinkEnd::Closed(Some(error));
                 }
-                Woken::Received(Err(error)) => match self.live() {
+                WakeReason::Received(Err(error)) => match self.live() {
                     0 if self.requests.get() > 0 => return LinkEnd::Idle,
                     _ if pings.asked.is_some() => return LinkEnd::Closed(Some(error)),
-                    _ => self.ask_for_life(&mut pings),
+                    _ => self.send_ping(&mut pings),
                 },
             }
         }
@@ -433,12 +442,12 @@ impl Link {
     /// Whether it ends now that nothing is under way.
     fn is_over(&self) -> bool {
         self.keepalive.get().is_none()
-            || self.is_to_end.get()
+            || self.is_closing.get()
             || self.has_served()
             || self.machine.borrow().is_ending()
     }
 
-    fn ask_for_life(&self, pings: &mut Pings) {
+    fn send_ping(&self, pings: &mut Pings) {
         let now = engine::now();
         (pings.asked, pings.last) = (Some(now), Some(now));
         self.machine.borrow_mut().put_ping();
@@ -463,24 +472,24 @@ impl Link {
         }
     }
 
-    async fn wait(&self, is_full: bool, deadline: Option<Instant>) -> Woken {
+    async fn wait(&self, is_full: bool, deadline: Option<Instant>) -> WakeReason {
         let backlog = self.transport.backlog();
         let mut receiving = pin!(self.transport.recv_idle(deadline.into()));
         let mut draining = pin!(self.transport.drained(IN_TRANSPORT_MAX / 2));
         poll_fn(|context| {
             if self.is_called.take() {
-                return Poll::Ready(Woken::Called);
+                return Poll::Ready(WakeReason::Notified);
             }
             self.waker.set(Some(context.waker().clone()));
             if (is_full || backlog > BACKLOG_MAX)
                 && let Poll::Ready(drained) = draining.as_mut().poll(context)
             {
-                return Poll::Ready(Woken::Drained(drained));
+                return Poll::Ready(WakeReason::Drained(drained));
             }
             if backlog > BACKLOG_MAX {
                 Poll::Pending
             } else {
-                receiving.as_mut().poll(context).map(Woken::Received)
+                receiving.as_mut().poll(context).map(WakeReason::Received)
             }
         })
         .await
@@ -549,12 +558,12 @@ impl Link {
                     }
                 }
                 Event::NotServed { stream } => {
-                    let code = self.goes_away.get().unwrap_or(ErrorCode::NoError);
+                    let code = self.peer_goaway.get().unwrap_or(ErrorCode::NoError);
                     if let Some(flow) = user(&mut machine, stream) {
                         flow.put_end(StreamEnd::NotServed(code));
                     }
                 }
-                Event::GoAway(code) => self.goes_away.set(Some(code)),
+                Event::GoAway(code) => self.peer_goaway.set(Some(code)),
                 Event::Pong => {}
             }
         }
@@ -608,7 +617,7 @@ impl Link {
     /// Says why it ends, as far as that leaves at once.
     fn close(&self, ending: &LinkEnd) {
         match ending {
-            LinkEnd::Idle => self.machine.borrow_mut().go_away(),
+            LinkEnd::Idle => self.machine.borrow_mut().send_goaway(),
             LinkEnd::Violated(violation) => self.machine.borrow_mut().fail(*violation),
             LinkEnd::Closed(_) => return,
         }

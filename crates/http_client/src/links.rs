@@ -13,8 +13,8 @@ use base::hash::Map;
 use bytes::Bytes;
 use engine::net::Address;
 use framework::generation::GenerationView;
-use framework::slot::{OfThread, Slot, Thread};
-use framework::workers::NotEnough;
+use framework::slot::{Slot, Thread, ThreadState};
+use framework::workers::TooManyConnections;
 use transport::Transport;
 use upstream::Group;
 
@@ -36,7 +36,7 @@ pub(crate) struct SharedConnections {
     ended: bool,
 }
 
-impl OfThread for SharedConnections {
+impl ThreadState for SharedConnections {
     fn begin(_: &GenerationView) -> SharedConnections {
         SharedConnections {
             by_group: Map::default(),
@@ -50,7 +50,7 @@ impl OfThread for SharedConnections {
         self.by_group
             .values()
             .flatten()
-            .for_each(|link| link.end_soon());
+            .for_each(|link| link.close_when_idle());
     }
 }
 
@@ -97,7 +97,7 @@ pub struct LinkOptions<'a> {
 ///
 /// # Errors
 /// The request has no place among the connections of the thread.
-pub(crate) async fn find(options: &LinkOptions<'_>) -> Result<Found, NotEnough> {
+pub(crate) async fn find(options: &LinkOptions<'_>) -> Result<Found, TooManyConnections> {
     let LinkOptions {
         local,
         group,
@@ -241,7 +241,7 @@ impl SharedConnections {
         if idle.clone().count() > link.kept_max()
             && let Some(oldest) = idle.min_by_key(|other| (other.has_room(0), other.idle_since()))
         {
-            oldest.end_soon();
+            oldest.close_when_idle();
         }
     }
 }

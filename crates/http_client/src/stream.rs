@@ -110,7 +110,7 @@ impl StreamHandle {
         };
         ready!(Pin::new(&mut timer.1).poll(context));
         self.timer = None;
-        link.doubt();
+        link.suspect_dead();
         Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
     }
 
@@ -132,13 +132,13 @@ impl StreamHandle {
     }
 
     /// Called when the response has not arrived in time: the connection may be dead.
-    pub fn doubt(&self) {
-        self.sender.link.doubt();
+    pub fn suspect_dead(&self) {
+        self.sender.link.suspect_dead();
     }
 
     /// Closes the connection as soon as it is idle.
     pub fn end_connection(&self) {
-        self.sender.link.end_soon();
+        self.sender.link.close_when_idle();
     }
 
     /// Keeps the connection until it has this age, whatever the group's settings.
@@ -183,7 +183,7 @@ impl Sender {
     }
 
     /// Called when the peer has read nothing for too long: the connection may be dead.
-    pub fn doubt(&self) {
-        self.link.doubt();
+    pub fn suspect_dead(&self) {
+        self.link.suspect_dead();
     }
 }

@@ -12,7 +12,7 @@ const DIGITS_MAX: usize = 18;
 
 /// A number in a request's bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Drawn {
+pub struct RandomNumber {
     /// The offset of its first digit.
     offset: usize,
     /// Number of digits, including leading zeros.
@@ -23,10 +23,10 @@ pub struct Drawn {
     count: u64,
 }
 
-impl Drawn {
+impl RandomNumber {
     /// The same number after the request has been prefixed with `by` bytes.
-    pub(crate) fn moved(self, by: usize) -> Drawn {
-        Drawn {
+    pub(crate) fn moved(self, by: usize) -> RandomNumber {
+        RandomNumber {
             offset: self.offset + by,
             ..self
         }
@@ -47,7 +47,7 @@ impl Drawn {
 /// positions of the numbers. Text that only resembles a range, such as an IPv6 address, `[1-10]` or
 /// `[9-0]`, stays as it is.
 #[must_use]
-pub fn ranges(text: &str) -> (String, Vec<Drawn>) {
+pub fn ranges(text: &str) -> (String, Vec<RandomNumber>) {
     let mut plain = String::with_capacity(text.len());
     let mut drawn = Vec::new();
     let mut rest = text;
@@ -59,7 +59,7 @@ pub fn ranges(text: &str) -> (String, Vec<Drawn>) {
             rest = range.get(1..).unwrap_or_default();
             continue;
         };
-        drawn.push(Drawn {
+        drawn.push(RandomNumber {
             offset: plain.len(),
             digits,
             first,

@@ -48,8 +48,8 @@ impl CpuClock {
     }
 
     /// The thread's use of time since the reading. Must be called on the same thread.
-    pub(crate) fn end(&self) -> Busy {
-        Busy {
+    pub(crate) fn end(&self) -> ThreadTimes {
+        ThreadTimes {
             cpu: thread_cpu().saturating_sub(self.cpu),
             waited: thread_waited().saturating_sub(self.waited),
             elapsed: self.begin.elapsed(),
@@ -59,16 +59,16 @@ impl CpuClock {
 
 /// A thread's use of time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Busy {
+pub struct ThreadTimes {
     cpu: Duration,
     waited: Duration,
     elapsed: Duration,
 }
 
-impl Busy {
+impl ThreadTimes {
     /// From the times that a thread computed, waited for a processor, and existed.
-    pub(crate) fn of([cpu, waited, elapsed]: [Duration; 3]) -> Busy {
-        Busy {
+    pub(crate) fn of([cpu, waited, elapsed]: [Duration; 3]) -> ThreadTimes {
+        ThreadTimes {
             cpu,
             waited,
             elapsed,
@@ -214,7 +214,7 @@ fn warnings(plan: &Plan, facts: &Facts) -> Vec<String> {
 pub fn limits(outcome: &RunResult) -> Vec<String> {
     let mut limits = Vec::new();
     let busiest = outcome.busy.iter().copied();
-    let share = |busy: &Busy| busy.computing() + busy.waiting();
+    let share = |busy: &ThreadTimes| busy.computing() + busy.waiting();
     if let Some(busy) = busiest.max_by(|a, b| share(a).total_cmp(&share(b)))
         && share(&busy) > BUSY_MAX
         && busy.elapsed >= JUDGED_MIN
@@ -309,8 +309,8 @@ pub(crate) mod tests {
                 elapsed: Duration::from_secs(10),
                 together: Duration::from_secs(together),
                 busy: vec![
-                    Busy::of([10, 0, 1000].map(Duration::from_millis)),
-                    Busy::of(busy.map(Duration::from_millis)),
+                    ThreadTimes::of([10, 0, 1000].map(Duration::from_millis)),
+                    ThreadTimes::of(busy.map(Duration::from_millis)),
                 ],
                 ..RunResult::default()
             };

@@ -8,10 +8,10 @@ use engine::EngineKind;
 use engine::net::Address;
 use proto::Span;
 
-use crate::drawn::{Drawn, ranges};
+use crate::drawn::{RandomNumber, ranges};
 use crate::grpc;
 use crate::target::Target;
-use crate::tls::{Maker, Tls, TlsError};
+use crate::tls::{Tls, TlsError, TlsFactory};
 
 /// Maximum number of pipelined requests on a connection (`--pipeline`).
 pub const PIPELINE_MAX: usize = 1024;
@@ -206,7 +206,7 @@ pub struct Request {
     /// The weight relative to the server's other requests; at least 1.
     pub weight: u32,
     /// Numbers in `bytes` that are drawn at random for each request.
-    pub drawn: Vec<Drawn>,
+    pub drawn: Vec<RandomNumber>,
 }
 
 impl Request {
@@ -365,7 +365,7 @@ impl RequestForm {
 pub fn servers(
     targets: &[(Target, u32)],
     form: &RequestForm,
-    maker: &Maker,
+    maker: &TlsFactory,
 ) -> Result<Vec<Server>, TlsError> {
     let mut servers = Vec::new();
     for (target, weight) in targets {
@@ -384,7 +384,7 @@ pub fn add(
     servers: &mut Vec<Server>,
     target: &Target,
     request: Request,
-    maker: &Maker,
+    maker: &TlsFactory,
 ) -> Result<(), TlsError> {
     let tls = maker.tls(target)?;
     let same = |server: &&mut Server| server.address == target.address && server.tls == tls;
@@ -559,7 +559,7 @@ mod tests {
         };
         let target = |url| (Target::parse(url, &[]).unwrap(), 1);
         let targets = ["127.0.0.1/a", "127.0.0.2/b", "127.0.0.1/c"].map(target);
-        let servers = servers(&targets, &form, &Maker::new(Settings::default())).unwrap();
+        let servers = servers(&targets, &form, &TlsFactory::new(Settings::default())).unwrap();
         let counts: Vec<usize> = servers.iter().map(|server| server.requests.len()).collect();
         assert_eq!(counts, [2, 1]);
         assert!(servers[0].requests[0].is_head);

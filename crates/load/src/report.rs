@@ -130,7 +130,7 @@ impl Report<'_> {
         for limit in machine::limits(self.outcome) {
             let _ = writeln!(text, "THE TOOL WAS THE LIMIT: {limit}");
         }
-        for doubt in self.doubts() {
+        for doubt in self.caveats() {
             let _ = writeln!(text, "THE FIGURES ARE IN DOUBT: {doubt}");
         }
         let _ = writeln!(text, "{}", self.conditions);
@@ -204,7 +204,7 @@ impl Report<'_> {
     }
 
     /// The reasons why the figures are not reliable.
-    fn doubts(&self) -> Vec<String> {
+    fn caveats(&self) -> Vec<String> {
         let RunResult { tally, elapsed, .. } = self.outcome;
         let mut doubts = Vec::new();
         let requests = tally.total.len();
@@ -347,7 +347,7 @@ impl Report<'_> {
             .into_iter()
             .map(|failure| format!("\"{}\":{}", failure.name(), tally.failures(failure)));
         fields.push(("failures", object(failures)));
-        let share = |share: fn(&machine::Busy) -> f64| {
+        let share = |share: fn(&machine::ThreadTimes) -> f64| {
             let shares: Vec<String> = outcome
                 .busy
                 .iter()
@@ -355,8 +355,8 @@ impl Report<'_> {
                 .collect();
             format!("[{}]", shares.join(","))
         };
-        fields.push(("client_computing", share(machine::Busy::computing)));
-        fields.push(("client_waiting", share(machine::Busy::waiting)));
+        fields.push(("client_computing", share(machine::ThreadTimes::computing)));
+        fields.push(("client_waiting", share(machine::ThreadTimes::waiting)));
         for (name, times) in [
             ("connect_us", &tally.connect),
             ("handshake_us", &tally.handshake),

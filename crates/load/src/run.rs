@@ -20,10 +20,10 @@ use hdrhistogram::Histogram;
 
 use crate::client::Client;
 use crate::connection::Connection;
-use crate::machine::{Busy, CpuClock};
+use crate::machine::{CpuClock, ThreadTimes};
 use crate::plan::{Length, Plan, Request};
 use crate::response::CompleteResponse;
-use crate::schedule::{OpenLoop, Random, Seat, Weights};
+use crate::schedule::{ArrivalWaiter, OpenLoop, Random, Weights};
 use crate::tally::{RequestError, Tally, record};
 use crate::tls::{HandshakeError, Mark, NegotiatedTls, Session, Tls};
 
@@ -66,7 +66,7 @@ pub struct RunResult {
     /// Whether the run was interrupted.
     pub interrupted: bool,
     /// The processor use of each thread.
-    pub busy: Vec<Busy>,
+    pub busy: Vec<ThreadTimes>,
     /// Total times by seconds of the run, if the plan requests them.
     pub intervals: Vec<Histogram<u64>>,
     /// A sample of every complete response, if the plan requests them.
@@ -163,7 +163,7 @@ struct ThreadResult {
     elapsed: Duration,
     unfinished: u64,
     not_started: u64,
-    busy: Busy,
+    busy: ThreadTimes,
     intervals: Vec<Histogram<u64>>,
     kept: RequestSamples,
     parallel: u64,
@@ -432,7 +432,7 @@ pub(crate) struct Thread {
     bodies: Vec<Bytes>,
     /// The TLS settings of each server, if it uses TLS.
     tls: Vec<Option<Tls>>,
-    agreed: RefCell<Agreements>,
+    agreed: RefCell<HandshakeResults>,
     /// The error of the first failed handshake.
     reason: RefCell<Option<String>>,
     /// A buffer for encrypted records.
@@ -495,13 +495,13 @@ struct RequestSamples {
 
 /// The recorded results of TLS handshakes.
 #[derive(Default)]
-struct Agreements {
+struct HandshakeResults {
     /// The mark of the last handshake with each server.
     last: Vec<Option<Mark>>,
     kinds: Vec<NegotiatedTls>,
 }
 
-impl Agreements {
+impl HandshakeResults {
     /// Records a handshake. Most handshakes have the same result as the previous one.
     fn note(&mut self, server: usize, session: &Session) {
         if self.last.len() <= server {
@@ -634,7 +634,7 @@ impl Thread {
 
     /// Waits until a connection may start a request, and returns the start time; `None` if the run
     /// has no more requests.
-    pub(crate) async fn start(&self, seat: &Seat) -> Option<Instant> {
+    pub(crate) async fn start(&self, seat: &ArrivalWaiter) -> Option<Instant> {
         if self.has_ended() {
             return None;
         }
@@ -706,7 +706,7 @@ impl Thread {
     }
 
     /// Records a handshake that took `time`. `begin` is when connecting began.
-    pub(crate) fn shook_hands(
+    pub(crate) fn note_handshake(
         &self,
         server: usize,
         session: &Session,
@@ -988,7 +988,7 @@ mod tests {
     use crate::machine;
     use crate::plan::{Arrivals, Protocol, RequestForm, Spacing, servers};
     use crate::target::Target;
-    use crate::tls::{self, Maker};
+    use crate::tls::{self, TlsFactory};
     use std::io::{BufReader, Read, Write};
     use std::net::{TcpListener, TcpStream};
 
@@ -1068,7 +1068,7 @@ mod tests {
             servers: servers(
                 &[(Target::parse(url, &[]).unwrap(), 1)],
                 &form,
-                &Maker::new(tls::Settings::default()),
+                &TlsFactory::new(tls::Settings::default()),
             )
             .unwrap(),
             length: Length::Requests(requests),

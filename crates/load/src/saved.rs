@@ -13,7 +13,7 @@ use hdrhistogram::Histogram;
 use hdrhistogram::serialization::{Deserializer, Serializer, V2DeflateSerializer};
 
 use crate::conditions::{Conditions, spacing_name};
-use crate::machine::Busy;
+use crate::machine::ThreadTimes;
 use crate::plan::{Arrivals, Length, Protocol, Spacing};
 use crate::run::RunResult;
 use crate::tally::RequestError;
@@ -252,7 +252,9 @@ impl SavedRun {
             "interrupted" => outcome.interrupted = next::<u8>(words)? == 1,
             "busy_ns" => {
                 let mut time = || Some(Duration::from_nanos(next(words)?));
-                outcome.busy.push(Busy::of([time()?, time()?, time()?]));
+                outcome
+                    .busy
+                    .push(ThreadTimes::of([time()?, time()?, time()?]));
             }
             "agreed" => outcome.agreed.push(agreed(words)?),
             "status" => outcome.tally.add_status(next(words)?, count(words)?),
@@ -380,7 +382,7 @@ mod tests {
             began: Duration::from_secs(began),
             elapsed: Duration::from_secs(2),
             together: Duration::from_secs(2),
-            busy: vec![Busy::of([1, 2, 3].map(Duration::from_millis))],
+            busy: vec![ThreadTimes::of([1, 2, 3].map(Duration::from_millis))],
             ..RunResult::default()
         };
         outcome.connections.open_max = 7;

@@ -68,7 +68,7 @@ impl Weights {
 
 /// The sequence of arrivals of the open loop.
 #[derive(Debug)]
-struct Moments {
+struct ArrivalSchedule {
     spacing: Spacing,
     /// Mean interval between arrivals, in seconds.
     mean: f64,
@@ -77,7 +77,7 @@ struct Moments {
     random: Random,
 }
 
-impl Moments {
+impl ArrivalSchedule {
     fn advance(&mut self) {
         self.next += match self.spacing {
             Spacing::Constant => self.mean,
@@ -89,7 +89,7 @@ impl Moments {
 /// Marks whether a connection is in the queue for arrivals, so that it is queued only once, even if
 /// it starts waiting repeatedly.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Seat {
+pub(crate) struct ArrivalWaiter {
     is_taken: Rc<Cell<bool>>,
 }
 
@@ -98,9 +98,9 @@ pub(crate) struct Seat {
 /// server counts as response time (no coordinated omission).
 pub(crate) struct OpenLoop {
     begin: Instant,
-    moments: RefCell<Moments>,
+    moments: RefCell<ArrivalSchedule>,
     /// Connections that wait for an arrival.
-    idle: RefCell<VecDeque<(Waker, Seat)>>,
+    idle: RefCell<VecDeque<(Waker, ArrivalWaiter)>>,
     /// The dispatcher's waker, while no connection is waiting.
     dispatcher: RefCell<Option<Waker>>,
     taken: Cell<u64>,
@@ -116,7 +116,7 @@ impl OpenLoop {
         offset: f64,
         seed: u64,
     ) -> OpenLoop {
-        let moments = Moments {
+        let moments = ArrivalSchedule {
             spacing,
             mean: 1.0 / rate,
             next: offset,
@@ -147,7 +147,7 @@ impl OpenLoop {
     }
 
     /// Waits for the next arrival and takes it. Cancel-safe.
-    pub(crate) async fn take(&self, seat: &Seat) -> Instant {
+    pub(crate) async fn take(&self, seat: &ArrivalWaiter) -> Instant {
         poll_fn(|context| {
             if let Some(moment) = self.try_take(Instant::now()) {
                 return Poll::Ready(moment);
@@ -177,13 +177,13 @@ impl OpenLoop {
                     connection.wake();
                     engine::yield_now().await;
                 }
-                None => self.anybody().await,
+                None => self.waiting_connection().await,
             }
         }
     }
 
     /// Waits until a connection is waiting.
-    async fn anybody(&self) {
+    async fn waiting_connection(&self) {
         poll_fn(|context| {
             if !self.idle.borrow().is_empty() {
                 return Poll::Ready(());

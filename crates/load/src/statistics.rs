@@ -69,7 +69,7 @@ pub enum Verdict {
     /// The interval contains 1. Differences beyond its ends are excluded.
     NotSeen,
     /// There is a difference, but it is not larger than that between A and itself.
-    Unsteady,
+    WithinNoise,
     /// No difference was seen, but the load tester was the bottleneck and may hide one.
     Hidden,
     /// Too many requests failed, so the servers did not do the same work.
@@ -95,7 +95,7 @@ impl Verdict {
             !itself.contains(1.0) && nearest <= farthest
         });
         if unsteady {
-            Verdict::Unsteady
+            Verdict::WithinNoise
         } else if pair.median > 1.0 {
             Verdict::More
         } else {
@@ -308,8 +308,16 @@ mod tests {
             (interval(0.9, 0.99), None, Verdict::Less),
             (interval(0.99, 1.1), quiet, Verdict::NotSeen),
             // A differs from itself by up to 3 %: only larger differences count.
-            (interval(1.02, 1.1), interval(1.01, 1.03), Verdict::Unsteady),
-            (interval(0.9, 0.98), interval(1.01, 1.03), Verdict::Unsteady),
+            (
+                interval(1.02, 1.1),
+                interval(1.01, 1.03),
+                Verdict::WithinNoise,
+            ),
+            (
+                interval(0.9, 0.98),
+                interval(1.01, 1.03),
+                Verdict::WithinNoise,
+            ),
             (interval(1.04, 1.1), interval(1.01, 1.03), Verdict::More),
             (interval(0.9, 0.96), interval(0.97, 0.99), Verdict::Less),
         ] {

@@ -373,7 +373,7 @@ fn format_line(line: &mut Vec<u8>, level: Level, subject: &dyn Subject, message:
     // Debug lines are numerous, so they omit the fields of the subject.
     if level != Level::Debug {
         let doing = subject.doing();
-        if !doing.is_empty() && !says_what_is_done(out.written()) {
+        if !doing.is_empty() && !ends_with_activity(out.written()) {
             let _ = out.write_str(doing);
         }
         let _ = subject.describe(&mut out);
@@ -432,7 +432,7 @@ impl Write for MessageEnd {
 
 /// Whether a message ends with the current action, where only its writer knows the action: `… while
 /// reading upstream`. No other text of ours ends with that word and more words.
-fn says_what_is_done(message: &[u8]) -> bool {
+fn ends_with_activity(message: &[u8]) -> bool {
     let is_of_words = |byte: &u8| byte.is_ascii_alphabetic() || *byte == b' ';
     let words = message.iter().rev().take_while(|byte| is_of_words(byte));
     let end = message.len() - words.count();
@@ -482,7 +482,7 @@ mod tests {
             "logging request",
         ] {
             let text = format!("recv() failed (104: Connection reset by peer) while {done}");
-            assert!(says_what_is_done(text.as_bytes()), "{text}");
+            assert!(ends_with_activity(text.as_bytes()), "{text}");
         }
         for text in [
             "open() \"/a while b\" failed (2: No such file or directory)",
@@ -492,7 +492,7 @@ mod tests {
             "while",
             "",
         ] {
-            assert!(!says_what_is_done(text.as_bytes()), "{text}");
+            assert!(!ends_with_activity(text.as_bytes()), "{text}");
         }
     }
 

@@ -134,7 +134,7 @@ impl LogFile {
     }
 
     /// Creates the file readable by its owner only, from now on.
-    pub fn keep_secret(&self) {
+    pub fn restrict_to_owner(&self) {
         self.is_secret.store(true, Ordering::Relaxed);
     }
 
@@ -344,7 +344,7 @@ mod tests {
     fn secrets_are_for_their_owner_only() {
         let path = std::env::temp_dir().join(format!("tidegate-secrets-{}", std::process::id()));
         let file = LogTable::default().file(&path);
-        file.keep_secret();
+        file.restrict_to_owner();
         // The second iteration is as after a rotation.
         for _ in 0..2 {
             let opened = File::from(file.open().unwrap());

@@ -28,8 +28,8 @@ pub use error::{
     set_main_of, with_line,
 };
 pub use file::{Buffering, Compiling, LogFile, LogTable, OpenLogs, lines_dropped};
-pub use report::ToErrorLog;
-pub use subject::{Noted, Process, Subject, write, write_line};
+pub use report::ErrorLogReporter;
+pub use subject::{Process, Subject, SubjectSnapshot, write, write_line};
 pub use time::{Formatted, load_zone, with_now};
 pub use unwritten::{
     append_line, end_thread, flush_all, flush_thread, has_unwritten, start_thread,

@@ -11,9 +11,9 @@ use crate::{end_thread, process_error, set_main_of, start_thread};
 
 /// Reports to the error log of the thread's current generation.
 #[derive(Clone, Copy, Debug)]
-pub struct ToErrorLog;
+pub struct ErrorLogReporter;
 
-impl ThreadReport for ToErrorLog {
+impl ThreadReport for ErrorLogReporter {
     fn line(&self, level: Level, message: Arguments<'_>) {
         process_error(level, message);
     }

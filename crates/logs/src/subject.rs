@@ -89,7 +89,7 @@ impl Subject for Process {
 }
 
 /// A copy of a subject's fields, for a line that may be written after the subject is gone.
-pub struct Noted {
+pub struct SubjectSnapshot {
     log: Option<Arc<ErrorLog>>,
     subsystem: Subsystem,
     serial: Option<u64>,
@@ -98,15 +98,15 @@ pub struct Noted {
     fields: String,
 }
 
-impl Noted {
+impl SubjectSnapshot {
     /// Copies the fields of this subject.
-    pub fn of(subject: &dyn Subject) -> Noted {
+    pub fn of(subject: &dyn Subject) -> SubjectSnapshot {
         let mut log = None;
         subject.with_log(&mut |its| log = Some(Arc::clone(its)));
         let mut fields = Vec::new();
         // A bounded buffer never fails.
         let _ = subject.describe(&mut Bounded::new(&mut fields, LINE_MAX));
-        Noted {
+        SubjectSnapshot {
             log,
             subsystem: subject.subsystem(),
             serial: subject.serial(),
@@ -117,8 +117,8 @@ impl Noted {
 
     /// Made-up fields of a request, for tests.
     #[cfg(test)]
-    pub(super) fn imagined(log: &Arc<ErrorLog>, fields: &str) -> Noted {
-        Noted {
+    pub(super) fn imagined(log: &Arc<ErrorLog>, fields: &str) -> SubjectSnapshot {
+        SubjectSnapshot {
             log: Some(Arc::clone(log)),
             subsystem: Subsystem::Http,
             serial: Some(7),
@@ -133,7 +133,7 @@ impl Noted {
     }
 }
 
-impl Subject for Noted {
+impl Subject for SubjectSnapshot {
     fn admits(&self, level: Level) -> bool {
         let log = self.log.as_ref();
         log.is_some_and(|log| log.admits(level, self.subsystem) || self.debugged)

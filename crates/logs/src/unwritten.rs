@@ -133,7 +133,7 @@ fn with_thread(f: impl FnOnce(&mut ThreadLines)) {
 /// Handles buffered, blocked and failing files until there are none.
 async fn run_timer() {
     loop {
-        let next = THREAD.with(|thread| thread.borrow_mut().next_look(engine::now()));
+        let next = THREAD.with(|thread| thread.borrow_mut().next_check(engine::now()));
         let Some(next) = next else { return };
         engine::sleep_until(next).await;
         with_thread(|thread| thread.flush_overdue(engine::now()));
@@ -257,7 +257,7 @@ impl ThreadLines {
             return;
         }
         if self.deferred && !tail.is_empty() && tail.is_slow(now) {
-            tail.send_away(number);
+            tail.write_on_pool(number);
             return;
         }
         self.reports.extend(tail.write(now));
@@ -320,11 +320,11 @@ impl ThreadLines {
     }
 
     /// The time of the next check of the files; `None` ends the timer.
-    fn next_look(&mut self, now: Instant) -> Option<Instant> {
+    fn next_check(&mut self, now: Instant) -> Option<Instant> {
         let next = self
             .tails
             .values()
-            .filter_map(|tail| tail.wants_look(now))
+            .filter_map(|tail| tail.check_due(now))
             .min();
         self.timer = next.is_some();
         self.waiting = next.is_some();
@@ -332,7 +332,7 @@ impl ThreadLines {
     }
 
     /// Handles the end of a write by the thread pool, with the result for `bytes`.
-    fn came_back(&mut self, number: u64, mut bytes: Vec<u8>, outcome: WriteResult) {
+    fn write_finished(&mut self, number: u64, mut bytes: Vec<u8>, outcome: WriteResult) {
         let now = engine::now();
         let Some(tail) = self.tails.get_mut(&number) else {
             return;
@@ -432,7 +432,7 @@ impl Tail {
         self.opened.clone()
     }
 
-    fn wants_look(&self, now: Instant) -> Option<Instant> {
+    fn check_due(&self, now: Instant) -> Option<Instant> {
         match self.state {
             State::Held(until) => Some(until.map_or(now + TICK, |until| until.min(now + TICK))),
             State::Failing(until) => Some(until),
@@ -488,7 +488,7 @@ impl Tail {
     }
 
     /// Passes the lines to the thread pool, because the device was slow recently.
-    fn send_away(&mut self, number: u64) {
+    fn write_on_pool(&mut self, number: u64) {
         let Some(file) = self.descriptor() else {
             return;
         };
@@ -496,7 +496,7 @@ impl Tail {
         self.pack();
         let bytes = std::mem::take(self.outgoing());
         // The thread may end before the pool has written the lines; the process must not.
-        let unfinished = engine::Unfinished::new();
+        let unfinished = engine::ExitBlocker::new();
         engine::spawn(async move {
             let work = move || {
                 let outcome = write_all(&file, &bytes);
@@ -504,7 +504,7 @@ impl Tail {
                 (bytes, outcome)
             };
             let (bytes, outcome) = engine::blocking(work).await;
-            with_thread(|thread| thread.came_back(number, bytes, outcome));
+            with_thread(|thread| thread.write_finished(number, bytes, outcome));
         });
     }
 
@@ -698,12 +698,12 @@ mod tests {
         };
         thread.append(&file, b"one\n", Some(buffering), now);
         thread.append(&file, b"two\n", Some(buffering), now + flush / 2);
-        assert_eq!(thread.next_look(now), Some(now + flush));
+        assert_eq!(thread.next_check(now), Some(now + flush));
         thread.flush_overdue(now + flush / 2);
         assert_eq!(content(&mut reader), b"");
         thread.flush_overdue(now + flush);
         assert_eq!(content(&mut reader), b"one\ntwo\n");
-        assert_eq!(thread.next_look(now), None);
+        assert_eq!(thread.next_check(now), None);
 
         thread.append(
             &file,
@@ -715,7 +715,7 @@ mod tests {
             }),
             now,
         );
-        assert_eq!(thread.next_look(now), Some(now + TICK));
+        assert_eq!(thread.next_check(now), Some(now + TICK));
         drop(file);
         thread.flush_overdue(now + TICK);
         let mut rest = Vec::new();
@@ -793,7 +793,7 @@ mod tests {
             DUE.get(),
             "a blocked file is tried at the end of every turn"
         );
-        assert_eq!(thread.next_look(now), Some(now + BLOCKED_RETRY));
+        assert_eq!(thread.next_check(now), Some(now + BLOCKED_RETRY));
 
         let mut all = Vec::new();
         while !thread.tails.is_empty() {
@@ -824,7 +824,7 @@ mod tests {
             thread.reports,
             ["write() to \"/dev/full\" failed (28: No space left on device)"]
         );
-        assert_eq!(thread.next_look(now), Some(now + FAILED_RETRY));
+        assert_eq!(thread.next_check(now), Some(now + FAILED_RETRY));
         thread.flush_overdue(now + FAILED_RETRY);
         assert_eq!(thread.reports.len(), 1);
         thread.flush_overdue(now + FAILED_RETRY + REPORT_INTERVAL);
@@ -849,7 +849,7 @@ mod tests {
         thread.append(&file, b"new\n", None, now);
         thread.flush_due(now);
         assert_eq!(content(&mut reader), b"", "newer lines wait for older ones");
-        thread.came_back(
+        thread.write_finished(
             file.number(),
             away,
             WriteResult {
@@ -964,11 +964,11 @@ mod tests {
             thread.tails[&file.number()].is_slow(now),
             "it is not forgotten"
         );
-        assert_eq!(thread.next_look(now), now.checked_add(SLOW_FOR));
+        assert_eq!(thread.next_check(now), now.checked_add(SLOW_FOR));
         let later = now + SLOW_FOR;
         thread.flush_overdue(later);
         assert!(thread.tails.is_empty(), "until then");
-        assert_eq!(thread.next_look(later), None);
+        assert_eq!(thread.next_check(later), None);
         thread.append(&file, b"two\n", None, later);
         thread.flush_due(later);
         assert_eq!(content(&mut reader), b"two\n");

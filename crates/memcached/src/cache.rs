@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
-use framework::zone::{Fact, Tell};
+use framework::zone::{ZoneFact, ZoneFactSink};
 use proto::memcached::command::KEY_LENGTH_MAX;
 use store::{Cas, Item, Observer, Seconds, Store};
 
@@ -257,7 +257,7 @@ impl Cache {
     }
 
     /// Tells what the cache holds, for people and monitoring.
-    pub(crate) fn describe(&self, tell: &mut Tell<'_>) {
+    pub(crate) fn describe(&self, tell: &mut ZoneFactSink<'_>) {
         let (counts, sums) = (self.store.counts(), self.all_sums());
         let sum = |counter: Counter| sums.get(counter as usize).copied().unwrap_or(0);
         let connections = self.connections.load(Ordering::Relaxed) as u64;
@@ -279,7 +279,7 @@ impl Cache {
             ("sent_bytes_total", sum(Counter::BytesWritten)),
             ("authentication_errors_total", sum(Counter::AuthErrors)),
         ] {
-            tell(name, Fact::Number(number));
+            tell(name, ZoneFact::Number(number));
         }
     }
 

@@ -8,7 +8,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use engine::net::{Address, DatagramSocket};
-use framework::door::{Accepted, Door, ListenerId, ReceivedDatagram, Tenant};
+use framework::door::{
+    Accepted, ConnectionHandler, ListenerId, ReceivedDatagram, ServedConnection,
+};
 use framework::generation::GenerationView;
 use framework::workers::Worker;
 use framework::zone::Zone;
@@ -137,7 +139,7 @@ impl MemcachedPart {
 
 /// The door of a thread.
 #[must_use]
-pub fn door() -> Rc<dyn Door> {
+pub fn door() -> Rc<dyn ConnectionHandler> {
     Rc::new(Memcached::default())
 }
 
@@ -169,7 +171,7 @@ fn is_known(local: &GenerationView, listener: &ListenerId) -> bool {
     part(local).is_some_and(|part| part.server(listener).is_some())
 }
 
-impl Door for Memcached {
+impl ConnectionHandler for Memcached {
     fn connected(&self, accepted: Accepted) {
         let local = accepted.worker.current();
         let Some(part) = part(&local) else {
@@ -264,11 +266,11 @@ impl Door for Memcached {
         self.unsent.send_soon(socket, count);
     }
 
-    fn knows(&self, local: &GenerationView, listener: &ListenerId) -> bool {
+    fn has_listener(&self, local: &GenerationView, listener: &ListenerId) -> bool {
         is_known(local, listener)
     }
 
-    fn turned_away(&self) -> &'static [u8] {
+    fn rejection_message(&self) -> &'static [u8] {
         TOO_MANY
     }
 
@@ -387,7 +389,7 @@ impl SessionBooks {
     }
 }
 
-impl Tenant for Connection {
+impl ServedConnection for Connection {
     fn serial(&self) -> u64 {
         self.client.serial
     }
@@ -420,7 +422,7 @@ impl Tenant for Connection {
     }
 
     // The cache is the same for all generations.
-    fn stay_with(&self, _: &Rc<GenerationView>) {}
+    fn pin_generation(&self, _: &Rc<GenerationView>) {}
 }
 
 /// Serves a connection from its begin to its end.
@@ -453,7 +455,7 @@ async fn serve(connection: &Connection, shared: &ThreadContext, server: &Server)
                 generation: connection.worker.current(),
                 error_log: server.error_log.as_ref(),
             };
-            shaking.shake_hands(shared).await
+            shaking.do_handshake(shared).await
         }
     };
     if admitted {

@@ -89,7 +89,7 @@ impl Output {
         let usual = self.usual.saturating_sub(self.bytes.len());
         if self.usual >= LONG && self.bytes.is_empty() {
             let spare = LONG_PIECES.with(Spares::take).unwrap_or_default();
-            engine::keep_bytes(std::mem::replace(&mut self.bytes, spare));
+            engine::recycle_bytes(std::mem::replace(&mut self.bytes, spare));
         }
         self.bytes.reserve(bytes + usual);
     }

@@ -11,7 +11,7 @@ use conf::{
 };
 use engine::net::Address;
 use framework::compile::{Compiler, Feature as _};
-use framework::door::{Door, ListenerId};
+use framework::door::{ConnectionHandler, ListenerId};
 use framework::generation::Generation;
 use framework::places::{FileAccess, name_of};
 use framework::protocol_part::{CompiledPart, Directives, ListenSocket, ProtocolPart};
@@ -21,7 +21,7 @@ use rules::access::{self, Access};
 use rules::access_log::{ACCESS_LOG, AccessLogs};
 use rules::limit_conn::{self, LimitConn};
 use rules::session_zones::{SessionBlock, SessionZones};
-use transport::listen::{self, Listen, ListenLine, Taken};
+use transport::listen::{self, Listen, ListenLine, OptionSupport};
 use transport::tls::settings::TlsSettings;
 use transport::tls::verify::Mode;
 use variables::TableBuilder;
@@ -167,13 +167,13 @@ struct OwnOptions {
     ssl: bool,
 }
 
-fn take_option(listen: &mut Listen<OwnOptions>, option: &str) -> Taken {
+fn take_option(listen: &mut Listen<OwnOptions>, option: &str) -> OptionSupport {
     match option {
         "ssl" => {
             listen.own.ssl = true;
-            Taken::Yes
+            OptionSupport::Yes
         }
-        _ => Taken::Unknown,
+        _ => OptionSupport::Unknown,
     }
 }
 
@@ -334,7 +334,7 @@ impl ProtocolPart for Block {
         variables.borrow().unknown()
     }
 
-    fn door(&self) -> Rc<dyn Door> {
+    fn door(&self) -> Rc<dyn ConnectionHandler> {
         door::door()
     }
 }

@@ -11,13 +11,13 @@ use std::time::Instant;
 use engine::net::{Address, TcpInfo};
 use framework::address::append_address;
 use framework::generation::GenerationView;
-use framework::slot::{OfThread, Slot, ThreadGeneration};
+use framework::slot::{Slot, ThreadGeneration, ThreadState};
 use logs::{ErrorLog, Level, Printable, Subject};
-use rules::access_log::Logged;
-use rules::limit_conn::{self, ConnectionCounting, LimitOutcome, Places};
-use transport::client::{Client, OfClient};
+use rules::access_log::Loggable;
+use rules::limit_conn::{self, ConnectionCounting, ConnectionLimitState, LimitOutcome};
+use transport::client::{Client, HasClient};
 use transport::tls::session::Session as TlsSession;
-use transport::tls::settings::OfProtocol;
+use transport::tls::settings::TlsProtocol;
 use variables::write::{decimal, seconds, text};
 use variables::{
     BuiltinVariable, Captures, Context, Evaluate, Find, Scope, Scratch, Table, Values, process,
@@ -106,7 +106,7 @@ pub(crate) struct Session {
     server: Arc<Server>,
     began: Instant,
     reason: CloseReason,
-    places: RefCell<Places<Session>>,
+    places: RefCell<ConnectionLimitState<Session>>,
     values: RefCell<Values>,
     captures: Captures,
     scratch: Scratch,
@@ -204,7 +204,7 @@ impl Context for Session {
     }
 }
 
-impl OfClient for Session {
+impl HasClient for Session {
     fn client(&self) -> &Client {
         &self.connection.client
     }
@@ -227,12 +227,12 @@ impl ConnectionCounting<Session> for Session {
         session.places.borrow().outcome
     }
 
-    fn note(session: &Session, change: impl FnOnce(&mut Places<Session>)) {
+    fn note(session: &Session, change: impl FnOnce(&mut ConnectionLimitState<Session>)) {
         change(&mut session.places.borrow_mut());
     }
 }
 
-impl Logged for Session {
+impl Loggable for Session {
     /// As in stream no format is there without being written.
     const COMBINED: Option<&'static str> = None;
 
@@ -261,7 +261,7 @@ impl Logged for Session {
     }
 }
 
-impl OfProtocol for Session {
+impl TlsProtocol for Session {
     const NAME: &'static str = "MEMCACHED";
 
     // What clients offer is ignored, as memcached does it.
@@ -321,7 +321,7 @@ static MEMCACHED: Slot<Room, ThreadGeneration> = Slot::new();
 
 struct Room(Rc<MemcachedLocal>);
 
-impl OfThread for Room {
+impl ThreadState for Room {
     fn begin(local: &GenerationView) -> Room {
         // A generation without a `memcached` block has no servers.
         let part = local.generation.part().unwrap_or_default();

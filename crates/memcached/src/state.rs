@@ -19,7 +19,7 @@ use std::sync::{Arc, OnceLock};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use engine::Unfinished;
+use engine::ExitBlocker;
 use framework::generation::Generation;
 use framework::service::{RunningService, Service};
 use framework::zone::Zone;
@@ -49,7 +49,7 @@ pub(crate) struct StateKeeper {
 /// before it has.
 struct KeeperAtWork {
     state: Arc<ZonedCache>,
-    unfinished: Arc<OnceLock<Unfinished>>,
+    unfinished: Arc<OnceLock<ExitBlocker>>,
     /// Dropping it tells the thread to end.
     end: Option<Sender<()>>,
 }
@@ -57,7 +57,7 @@ struct KeeperAtWork {
 impl Drop for KeeperAtWork {
     fn drop(&mut self) {
         // The thread must not have ended before it is waited for.
-        let unfinished = || Unfinished::for_at_most(SAVE_MAX, "the items of memcached");
+        let unfinished = || ExitBlocker::for_at_most(SAVE_MAX, "the items of memcached");
         self.unfinished.get_or_init(unfinished);
         self.end = None;
     }
@@ -80,7 +80,7 @@ impl Service for StateKeeper {
         }
         let cache = state.cache(self.zone.settings());
         cache.overtaken().begin();
-        let unfinished = Arc::<OnceLock<Unfinished>>::default();
+        let unfinished = Arc::<OnceLock<ExitBlocker>>::default();
         let (end, ended) = channel();
         let keeper = StateWriter {
             cache,
@@ -112,7 +112,7 @@ struct StateWriter {
     path: PathBuf,
     ended: Receiver<()>,
     /// There once the thread has been told to end.
-    unfinished: Arc<OnceLock<Unfinished>>,
+    unfinished: Arc<OnceLock<ExitBlocker>>,
 }
 
 impl StateWriter {
@@ -231,6 +231,6 @@ impl StateWriter {
     }
 
     fn is_given_up(&self) -> bool {
-        self.unfinished.get().is_some_and(Unfinished::is_given_up)
+        self.unfinished.get().is_some_and(ExitBlocker::is_given_up)
     }
 }

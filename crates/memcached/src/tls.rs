@@ -209,7 +209,7 @@ pub(crate) struct ShakingClient<'a> {
 
 impl ShakingClient<'_> {
     /// Whether it may go on.
-    pub(crate) async fn shake_hands(&self, shared: &ThreadContext) -> bool {
+    pub(crate) async fn do_handshake(&self, shared: &ThreadContext) -> bool {
         let HandshakeStart::Secure = handshake::accept(self, Buffer::empty()).await else {
             shared.counts.add(Counter::HandshakeErrors, 1);
             return false;

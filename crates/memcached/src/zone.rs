@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
-use framework::zone::{Fact, State, Tell, Zone};
+use framework::zone::{State, Zone, ZoneFact, ZoneFactSink};
 use store::Seconds;
 
 use crate::cache::{Cache, Settings};
@@ -88,9 +88,9 @@ impl State for ZonedCache {
         }
     }
 
-    fn describe(&self, settings: &ZoneSettings, tell: &mut Tell<'_>) {
-        tell("item_size_max", Fact::Number(settings.item_max as u64));
-        tell("key_length_max", Fact::Number(settings.key_max as u64));
+    fn describe(&self, settings: &ZoneSettings, tell: &mut ZoneFactSink<'_>) {
+        tell("item_size_max", ZoneFact::Number(settings.item_max as u64));
+        tell("key_length_max", ZoneFact::Number(settings.key_max as u64));
         if let Some(cache) = self.existing() {
             cache.describe(tell);
         }

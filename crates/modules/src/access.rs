@@ -9,7 +9,7 @@ use http::config::plan_builder::PlanBuilder;
 use http::config::tasks::{Task, TaskKind};
 use http::exchange::Exchange;
 use http::exchange::abort::Abort;
-use http::module::{AccessVerdict, Check, Module, Permit, Ran, Shortcut, ShortcutDoc};
+use http::module::{AccessVerdict, Check, MaybeFuture, Module, Permit, Shortcut, ShortcutDoc};
 use http::request::Request;
 
 /// The rules of a scope.
@@ -53,17 +53,17 @@ impl Check for Access {
         &'a self,
         request: &'a mut Request,
         _: &'a mut Exchange,
-    ) -> Ran<'a, Result<AccessVerdict, Abort>> {
+    ) -> MaybeFuture<'a, Result<AccessVerdict, Abort>> {
         let verdict = verdict(self, request);
         // With `satisfy any` another check may still grant access, so the phase logs the refusal at
         // the end.
         if verdict == AccessVerdict::Refused(403) && !request.plan.core.satisfy_any {
             logs::error!(request, Error, "access forbidden by rule");
         }
-        Ran::Now(Ok(verdict))
+        MaybeFuture::Now(Ok(verdict))
     }
 
-    fn foresee(&self, request: &Request) -> Option<(String, AccessVerdict)> {
+    fn explain_verdict(&self, request: &Request) -> Option<(String, AccessVerdict)> {
         let from = request.connection.peer().ip();
         let from = from.map(|ip| ip.to_string()).unwrap_or_default();
         let verdict = verdict(self, request);

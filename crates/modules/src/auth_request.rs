@@ -15,7 +15,7 @@ use http::config::plan_builder::PlanBuilder;
 use http::config::tasks::{Task, TaskKind};
 use http::exchange::Exchange;
 use http::exchange::abort::Abort;
-use http::module::{AccessVerdict, Check, Module, Ran};
+use http::module::{AccessVerdict, Check, MaybeFuture, Module};
 use http::request::{Request, Text};
 use http::response::Field;
 use http::response::output;
@@ -103,14 +103,14 @@ impl Check for AuthRequest {
         &'a self,
         request: &'a mut Request,
         exchange: &'a mut Exchange,
-    ) -> Ran<'a, Result<AccessVerdict, Abort>> {
+    ) -> MaybeFuture<'a, Result<AccessVerdict, Abort>> {
         match &self.uri {
-            Some(uri) => Ran::wait(ask(request, exchange, uri, &self.variables)),
-            None => Ran::Now(Ok(AccessVerdict::Declined)),
+            Some(uri) => MaybeFuture::wait(ask(request, exchange, uri, &self.variables)),
+            None => MaybeFuture::Now(Ok(AccessVerdict::Declined)),
         }
     }
 
-    fn foresee(&self, _: &Request) -> Option<(String, AccessVerdict)> {
+    fn explain_verdict(&self, _: &Request) -> Option<(String, AccessVerdict)> {
         let text = "auth_request decides when the request is made";
         Some((text.to_owned(), AccessVerdict::Declined))
     }

@@ -10,7 +10,7 @@ use framework::compile::Compiler;
 use http::exchange::Exchange;
 use http::files::etag_of;
 use http::files::open_file_cache;
-use http::module::{Content, Handle, Ran};
+use http::module::{Content, MaybeFuture, PhaseHandler};
 use http::request::body::reading;
 use http::request::{Request, Step};
 use http::response::piece::Piece;
@@ -38,16 +38,16 @@ const HEADER: &[u8] = b"FLV\x01\x05\0\0\0\x09\0\0\0\0";
 /// The content handler of `flv`.
 pub fn content(_: &Compiler<'_>, _: ScopeRef<'_>) -> Result<Option<Content>, Fault> {
     Ok(Some(Content {
-        leaves_to_files: true,
+        falls_back_to_files: true,
         ..Content::of(Flv)
     }))
 }
 
 struct Flv;
 
-impl Handle for Flv {
-    fn run<'a>(&'a self, request: &'a mut Request, exchange: &'a mut Exchange) -> Ran<'a> {
-        Ran::wait(async move { Ok(serve(request, exchange).await) })
+impl PhaseHandler for Flv {
+    fn run<'a>(&'a self, request: &'a mut Request, exchange: &'a mut Exchange) -> MaybeFuture<'a> {
+        MaybeFuture::wait(async move { Ok(serve(request, exchange).await) })
     }
 }
 
@@ -91,14 +91,14 @@ pub(super) async fn open(
     if request.uri.ends_with(b"/") {
         return Err(Step::Next);
     }
-    reading::drop_at_hand(request, exchange)
+    reading::discard_received(request, exchange)
         .await
         .map_err(Step::Finish)?;
     let path = request.filename();
     let step = match open_file_cache::lookup(request, &path).resolve().await {
         Ok(looked) => match looked.file {
             Some(file) if looked.metadata.is_file() => {
-                request.course.root_tested = !request.course.error_page_taken;
+                request.routing.root_tested = !request.routing.error_page_taken;
                 return Ok((file, looked.metadata));
             }
             _ => Step::Next,

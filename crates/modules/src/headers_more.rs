@@ -317,7 +317,7 @@ impl FieldChange {
 }
 
 impl HeadFilter for HeadersMore {
-    fn concerns(&self, request: &Request) -> bool {
+    fn applies_to(&self, request: &Request) -> bool {
         request.is_main()
     }
 

@@ -12,8 +12,8 @@ use framework::display::for_people;
 use http::config::plan_builder::PlanBuilder;
 use http::config::tasks::{Task, TaskKind};
 use http::exchange::Exchange;
-use http::files::open_file_cache::{self, Looked, LookupError};
-use http::module::{Handle, Imagined, Module, Ran, ShortcutDoc};
+use http::files::open_file_cache::{self, LookupError, OpenFileInfo};
+use http::module::{ExplainedEffect, MaybeFuture, Module, PhaseHandler, ShortcutDoc};
 use http::request::{Request, Step, Text};
 use http::variables::Compiling as _;
 use proto::method::Method;
@@ -79,23 +79,23 @@ impl Module for Index {
     }
 }
 
-impl Handle for Index {
+impl PhaseHandler for Index {
     /// Handles a URI that ends with a slash: redirects to the index file.
-    fn run<'a>(&'a self, request: &'a mut Request, _: &'a mut Exchange) -> Ran<'a> {
-        self.find(request).then(|step| Ran::Now(Ok(step)))
+    fn run<'a>(&'a self, request: &'a mut Request, _: &'a mut Exchange) -> MaybeFuture<'a> {
+        self.find(request).then(|step| MaybeFuture::Now(Ok(step)))
     }
 
-    fn imagine<'a>(&'a self, request: &'a mut Request) -> Ran<'a, Imagined> {
-        Ran::wait(async move {
+    fn explain_effect<'a>(&'a self, request: &'a mut Request) -> MaybeFuture<'a, ExplainedEffect> {
+        MaybeFuture::wait(async move {
             let step = self.find(request).resolve().await;
             let text = match &step {
                 Step::Redirect { uri, .. } => format!("to {}", for_people(uri)),
                 Step::Finish(status) => {
                     format!("{}: status {status}", for_people(&request.filename()))
                 }
-                _ => return Imagined::Unknown,
+                _ => return ExplainedEffect::Unknown,
             };
-            Imagined::Does {
+            ExplainedEffect::Does {
                 part: "index",
                 text,
                 step,
@@ -105,11 +105,11 @@ impl Handle for Index {
 }
 
 impl Index {
-    fn find<'a>(&'a self, request: &'a mut Request) -> Ran<'a, Step> {
+    fn find<'a>(&'a self, request: &'a mut Request) -> MaybeFuture<'a, Step> {
         if !request.uri.ends_with(b"/")
             || !matches!(request.method, Method::Get | Method::Head | Method::Post)
         {
-            return Ran::Now(Step::Next);
+            return MaybeFuture::Now(Step::Next);
         }
         look_for(request, &self.files, false)
     }
@@ -120,14 +120,14 @@ fn look_for<'a>(
     request: &'a mut Request,
     files: &'a [Text],
     directory_seen: bool,
-) -> Ran<'a, Step> {
+) -> MaybeFuture<'a, Step> {
     let Some((file, rest)) = files.split_first() else {
-        return Ran::Now(Step::Next);
+        return MaybeFuture::Now(Step::Next);
     };
     let mut name = Vec::new();
     file.append_to(request, &mut name);
     if name.first() == Some(&b'/') {
-        return Ran::Now(Step::Redirect {
+        return MaybeFuture::Now(Step::Redirect {
             uri: name,
             args: request.arguments(),
         });
@@ -139,15 +139,15 @@ fn look_for<'a>(
         let Err(error) = looked else {
             let mut uri = request.uri.clone();
             uri.extend_from_slice(&name);
-            return Ran::Now(Step::Redirect {
+            return MaybeFuture::Now(Step::Redirect {
                 uri,
                 args: request.arguments(),
             });
         };
         match error.errno() {
-            libc::ELOOP | libc::EMLINK => return Ran::Now(Step::Finish(403)),
+            libc::ELOOP | libc::EMLINK => return MaybeFuture::Now(Step::Finish(403)),
             libc::ENOTDIR | libc::ENAMETOOLONG | libc::EACCES => {
-                return Ran::Now(Step::Finish(refused(request, &path, &error)));
+                return MaybeFuture::Now(Step::Finish(refused(request, &path, &error)));
             }
             _ => {}
         }
@@ -157,7 +157,7 @@ fn look_for<'a>(
         let looking = open_file_cache::test(request, directory_of(&path, directory));
         looking.then(
             move |looked| match check_directory(request, &path, directory, looked) {
-                Some(status) => Ran::Now(Step::Finish(status)),
+                Some(status) => MaybeFuture::Now(Step::Finish(status)),
                 None => go_on(request, &path, &error, rest),
             },
         )
@@ -170,7 +170,7 @@ fn go_on<'a>(
     path: &[u8],
     error: &LookupError,
     rest: &'a [Text],
-) -> Ran<'a, Step> {
+) -> MaybeFuture<'a, Step> {
     if error.errno() != libc::ENOENT {
         logs::error!(
             request,
@@ -180,7 +180,7 @@ fn go_on<'a>(
             logs::Printable(path),
             logs::Errno(&error.error)
         );
-        return Ran::Now(Step::Finish(500));
+        return MaybeFuture::Now(Step::Finish(500));
     }
     look_for(request, rest, true)
 }
@@ -201,7 +201,7 @@ fn check_directory(
     request: &Request,
     file: &[u8],
     length: usize,
-    looked: Result<Looked, LookupError>,
+    looked: Result<OpenFileInfo, LookupError>,
 ) -> Option<u16> {
     let directory = directory_of(file, length);
     let error = match looked {

@@ -10,14 +10,16 @@ use framework::slot::Slot;
 use http::config::plan_builder::PlanBuilder;
 use http::config::tasks::{Task, TaskKind};
 use http::exchange::Exchange;
-use http::module::{Handle, Module, Ran};
+use http::module::{MaybeFuture, Module, PhaseHandler};
 use http::request::{Request, Step};
-use http::slots::OfMain;
+use http::slots::MainRequestLifetime;
 use http::variables::BuiltinVariable;
-use rules::limit_conn::{ConnectionCounting, LIMIT_CONN_ZONE, LimitConn, LimitOutcome, Places};
+use rules::limit_conn::{
+    ConnectionCounting, ConnectionLimitState, LIMIT_CONN_ZONE, LimitConn, LimitOutcome,
+};
 
 /// The places of a main request and its subrequests, until the main request ends.
-static COUNTED: Slot<Places<Request>, OfMain> = Slot::new();
+static COUNTED: Slot<ConnectionLimitState<Request>, MainRequestLifetime> = Slot::new();
 
 /// Stores the places of a request in its zones.
 pub struct Requests;
@@ -27,7 +29,7 @@ impl ConnectionCounting<Request> for Requests {
         request.shared.main.borrow().get(&COUNTED)?.outcome
     }
 
-    fn note(request: &Request, change: impl FnOnce(&mut Places<Request>)) {
+    fn note(request: &Request, change: impl FnOnce(&mut ConnectionLimitState<Request>)) {
         change(request.shared.main.borrow_mut().enter(&COUNTED));
     }
 }
@@ -58,13 +60,13 @@ impl Module for Limits {
     }
 }
 
-impl Handle for Limits {
-    fn run<'a>(&'a self, request: &'a mut Request, _: &'a mut Exchange) -> Ran<'a> {
+impl PhaseHandler for Limits {
+    fn run<'a>(&'a self, request: &'a mut Request, _: &'a mut Exchange) -> MaybeFuture<'a> {
         let step = match self.0.enter::<Requests>(request) {
             Ok(()) => Step::Next,
             Err(status) => Step::Finish(status),
         };
-        Ran::Now(Ok(step))
+        MaybeFuture::Now(Ok(step))
     }
 }
 

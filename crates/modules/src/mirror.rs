@@ -12,7 +12,7 @@ use framework::compile::{Compiler, Feature};
 use http::config::plan_builder::PlanBuilder;
 use http::config::tasks::{Task, TaskKind};
 use http::exchange::Exchange;
-use http::module::{Handle, Module, Ran};
+use http::module::{MaybeFuture, Module, PhaseHandler};
 use http::request::body::reading;
 use http::request::{Request, Step};
 
@@ -88,17 +88,17 @@ impl Module for Mirror {
     }
 }
 
-impl Handle for Mirror {
+impl PhaseHandler for Mirror {
     /// Creates the copies of a main request. They start once the request waits for an upstream
     /// server, or the response has a head.
-    fn run<'a>(&'a self, request: &'a mut Request, exchange: &'a mut Exchange) -> Ran<'a> {
+    fn run<'a>(&'a self, request: &'a mut Request, exchange: &'a mut Exchange) -> MaybeFuture<'a> {
         if !request.is_main() {
-            return Ran::Now(Ok(Step::Next));
+            return MaybeFuture::Now(Ok(Step::Next));
         }
         if !self.request_body {
-            return Ran::Now(Ok(self.copy(request)));
+            return MaybeFuture::Now(Ok(self.copy(request)));
         }
-        Ran::wait(async move {
+        MaybeFuture::wait(async move {
             match reading::read(request, exchange).await {
                 Ok(()) => Ok(self.copy(request)),
                 Err(interrupt) => interrupt.into_step(),

@@ -13,12 +13,12 @@ use conf::{Arity, Contexts, Declared, Fault, Inherit, ScopeRef, Setter, Setting,
 use engine::file::File;
 use framework::compile::{Compiler, Feature};
 use http::exchange::Exchange;
-use http::module::{Content, Handle, Ran};
+use http::module::{Content, MaybeFuture, PhaseHandler};
 use http::request::{Request, Step};
 use http::response::piece::Piece;
 use http::response::source::Body;
 use logs::{Errno, Printable};
-use proto::mp4::{self, Cut, HEADER_SIZE, Header, Stretch};
+use proto::mp4::{self, ClipRange, ClippedFile, HEADER_SIZE, Header};
 use proto::uri;
 
 use crate::flv;
@@ -149,17 +149,17 @@ pub fn content(compiler: &Compiler<'_>, scope: ScopeRef<'_>) -> Result<Option<Co
     let settings: Arc<Mp4> = compiler.feature(scope)?;
     Ok(Some(Content {
         handler: settings,
-        leaves_to_files: true,
-        stays_in_limit_except: false,
+        falls_back_to_files: true,
+        inherited_by_limit_except: false,
         adds_slash: false,
         answers_connect: false,
         recall: None,
     }))
 }
 
-impl Handle for Mp4 {
-    fn run<'a>(&'a self, request: &'a mut Request, exchange: &'a mut Exchange) -> Ran<'a> {
-        Ran::wait(async move { Ok(serve(request, exchange, self).await) })
+impl PhaseHandler for Mp4 {
+    fn run<'a>(&'a self, request: &'a mut Request, exchange: &'a mut Exchange) -> MaybeFuture<'a> {
+        MaybeFuture::wait(async move { Ok(serve(request, exchange, self).await) })
     }
 }
 
@@ -277,7 +277,7 @@ async fn stretch(
     };
     let mdat_end = atoms.mdat_end.ok_or(mp4::Error::Missing("mdat"))?;
     let ftyp = atoms.ftyp.unwrap_or_default();
-    let wanted = Stretch {
+    let wanted = ClipRange {
         start,
         length,
         start_key_frame: settings.start_key_frame,
@@ -286,7 +286,7 @@ async fn stretch(
         file_size: size,
     };
     let cut = engine::blocking_long(move || mp4::cut(&moov, &wanted)).await?;
-    let Cut {
+    let ClippedFile {
         moov,
         mdat_header,
         start,

@@ -14,7 +14,7 @@ use http::config::plan_builder::PlanBuilder;
 use http::config::tasks::{Task, TaskKind};
 use http::exchange::Exchange;
 use http::exchange::abort::Abort;
-use http::module::{After, Module, Ran};
+use http::module::{AfterResponse, MaybeFuture, Module};
 use http::request::phases;
 use http::request::{Request, Step};
 use http::slots::PlanSlot;
@@ -84,15 +84,15 @@ const CHANGES_AFTER_CYCLE: u8 = 16;
 /// The only status after which the action is not run: that of `return 444`.
 const WITHOUT_ACTION: u16 = 444;
 
-impl After for PostAction {
+impl AfterResponse for PostAction {
     fn after<'a>(
         &'a self,
         request: &'a mut Request,
         outcome: &'a Result<(), Abort>,
-    ) -> Ran<'a, bool> {
+    ) -> MaybeFuture<'a, bool> {
         match outcome {
-            Err(Abort::Unanswered(WITHOUT_ACTION)) => Ran::Now(false),
-            _ => Ran::wait(act(request)),
+            Err(Abort::Unanswered(WITHOUT_ACTION)) => MaybeFuture::Now(false),
+            _ => MaybeFuture::wait(act(request)),
         }
     }
 }
@@ -104,16 +104,16 @@ async fn act(request: &mut Request) -> bool {
     request.nesting.head_only = true;
     request.body.end_unread();
     join_charset(request);
-    if request.response.last_modified_unheard {
+    if request.response.ignores_last_modified {
         // The next response may have its own time of modification.
         request.response.clear_last_modified();
     }
     // The action's response has no client, so no closed connection can end the action.
     let mut sink = Exchange::sink();
-    if request.course.changes_left == 0 {
-        request.course.changes_left = CHANGES_AFTER_CYCLE;
+    if request.routing.uri_changes_left == 0 {
+        request.routing.uri_changes_left = CHANGES_AFTER_CYCLE;
     }
-    while request.course.changes_left > 0
+    while request.routing.uri_changes_left > 0
         && let Some(step) = request.plan.of(&OF_PLAN).map(PostAction::step)
     {
         // Errors have been logged.

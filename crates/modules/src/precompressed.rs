@@ -12,8 +12,8 @@ use framework::compile::{Compiler, Feature};
 use http::config::plan_builder::PlanBuilder;
 use http::config::tasks::{Task, TaskKind};
 use http::exchange::Exchange;
-use http::files::open_file_cache::{self, Looked, LookupError};
-use http::module::{Handle, Module, Ran};
+use http::files::open_file_cache::{self, LookupError, OpenFileInfo};
+use http::module::{MaybeFuture, Module, PhaseHandler};
 use http::request::{Request, Step};
 use proto::method::Method;
 
@@ -119,15 +119,15 @@ impl Module for Precompressed {
     }
 }
 
-impl Handle for Precompressed {
+impl PhaseHandler for Precompressed {
     /// Responds with a precompressed file of the URI, if there is one for this client.
-    fn run<'a>(&'a self, request: &'a mut Request, _: &'a mut Exchange) -> Ran<'a> {
+    fn run<'a>(&'a self, request: &'a mut Request, _: &'a mut Exchange) -> MaybeFuture<'a> {
         if !matches!(request.method, Method::Get | Method::Head) || request.uri.ends_with(b"/") {
-            return Ran::Now(Ok(Step::Next));
+            return MaybeFuture::Now(Ok(Step::Next));
         }
         let mut codings = BY_PREFERENCE.map(|coding| (coding.quality(request), coding));
         codings.sort_by_key(|(quality, _)| std::cmp::Reverse(*quality));
-        look_for(request, *self, codings, 0).then(|step| Ran::Now(Ok(step)))
+        look_for(request, *self, codings, 0).then(|step| MaybeFuture::Now(Ok(step)))
     }
 }
 
@@ -140,9 +140,9 @@ fn look_for<'a>(
     modes: Precompressed,
     codings: Codings,
     first: usize,
-) -> Ran<'a, Step> {
+) -> MaybeFuture<'a, Step> {
     let Some(&(quality, coding)) = codings.get(first) else {
-        return Ran::Now(Step::Next);
+        return MaybeFuture::Now(Step::Next);
     };
     let mode = modes.mode(coding);
     let accepted = match mode {
@@ -164,7 +164,7 @@ fn look_for<'a>(
     open_file_cache::lookup(request, &path).then(move |looked| {
         match answer(request, &path, looked, (coding, mode, accepted)) {
             Step::Next => look_for(request, modes, codings, first + 1),
-            step => Ran::Now(step),
+            step => MaybeFuture::Now(step),
         }
     })
 }
@@ -173,7 +173,7 @@ fn look_for<'a>(
 fn answer(
     request: &mut Request,
     path: &[u8],
-    looked: Result<Looked, LookupError>,
+    looked: Result<OpenFileInfo, LookupError>,
     (coding, mode, accepted): (Coding, Mode, bool),
 ) -> Step {
     let looked = match looked {
@@ -209,7 +209,7 @@ fn answer(
         );
         return Step::Finish(404);
     }
-    request.course.root_tested = !request.course.error_page_taken;
+    request.routing.root_tested = !request.routing.error_page_taken;
     let step = static_file::respond(request, &looked);
     request.response.set_coding(coding.name());
     step

@@ -15,7 +15,7 @@ use framework::compile::{Compiler, Feature};
 use http::config::plan_builder::PlanBuilder;
 use http::config::tasks::{Task, TaskKind};
 use http::exchange::Exchange;
-use http::module::{Handle, Module, Ran, ShortcutDoc};
+use http::module::{MaybeFuture, Module, PhaseHandler, ShortcutDoc};
 use http::request::{Request, Step};
 use proto::method::Method;
 
@@ -61,15 +61,15 @@ impl Module for RandomIndex {
     }
 }
 
-impl Handle for RandomIndex {
+impl PhaseHandler for RandomIndex {
     /// Handles a URI that ends with a slash: redirects to a file of the directory.
-    fn run<'a>(&'a self, request: &'a mut Request, _: &'a mut Exchange) -> Ran<'a> {
+    fn run<'a>(&'a self, request: &'a mut Request, _: &'a mut Exchange) -> MaybeFuture<'a> {
         if !request.uri.ends_with(b"/")
             || !matches!(request.method, Method::Get | Method::Head | Method::Post)
         {
-            return Ran::Now(Ok(Step::Next));
+            return MaybeFuture::Now(Ok(Step::Next));
         }
-        Ran::wait(async move { Ok(choose(request).await) })
+        MaybeFuture::wait(async move { Ok(choose(request).await) })
     }
 }
 

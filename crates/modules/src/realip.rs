@@ -10,7 +10,7 @@ use framework::compile::{Compiler, Feature};
 use http::config::plan_builder::PlanBuilder;
 use http::config::tasks::{Task, TaskKind};
 use http::exchange::Exchange;
-use http::module::{Handle, Module, Ran};
+use http::module::{MaybeFuture, Module, PhaseHandler};
 use http::request::{Request, Step};
 use http::variables::BuiltinVariable;
 use rules::realip::{self, ByProxy};
@@ -18,7 +18,7 @@ use rules::realip::{self, ByProxy};
 struct Requests;
 
 impl ByProxy<Request> for Requests {
-    fn own_peer(request: &Request) -> &Address {
+    fn connection_peer(request: &Request) -> &Address {
         request.connection.peer()
     }
 
@@ -28,12 +28,12 @@ impl ByProxy<Request> for Requests {
         line.map(|(_, value)| value)
     }
 
-    fn is_told(request: &Request) -> bool {
-        request.arrival.told_peer.is_some()
+    fn is_realip(request: &Request) -> bool {
+        request.arrival.realip_address.is_some()
     }
 
     fn tell(request: &mut Request, peer: Address) {
-        request.arrival.told_peer = Some(Box::new(peer));
+        request.arrival.realip_address = Some(Box::new(peer));
     }
 }
 
@@ -61,10 +61,10 @@ impl Module for RealIp {
     }
 }
 
-impl Handle for RealIp {
-    fn run<'a>(&'a self, request: &'a mut Request, _: &'a mut Exchange) -> Ran<'a> {
+impl PhaseHandler for RealIp {
+    fn run<'a>(&'a self, request: &'a mut Request, _: &'a mut Exchange) -> MaybeFuture<'a> {
         self.0.apply::<_, Requests>(request);
-        Ran::Now(Ok(Step::Next))
+        MaybeFuture::Now(Ok(Step::Next))
     }
 }
 

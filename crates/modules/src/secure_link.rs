@@ -14,7 +14,7 @@ use framework::slot::{Slot, SlotValue};
 use http::config::plan_builder::PlanBuilder;
 use http::module::{Module, ShortcutDoc};
 use http::request::{Request, Text};
-use http::slots::OfPass;
+use http::slots::PassLifetime;
 use http::slots::PlanSlot;
 use http::variables::BuiltinVariable;
 use http::variables::Compiling as _;
@@ -156,7 +156,7 @@ pub fn secure_link(request: &mut Request, out: &mut Vec<u8>) -> bool {
 }
 
 /// The time of expiry that `$secure_link` has found in a link.
-static EXPIRES: Slot<Expires, OfPass> = Slot::new();
+static EXPIRES: Slot<Expires, PassLifetime> = Slot::new();
 
 #[derive(Default)]
 struct Expires(Bytes);

@@ -15,8 +15,8 @@ use framework::display::for_people;
 use http::config::plan_builder::PlanBuilder;
 use http::exchange::Exchange;
 use http::files::etag_of;
-use http::files::open_file_cache::{self, Looked, LookupError};
-use http::module::{Content, Handle, Imagined, Module, Ran, ShortcutDoc};
+use http::files::open_file_cache::{self, LookupError, OpenFileInfo};
+use http::module::{Content, ExplainedEffect, MaybeFuture, Module, PhaseHandler, ShortcutDoc};
 use http::request::activity::WHILE_SENDING;
 use http::request::{Request, Step};
 use http::response::BodyIdentity;
@@ -58,31 +58,31 @@ impl Module for StaticFile {
     }
 }
 
-impl Handle for StaticFile {
+impl PhaseHandler for StaticFile {
     /// Responds with the file of the URI.
-    fn run<'a>(&'a self, request: &'a mut Request, _: &'a mut Exchange) -> Ran<'a> {
+    fn run<'a>(&'a self, request: &'a mut Request, _: &'a mut Exchange) -> MaybeFuture<'a> {
         if !matches!(request.method, Method::Get | Method::Head | Method::Post) {
-            return Ran::Now(Ok(Step::Finish(405)));
+            return MaybeFuture::Now(Ok(Step::Finish(405)));
         }
         if request.uri.ends_with(b"/") {
-            return Ran::Now(Ok(Step::Next));
+            return MaybeFuture::Now(Ok(Step::Next));
         }
         let path = request.filename();
         open_file_cache::lookup(request, &path).then(|looked| answer(request, path, looked))
     }
 
-    fn imagine<'a>(&'a self, request: &'a mut Request) -> Ran<'a, Imagined> {
+    fn explain_effect<'a>(&'a self, request: &'a mut Request) -> MaybeFuture<'a, ExplainedEffect> {
         if request.uri.ends_with(b"/") {
-            return Ran::Now(Imagined::Unknown);
+            return MaybeFuture::Now(ExplainedEffect::Unknown);
         }
         let path = request.filename();
         let shown = for_people(&path);
-        Ran::Now(match file::stat_now(&Request::path_of(&path)) {
-            Ok(metadata) if metadata.is_dir() => Imagined::Answers {
+        MaybeFuture::Now(match file::stat_now(&Request::path_of(&path)) {
+            Ok(metadata) if metadata.is_dir() => ExplainedEffect::Answers {
                 text: format!("{shown} is a directory: redirects to the path with a slash"),
                 status: 301,
             },
-            Ok(metadata) => Imagined::Answers {
+            Ok(metadata) => ExplainedEffect::Answers {
                 text: format!("the file {shown}, {} bytes", metadata.size),
                 status: 200,
             },
@@ -91,7 +91,7 @@ impl Handle for StaticFile {
                     io::ErrorKind::PermissionDenied => 403,
                     _ => 404,
                 };
-                Imagined::Does {
+                ExplainedEffect::Does {
                     part: "content",
                     text: format!("{shown}: {error}: status {status}"),
                     step: Step::Finish(status),
@@ -105,19 +105,19 @@ impl Handle for StaticFile {
 fn answer<'a>(
     request: &'a mut Request,
     path: Vec<u8>,
-    looked: Result<Looked, LookupError>,
-) -> Ran<'a> {
+    looked: Result<OpenFileInfo, LookupError>,
+) -> MaybeFuture<'a> {
     let looked = match looked {
         Ok(looked) => looked,
         Err(error) => {
             offer::offer_missing(request, &path, &error.error);
-            return Ran::Now(Ok(Step::Finish(refused(request, &path, &error))));
+            return MaybeFuture::Now(Ok(Step::Finish(refused(request, &path, &error))));
         }
     };
-    request.course.root_tested = !request.course.error_page_taken;
+    request.routing.root_tested = !request.routing.error_page_taken;
     if looked.metadata.is_dir() {
         request.response.location = Some(with_slash(request));
-        return Ran::Now(Ok(Step::Finish(301)));
+        return MaybeFuture::Now(Ok(Step::Finish(301)));
     }
     if !looked.metadata.is_file() {
         logs::error!(
@@ -126,26 +126,26 @@ fn answer<'a>(
             "\"{}\" is not a regular file",
             logs::Printable(&path)
         );
-        return Ran::Now(Ok(Step::Finish(404)));
+        return MaybeFuture::Now(Ok(Step::Finish(404)));
     }
     if request.method == Method::Post {
-        return Ran::Now(Ok(Step::Finish(405)));
+        return MaybeFuture::Now(Ok(Step::Finish(405)));
     }
     let step = respond(request, &looked);
     request.response.body_identity = BodyIdentity::of_file(&looked.metadata);
     match looked.file {
-        Some(file) if offer::wants(request, &looked.metadata) => Ran::wait(async move {
+        Some(file) if offer::wants(request, &looked.metadata) => MaybeFuture::wait(async move {
             offer::offer(request, &path, &file, &looked.metadata).await;
             Ok(step)
         }),
-        _ => Ran::Now(Ok(step)),
+        _ => MaybeFuture::Now(Ok(step)),
     }
 }
 
 /// The response with an open file; its content type follows from the URI. Also used for
 /// precompressed files.
-pub(super) fn respond(request: &mut Request, looked: &Looked) -> Step {
-    let Looked {
+pub(super) fn respond(request: &mut Request, looked: &OpenFileInfo) -> Step {
+    let OpenFileInfo {
         file: Some(file),
         metadata,
     } = looked
@@ -219,9 +219,9 @@ pub fn empty_gif(_: &Compiler<'_>, _: ScopeRef<'_>) -> Result<Option<Content>, F
 
 struct EmptyGif;
 
-impl Handle for EmptyGif {
-    fn run<'a>(&'a self, request: &'a mut Request, _: &'a mut Exchange) -> Ran<'a> {
-        Ran::Now(Ok(pixel(request)))
+impl PhaseHandler for EmptyGif {
+    fn run<'a>(&'a self, request: &'a mut Request, _: &'a mut Exchange) -> MaybeFuture<'a> {
+        MaybeFuture::Now(Ok(pixel(request)))
     }
 }
 

@@ -10,7 +10,7 @@ use conf::{Arity, Contexts, Declared, Fault, Inherit, ScopeRef, Setting, parse};
 use framework::compile::Compiler;
 use framework::counters::Totals;
 use http::exchange::Exchange;
-use http::module::{Content, Handle, Ran};
+use http::module::{Content, MaybeFuture, PhaseHandler};
 use http::request::{Request, Step};
 use http::response::output::page;
 use http::variables::{BuiltinVariable, Evaluate};
@@ -41,9 +41,9 @@ pub fn content(_: &Compiler<'_>, _: ScopeRef<'_>) -> Result<Option<Content>, Fau
 
 struct StubStatus;
 
-impl Handle for StubStatus {
-    fn run<'a>(&'a self, request: &'a mut Request, _: &'a mut Exchange) -> Ran<'a> {
-        Ran::Now(Ok(serve(request)))
+impl PhaseHandler for StubStatus {
+    fn run<'a>(&'a self, request: &'a mut Request, _: &'a mut Exchange) -> MaybeFuture<'a> {
+        MaybeFuture::Now(Ok(serve(request)))
     }
 }
 

@@ -13,8 +13,8 @@ use http::config::core::Alias;
 use http::config::plan_builder::PlanBuilder;
 use http::config::tasks::{Task, TaskKind};
 use http::exchange::Exchange;
-use http::files::open_file_cache::{self, Looked, LookupError};
-use http::module::{Handle, Imagined, Module, Ran};
+use http::files::open_file_cache::{self, LookupError, OpenFileInfo};
+use http::module::{ExplainedEffect, MaybeFuture, Module, PhaseHandler};
 use http::request::{Request, Step, Text};
 use http::variables::Compiling as _;
 
@@ -37,11 +37,11 @@ pub static TRY_FILES: Setting<TryFilesLine> = Setting::new(
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TryFilesLine {
     candidates: Vec<(Template, bool)>,
-    otherwise: ParsedOtherwise,
+    otherwise: ParsedFallback,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum ParsedOtherwise {
+enum ParsedFallback {
     Code(u16),
     Uri(Template),
 }
@@ -50,7 +50,7 @@ enum ParsedOtherwise {
 #[derive(Debug)]
 pub struct TryFiles {
     candidates: Box<[Candidate]>,
-    otherwise: Otherwise,
+    otherwise: Fallback,
 }
 
 /// A file or directory to look for.
@@ -63,7 +63,7 @@ struct Candidate {
 
 /// The fallback if nothing exists.
 #[derive(Debug)]
-enum Otherwise {
+enum Fallback {
     Code(u16),
     /// An internal redirect, or a named location if the text begins with `@`.
     Uri(Text),
@@ -85,7 +85,7 @@ impl Feature for TryFiles {
         let Some(parsed) = scope.own(&TRY_FILES)? else {
             return Ok(TryFiles {
                 candidates: Box::default(),
-                otherwise: Otherwise::Code(404),
+                otherwise: Fallback::Code(404),
             });
         };
         let candidates = parsed
@@ -98,8 +98,8 @@ impl Feature for TryFiles {
         Ok(TryFiles {
             candidates: candidates.collect(),
             otherwise: match &parsed.otherwise {
-                ParsedOtherwise::Code(code) => Otherwise::Code(*code),
-                ParsedOtherwise::Uri(uri) => Otherwise::Uri(compiler.text(uri)),
+                ParsedFallback::Code(code) => Fallback::Code(*code),
+                ParsedFallback::Uri(uri) => Fallback::Uri(compiler.text(uri)),
             },
         })
     }
@@ -138,9 +138,9 @@ fn parsed(setter: &Setter<'_>) -> Result<TryFilesLine, Fault> {
             let code = code
                 .filter(|code: &u16| *code <= 999)
                 .ok_or_else(|| Fault::at(last, format!("invalid code \"{}\"", last.text())))?;
-            ParsedOtherwise::Code(code)
+            ParsedFallback::Code(code)
         }
-        None => ParsedOtherwise::Uri(Template::parse(last)?),
+        None => ParsedFallback::Uri(Template::parse(last)?),
     };
     Ok(TryFilesLine {
         candidates,
@@ -148,13 +148,13 @@ fn parsed(setter: &Setter<'_>) -> Result<TryFilesLine, Fault> {
     })
 }
 
-impl Handle for TryFiles {
-    fn run<'a>(&'a self, request: &'a mut Request, _: &'a mut Exchange) -> Ran<'a> {
-        self.begin(request).then(|step| Ran::Now(Ok(step)))
+impl PhaseHandler for TryFiles {
+    fn run<'a>(&'a self, request: &'a mut Request, _: &'a mut Exchange) -> MaybeFuture<'a> {
+        self.begin(request).then(|step| MaybeFuture::Now(Ok(step)))
     }
 
-    fn imagine<'a>(&'a self, request: &'a mut Request) -> Ran<'a, Imagined> {
-        Ran::wait(async move {
+    fn explain_effect<'a>(&'a self, request: &'a mut Request) -> MaybeFuture<'a, ExplainedEffect> {
+        MaybeFuture::wait(async move {
             let (step, looked_for) = self.look(request).await;
             let none = format!("there is no {}", looked_for.join(", no "));
             let text = match &step {
@@ -170,7 +170,7 @@ impl Handle for TryFiles {
                 Step::Finish(status) => format!("{none}: status {status}"),
                 _ => "done".to_owned(),
             };
-            Imagined::Does {
+            ExplainedEffect::Does {
                 part: "try_files",
                 text,
                 step,
@@ -180,9 +180,9 @@ impl Handle for TryFiles {
 }
 
 impl TryFiles {
-    fn begin<'a>(&'a self, request: &'a mut Request) -> Ran<'a, Step> {
+    fn begin<'a>(&'a self, request: &'a mut Request) -> MaybeFuture<'a, Step> {
         if !request.has_filename() {
-            return Ran::Now(Step::Finish(500));
+            return MaybeFuture::Now(Step::Finish(500));
         }
         let path = request.document_root();
         let root = path.len();
@@ -221,10 +221,10 @@ impl TryFiles {
         mut path: Vec<u8>,
         root: usize,
         candidates: &'a [Candidate],
-    ) -> Ran<'a, Step> {
+    ) -> MaybeFuture<'a, Step> {
         let alias = request.plan.core.root.alias;
         let Some((candidate, rest)) = candidates.split_first() else {
-            return Ran::Now(self.otherwise(request, alias));
+            return MaybeFuture::Now(self.otherwise(request, alias));
         };
         path.truncate(root);
         append_name(&candidate.name, alias, request, &mut path);
@@ -232,7 +232,7 @@ impl TryFiles {
             if is_there(request, &path, candidate, looked) {
                 let name = path.get(root..).unwrap_or_default();
                 choose(request, alias, name, candidate.is_directory);
-                return Ran::Now(Step::Next);
+                return MaybeFuture::Now(Step::Next);
             }
             self.go_on(request, path, root, rest)
         })
@@ -241,8 +241,8 @@ impl TryFiles {
     /// The fallback if nothing exists.
     fn otherwise(&self, request: &mut Request, alias: Option<Alias>) -> Step {
         let uri = match &self.otherwise {
-            Otherwise::Code(code) => return Step::Finish(*code),
-            Otherwise::Uri(uri) => uri,
+            Fallback::Code(code) => return Step::Finish(*code),
+            Fallback::Uri(uri) => uri,
         };
         let mut name = Vec::new();
         append_name(uri, alias, request, &mut name);
@@ -255,7 +255,7 @@ fn is_there(
     request: &Request,
     path: &[u8],
     candidate: &Candidate,
-    looked: Result<Looked, LookupError>,
+    looked: Result<OpenFileInfo, LookupError>,
 ) -> bool {
     match looked {
         Ok(looked) => return looked.metadata.is_dir() == candidate.is_directory,

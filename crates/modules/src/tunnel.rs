@@ -18,7 +18,7 @@ use conf::{
 use framework::compile::{Compiler, Feature};
 use http::config::plan_builder::PlanBuilder;
 use http::exchange::Exchange;
-use http::module::{Content, Handle, Ran};
+use http::module::{Content, MaybeFuture, PhaseHandler};
 use http::request::{Request, Step};
 use http::variables::Compiling as _;
 use logs::Level;
@@ -169,7 +169,7 @@ pub fn content(compiler: &Compiler<'_>, scope: ScopeRef<'_>) -> Result<Option<Co
         },
     };
     Ok(Some(Content {
-        stays_in_limit_except: true,
+        inherited_by_limit_except: true,
         answers_connect: true,
         ..Content::of(handler)
     }))
@@ -192,20 +192,20 @@ fn asked_for() -> Template {
     }
 }
 
-impl Handle for TunnelPass {
-    fn run<'a>(&'a self, request: &'a mut Request, exchange: &'a mut Exchange) -> Ran<'a> {
+impl PhaseHandler for TunnelPass {
+    fn run<'a>(&'a self, request: &'a mut Request, exchange: &'a mut Exchange) -> MaybeFuture<'a> {
         if request.method != Method::Connect {
-            return Ran::Now(Ok(Step::Finish(405)));
+            return MaybeFuture::Now(Ok(Step::Finish(405)));
         }
         request.start_background();
-        Ran::wait(driver::pass_on(request, exchange, self))
+        MaybeFuture::wait(driver::pass_on(request, exchange, self))
     }
 }
 
 /// The protocol of a tunnel: an established connection to a peer is enough.
-struct Silence;
+struct NoProtocol;
 
-impl Dialogue for Silence {
+impl Dialogue for NoProtocol {
     type Answer = ();
 
     async fn talk(
@@ -232,10 +232,10 @@ impl Dialogue for Silence {
 impl Protocol for TunnelPass {
     type Target = PeerTarget;
     type Outgoing = ();
-    type Dialogue<'a> = Silence;
+    type Dialogue<'a> = NoProtocol;
     type Answer = ();
 
-    fn way(&self) -> PeerOptions<'_> {
+    fn peer_options(&self) -> PeerOptions<'_> {
         PeerOptions {
             tries: self.settings.tries,
             socket: &self.settings.socket,
@@ -269,8 +269,8 @@ impl Protocol for TunnelPass {
         Bytes::from_static(NEVER_SHARED)
     }
 
-    fn dialogue<'a>(&'a self, _: &'a PeerTarget, (): &'a ()) -> Silence {
-        Silence
+    fn dialogue<'a>(&'a self, _: &'a PeerTarget, (): &'a ()) -> NoProtocol {
+        NoProtocol
     }
 
     fn deliver<'a>(
@@ -280,13 +280,13 @@ impl Protocol for TunnelPass {
         _: &SentRequest<PeerTarget, ()>,
         peer: UpstreamConnection,
         (): (),
-    ) -> Ran<'a> {
+    ) -> MaybeFuture<'a> {
         request.response.status = 200;
-        request.response.conditions_judged = true;
+        request.response.conditions_evaluated = true;
         let limits = TunnelLimits {
             read_timeout: self.settings.read_timeout,
             backlog_max: self.settings.buffer_size,
         };
-        Ran::wait(tunnel::run(request, exchange, limits, peer, Bytes::new()))
+        MaybeFuture::wait(tunnel::run(request, exchange, limits, peer, Bytes::new()))
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use tidegate_pattern::differential::{Compared, Source, compare, compare_list};
+use tidegate_pattern::differential::{ComparisonOutcome, Source, compare, compare_list};
 
 fn main() {
     let mut arguments = std::env::args().skip(1);
@@ -42,7 +42,7 @@ fn main() {
         }
         for end in [4, 12, 20, subject.len()] {
             match compare(&pattern, caseless, &subject[..end.min(subject.len())]) {
-                Ok(Compared::OnPcre(beyond)) => {
+                Ok(ComparisonOutcome::OnPcre(beyond)) => {
                     *counts.entry(format!("PCRE2: {beyond}")).or_default() += 1
                 }
                 Ok(compared) => *counts.entry(format!("{compared:?}")).or_default() += 1,

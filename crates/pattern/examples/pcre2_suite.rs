@@ -10,7 +10,7 @@
 use std::path::Path;
 use std::process::ExitCode;
 
-use tidegate_pattern::{Beyond, Pattern, Spans};
+use tidegate_pattern::{IrregularFeature, Pattern, Spans};
 
 #[derive(Default)]
 struct Counts {
@@ -180,7 +180,7 @@ fn judge(case: &Case<'_>, counts: &mut Counts) {
     counts.automata += usize::from(pattern.beyond().is_none());
     assert_ne!(
         pattern.beyond(),
-        Some(Beyond::Refused),
+        Some(IrregularFeature::Refused),
         "taken by PCRE2 only: {shown}"
     );
     let mut lines = case.lines.iter().peekable();

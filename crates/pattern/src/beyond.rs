@@ -4,7 +4,7 @@ use std::fmt;
 
 /// What of a pattern is not regular, or is not proved to mean the same on both engines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Beyond {
+pub enum IrregularFeature {
     /// `(?=`, `(?!`, `(?<=`, `(?<!`, `[[:<:]]`.
     LookAround,
     /// `\1`, `\g1`, `\k<name>`, `(?P=name)`.
@@ -45,28 +45,28 @@ pub enum Beyond {
     Refused,
 }
 
-impl fmt::Display for Beyond {
+impl fmt::Display for IrregularFeature {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.write_str(match self {
-            Beyond::LookAround => "look-around",
-            Beyond::BackReference => "back-reference",
-            Beyond::Atomic => "atomic group",
-            Beyond::Possessive => "possessive repetition",
-            Beyond::Recursion => "recursion",
-            Beyond::Condition => "condition",
-            Beyond::Verb => "verb or setting",
-            Beyond::Callout => "callout",
-            Beyond::BranchReset => "groups that share a number",
-            Beyond::DuplicateNames => "groups that share a name",
-            Beyond::ResetStart => "\\K",
-            Beyond::Newline => "\\R",
-            Beyond::Unicode => "Unicode property",
-            Beyond::ExtendedClass => "extended class",
-            Beyond::EmptyIteration => "iteration that may be empty",
-            Beyond::NoIteration => "group that is never entered",
-            Beyond::TooLarge => "size",
-            Beyond::OneMatch => "a single match",
-            Beyond::Refused => "error in the pattern",
+            IrregularFeature::LookAround => "look-around",
+            IrregularFeature::BackReference => "back-reference",
+            IrregularFeature::Atomic => "atomic group",
+            IrregularFeature::Possessive => "possessive repetition",
+            IrregularFeature::Recursion => "recursion",
+            IrregularFeature::Condition => "condition",
+            IrregularFeature::Verb => "verb or setting",
+            IrregularFeature::Callout => "callout",
+            IrregularFeature::BranchReset => "groups that share a number",
+            IrregularFeature::DuplicateNames => "groups that share a name",
+            IrregularFeature::ResetStart => "\\K",
+            IrregularFeature::Newline => "\\R",
+            IrregularFeature::Unicode => "Unicode property",
+            IrregularFeature::ExtendedClass => "extended class",
+            IrregularFeature::EmptyIteration => "iteration that may be empty",
+            IrregularFeature::NoIteration => "group that is never entered",
+            IrregularFeature::TooLarge => "size",
+            IrregularFeature::OneMatch => "a single match",
+            IrregularFeature::Refused => "error in the pattern",
         })
     }
 }

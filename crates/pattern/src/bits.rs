@@ -19,7 +19,7 @@ use std::collections::HashMap;
 use regex_automata::util::primitives::NonMaxUsize;
 
 use crate::ast::{Assertion, ByteSet};
-use crate::beyond::Beyond;
+use crate::beyond::IrregularFeature;
 use crate::escape::is_word;
 use crate::graph::{Graph, State, StateId};
 
@@ -108,7 +108,7 @@ type Matched = Vec<Vec<u64>>;
 
 impl Bits {
     /// The automaton of a graph; `groups` with the whole match.
-    pub(crate) fn new(graph: Graph, groups: usize) -> Result<Bits, Beyond> {
+    pub(crate) fn new(graph: Graph, groups: usize) -> Result<Bits, IrregularFeature> {
         let mut compiler = Compiler::new(&graph);
         compiler.add_junctions();
         compiler.add_followers();
@@ -440,15 +440,15 @@ fn with_scratch<T>(words: usize, work: impl FnOnce(&mut [u64]) -> T) -> T {
 }
 
 /// A junction that is being made, with the bits of states.
-struct Draft {
+struct JunctionDraft {
     kind: Kind,
-    of: Ways,
+    of: EpsilonMoves,
     feeds: Vec<u32>,
 }
 
 /// What a state leads to without consuming anything.
 #[derive(Default)]
-struct Ways {
+struct EpsilonMoves {
     always: bool,
     /// Bits of states that consume.
     bytes: Vec<u32>,
@@ -466,7 +466,7 @@ struct Compiler<'a> {
     junction_of: Vec<u32>,
     /// Junctions of single states that consume.
     junction_of_bit: HashMap<u32, u32>,
-    drafts: Vec<Draft>,
+    drafts: Vec<JunctionDraft>,
     straight: Vec<u32>,
     ends: Vec<u32>,
 }
@@ -577,7 +577,7 @@ impl<'a> Compiler<'a> {
         if !self.is_junction(state) {
             return;
         }
-        let mut of = Ways::default();
+        let mut of = EpsilonMoves::default();
         let kind = match self.state(state) {
             State::Choice(ways) => {
                 for way in ways {
@@ -613,14 +613,14 @@ impl<'a> Compiler<'a> {
         self.junction_of[state as usize] = self.draft(kind, of);
     }
 
-    fn draft(&mut self, kind: Kind, of: Ways) -> u32 {
+    fn draft(&mut self, kind: Kind, of: EpsilonMoves) -> u32 {
         let feeds = Vec::new();
-        self.drafts.push(Draft { kind, of, feeds });
+        self.drafts.push(JunctionDraft { kind, of, feeds });
         (self.drafts.len() - 1) as u32
     }
 
     /// Adds what a state leads to.
-    fn gather(&self, state: StateId, ways: &mut Ways) {
+    fn gather(&self, state: StateId, ways: &mut EpsilonMoves) {
         let mut left = vec![state];
         while let Some(state) = left.pop() {
             let junction = self.junction_of[state as usize];
@@ -653,9 +653,9 @@ impl<'a> Compiler<'a> {
         if let Some(known) = self.junction_of_bit.get(&bit) {
             return *known;
         }
-        let of = Ways {
+        let of = EpsilonMoves {
             bytes: vec![bit],
-            ..Ways::default()
+            ..EpsilonMoves::default()
         };
         let junction = self.draft(Kind::Choice, of);
         self.junction_of_bit.insert(bit, junction);
@@ -668,7 +668,7 @@ impl<'a> Compiler<'a> {
             let State::Byte { next, .. } = self.state(self.consuming[bit as usize]) else {
                 continue;
             };
-            let mut ways = Ways::default();
+            let mut ways = EpsilonMoves::default();
             self.gather(*next, &mut ways);
             if ways.always {
                 self.ends.push(bit);
@@ -718,13 +718,18 @@ struct Drafted {
     /// The set of each state that consumes, by its bit.
     sets: Vec<u32>,
     bit_of: Vec<u32>,
-    drafts: Vec<Draft>,
+    drafts: Vec<JunctionDraft>,
     straight: Vec<u32>,
     ends: Vec<u32>,
 }
 
 impl Drafted {
-    fn into_bits(self, graph: Graph, start: Source, groups: usize) -> Result<Bits, Beyond> {
+    fn into_bits(
+        self,
+        graph: Graph,
+        start: Source,
+        groups: usize,
+    ) -> Result<Bits, IrregularFeature> {
         let mut masks = Vec::new();
         let mut others = Vec::new();
         let mut work = self.bytes * 3;
@@ -747,7 +752,7 @@ impl Drafted {
             .collect();
         work += masks.len() + others.len();
         if work > WORK_MAX {
-            return Err(Beyond::TooLarge);
+            return Err(IrregularFeature::TooLarge);
         }
         let mut straight = vec![0; self.bytes];
         self.straight

@@ -2,7 +2,7 @@
 //! classes".
 
 use crate::ast::ByteSet;
-use crate::beyond::Beyond;
+use crate::beyond::IrregularFeature;
 use crate::escape::{self, Escape, is_space, is_word};
 use crate::parser::{Options, Text};
 
@@ -22,12 +22,12 @@ enum Hyphen {
 }
 
 /// Reads a class behind its opening bracket.
-pub(crate) fn parse(text: &mut Text<'_>, options: Options) -> Result<ByteSet, Beyond> {
+pub(crate) fn parse(text: &mut Text<'_>, options: Options) -> Result<ByteSet, IrregularFeature> {
     if text.rest().starts_with(b"[:<:]]") || text.rest().starts_with(b"[:>:]]") {
-        return Err(Beyond::LookAround);
+        return Err(IrregularFeature::LookAround);
     }
     if matches!(text.peek(), Some(b':' | b'.' | b'=')) && posix_name(text.rest()).is_some() {
-        return Err(Beyond::Refused);
+        return Err(IrregularFeature::Refused);
     }
     let mut class = Class {
         caseless: options.has(Options::CASELESS),
@@ -45,14 +45,14 @@ pub(crate) fn parse(text: &mut Text<'_>, options: Options) -> Result<ByteSet, Be
             if text.eat(b"\\E") {
                 quoted = false;
             } else {
-                class.byte(text.next().ok_or(Beyond::Refused)?)?;
+                class.byte(text.next().ok_or(IrregularFeature::Refused)?)?;
             }
             continue;
         }
-        match text.next().ok_or(Beyond::Refused)? {
+        match text.next().ok_or(IrregularFeature::Refused)? {
             b' ' | b'\t' if skips_blanks => {}
             b'[' => match posix_name(text.rest()) {
-                Some(_) if text.peek() != Some(b':') => return Err(Beyond::Refused),
+                Some(_) if text.peek() != Some(b':') => return Err(IrregularFeature::Refused),
                 Some(name) => {
                     class.set(posix(name, class.caseless)?)?;
                     text.skip(name.len() + 3);
@@ -65,7 +65,7 @@ pub(crate) fn parse(text: &mut Text<'_>, options: Options) -> Result<ByteSet, Be
             b'\\' => match escape::read(text, None, class.caseless)? {
                 Escape::Byte(byte) => class.byte(byte)?,
                 Escape::Set(set) => class.set(set)?,
-                _ => return Err(Beyond::Refused),
+                _ => return Err(IrregularFeature::Refused),
             },
             b'-' => class.hyphen()?,
             byte => class.byte(byte)?,
@@ -103,10 +103,10 @@ impl Class {
             .add(if self.caseless { set.caseless() } else { set });
     }
 
-    fn byte(&mut self, byte: u8) -> Result<(), Beyond> {
+    fn byte(&mut self, byte: u8) -> Result<(), IrregularFeature> {
         self.hyphen = match self.hyphen {
-            Hyphen::Begun(first) if first > byte => return Err(Beyond::Refused),
-            Hyphen::ForbiddenBegun => return Err(Beyond::Refused),
+            Hyphen::Begun(first) if first > byte => return Err(IrregularFeature::Refused),
+            Hyphen::ForbiddenBegun => return Err(IrregularFeature::Refused),
             Hyphen::Begun(first) => {
                 self.insert(first, byte);
                 Hyphen::Literal
@@ -119,7 +119,7 @@ impl Class {
         Ok(())
     }
 
-    fn hyphen(&mut self) -> Result<(), Beyond> {
+    fn hyphen(&mut self) -> Result<(), IrregularFeature> {
         match self.hyphen {
             Hyphen::Range(first) => self.hyphen = Hyphen::Begun(first),
             Hyphen::Forbidden => {
@@ -131,9 +131,9 @@ impl Class {
         Ok(())
     }
 
-    fn set(&mut self, set: ByteSet) -> Result<(), Beyond> {
+    fn set(&mut self, set: ByteSet) -> Result<(), IrregularFeature> {
         if matches!(self.hyphen, Hyphen::Begun(_) | Hyphen::ForbiddenBegun) {
-            return Err(Beyond::Refused);
+            return Err(IrregularFeature::Refused);
         }
         self.set.add(set);
         self.hyphen = Hyphen::Forbidden;
@@ -170,7 +170,7 @@ fn posix_name(rest: &[u8]) -> Option<&[u8]> {
 }
 
 /// The set of a name such as `alpha` or `^alpha`.
-fn posix(name: &[u8], caseless: bool) -> Result<ByteSet, Beyond> {
+fn posix(name: &[u8], caseless: bool) -> Result<ByteSet, IrregularFeature> {
     let (name, negated) = match name.strip_prefix(b"^") {
         Some(name) => (name, true),
         None => (name, false),
@@ -191,7 +191,7 @@ fn posix(name: &[u8], caseless: bool) -> Result<ByteSet, Beyond> {
         b"space" => ByteSet::of(is_space),
         b"word" => ByteSet::of(is_word),
         b"xdigit" => ByteSet::of(|byte| byte.is_ascii_hexdigit()),
-        _ => return Err(Beyond::Refused),
+        _ => return Err(IrregularFeature::Refused),
     };
     Ok(if negated { set.complement() } else { set })
 }

@@ -1,7 +1,7 @@
 //! Our reading of patterns beside PCRE2's, for tests and fuzzing: patterns and subjects are made
 //! from arbitrary bytes so that most are valid and short, and both engines must say the same.
 
-use crate::beyond::Beyond;
+use crate::beyond::IrregularFeature;
 use crate::prefilter::{Hit, Prefilter};
 use crate::verdict::{MatchDecision, Verdict};
 use crate::{Pattern, Spans, Undecided, literal, parser, pcre};
@@ -281,11 +281,11 @@ const SUBJECTS: &[&[u8]] = &[
 
 /// What came of a comparison.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Compared {
+pub enum ComparisonOutcome {
     /// Both engines have said the same.
     Same,
     /// PCRE2 alone runs such a pattern.
-    OnPcre(Beyond),
+    OnPcre(IrregularFeature),
     /// Both refuse the pattern.
     Refused,
     /// PCRE2 has not decided.
@@ -293,7 +293,7 @@ pub enum Compared {
 }
 
 /// Gives a pattern and subjects to both. The error tells a difference in words.
-pub fn compare(text: &[u8], caseless: bool, subject: &[u8]) -> Result<Compared, String> {
+pub fn compare(text: &[u8], caseless: bool, subject: &[u8]) -> Result<ComparisonOutcome, String> {
     let shown = text.escape_ascii();
     let parsed = parser::parse(text, caseless);
     let pattern = match Pattern::new(text, caseless) {
@@ -303,12 +303,12 @@ pub fn compare(text: &[u8], caseless: bool, subject: &[u8]) -> Result<Compared, 
             let size = words.contains("too large") || words.contains("too complicated");
             return match parsed {
                 Ok(_) if !size => Err(format!("only PCRE2 refuses {shown}: {words}")),
-                _ => Ok(Compared::Refused),
+                _ => Ok(ComparisonOutcome::Refused),
             };
         }
     };
     match &parsed {
-        Err(Beyond::Refused) => return Err(format!("PCRE2 takes {shown}, we do not")),
+        Err(IrregularFeature::Refused) => return Err(format!("PCRE2 takes {shown}, we do not")),
         Ok(parsed) if parsed.groups as usize + 1 != pattern.groups() => {
             return Err(format!(
                 "{shown} has {} groups, not {}",
@@ -323,7 +323,7 @@ pub fn compare(text: &[u8], caseless: bool, subject: &[u8]) -> Result<Compared, 
     let mut its = Spans::default();
     let theirs = match other.matches(subject, Some(&mut its)) {
         Ok(theirs) => theirs,
-        Err(Undecided { .. }) => return Ok(Compared::Undecided),
+        Err(Undecided { .. }) => return Ok(ComparisonOutcome::Undecided),
     };
     let differs = |engine: &str, found: Result<bool, Undecided>, ours: &Spans| {
         let subject = subject.escape_ascii();
@@ -337,7 +337,7 @@ pub fn compare(text: &[u8], caseless: bool, subject: &[u8]) -> Result<Compared, 
     for (engine, pattern) in [("engine", &pattern), ("bits", &bits)] {
         let found = pattern.captures(subject, &mut ours);
         if pattern.beyond().is_some() && found.is_err_and(Undecided::is_bound) {
-            return Ok(Compared::Undecided);
+            return Ok(ComparisonOutcome::Undecided);
         }
         let same = found == Ok(theirs)
             && pattern.is_match(subject) == Ok(theirs)
@@ -367,14 +367,17 @@ pub fn compare(text: &[u8], caseless: bool, subject: &[u8]) -> Result<Compared, 
         return differs(&format!("verdict {answer:?}"), Ok(!theirs), &ours);
     }
     Ok(match pattern.beyond() {
-        Some(beyond) => Compared::OnPcre(beyond),
-        None => Compared::Same,
+        Some(beyond) => ComparisonOutcome::OnPcre(beyond),
+        None => ComparisonOutcome::Same,
     })
 }
 
 /// Gives a list of patterns and a subject to both: the first one that matches must be the same. The
 /// error tells a difference in words.
-pub fn compare_list(texts: &[(Vec<u8>, bool)], subject: &[u8]) -> Result<Compared, String> {
+pub fn compare_list(
+    texts: &[(Vec<u8>, bool)],
+    subject: &[u8],
+) -> Result<ComparisonOutcome, String> {
     let mut patterns = Vec::new();
     let mut others = Vec::new();
     for (text, caseless) in texts {
@@ -392,7 +395,7 @@ pub fn compare_list(texts: &[(Vec<u8>, bool)], subject: &[u8]) -> Result<Compare
                 break;
             }
             Ok(false) => {}
-            Err(Undecided { .. }) => return Ok(Compared::Undecided),
+            Err(Undecided { .. }) => return Ok(ComparisonOutcome::Undecided),
         }
     }
     let list = Prefilter::new(&patterns);
@@ -401,9 +404,9 @@ pub fn compare_list(texts: &[(Vec<u8>, bool)], subject: &[u8]) -> Result<Compare
         Hit::Match => Ok(true),
     });
     match found {
-        Ok(found) if found == first => return Ok(Compared::Same),
+        Ok(found) if found == first => return Ok(ComparisonOutcome::Same),
         // A bound of the server's is smaller than the one here.
-        Err(_) => return Ok(Compared::Undecided),
+        Err(_) => return Ok(ComparisonOutcome::Undecided),
         Ok(_) => {}
     }
     let shown: Vec<String> = patterns.iter().map(|one| one.text().to_owned()).collect();

@@ -1,7 +1,7 @@
 //! What a backslash begins, inside and outside of classes: pcre2pattern(3), "Backslash".
 
 use crate::ast::{Assertion, ByteSet};
-use crate::beyond::Beyond;
+use crate::beyond::IrregularFeature;
 use crate::parser::Text;
 use crate::pcre;
 
@@ -23,9 +23,9 @@ pub(crate) fn read(
     text: &mut Text<'_>,
     groups: Option<u32>,
     caseless: bool,
-) -> Result<Escape, Beyond> {
+) -> Result<Escape, IrregularFeature> {
     let in_class = groups.is_none();
-    let byte = text.next().ok_or(Beyond::Refused)?;
+    let byte = text.next().ok_or(IrregularFeature::Refused)?;
     let escape = match byte {
         b'a' => Escape::Byte(0x07),
         b'e' => Escape::Byte(0x1b),
@@ -47,17 +47,17 @@ pub(crate) fn read(
         b'A' | b'B' | b'C' | b'G' | b'K' | b'N' | b'R' | b'X' | b'Z' | b'b' | b'g' | b'k'
         | b'z' => {
             if in_class {
-                return Err(Beyond::Refused);
+                return Err(IrregularFeature::Refused);
             }
             outside_of_class(byte, text)?
         }
-        _ if byte.is_ascii_alphanumeric() => return Err(Beyond::Refused),
+        _ if byte.is_ascii_alphanumeric() => return Err(IrregularFeature::Refused),
         _ => Escape::Byte(byte),
     };
     Ok(escape)
 }
 
-fn outside_of_class(letter: u8, text: &mut Text<'_>) -> Result<Escape, Beyond> {
+fn outside_of_class(letter: u8, text: &mut Text<'_>) -> Result<Escape, IrregularFeature> {
     Ok(match letter {
         b'A' | b'G' => Escape::Look(Assertion::Start),
         b'Z' => Escape::Look(Assertion::LastEnd),
@@ -69,20 +69,20 @@ fn outside_of_class(letter: u8, text: &mut Text<'_>) -> Result<Escape, Beyond> {
             // `\N{3}` is repeated; any other brace would be a name, which PCRE2 has not.
             let mut ahead = *text;
             if ahead.eat(b"{") && ahead.repeat()?.is_none() {
-                return Err(Beyond::Refused);
+                return Err(IrregularFeature::Refused);
             }
             Escape::Set(ByteSet::one(b'\n').complement())
         }
         b'g' => {
             if matches!(text.peek(), Some(b'<' | b'\'')) {
-                return Err(Beyond::Recursion);
+                return Err(IrregularFeature::Recursion);
             }
             back_reference(text)?
         }
         b'k' => back_reference(text)?,
         b'K' => Escape::ResetStart,
         b'R' => Escape::Newline,
-        _ => return Err(Beyond::Unicode),
+        _ => return Err(IrregularFeature::Unicode),
     })
 }
 
@@ -112,16 +112,16 @@ pub(crate) fn is_word(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || byte == b'_'
 }
 
-fn control(text: &mut Text<'_>) -> Result<u8, Beyond> {
+fn control(text: &mut Text<'_>) -> Result<u8, IrregularFeature> {
     match text.next() {
         Some(byte @ 32..=126) => Ok(byte.to_ascii_uppercase() ^ 0x40),
-        _ => Err(Beyond::Refused),
+        _ => Err(IrregularFeature::Refused),
     }
 }
 
 /// A number in octal or a back-reference: up to `\9` and up to the number of groups opened so far,
 /// it is the latter.
-fn digits(first: u8, text: &mut Text<'_>, groups: Option<u32>) -> Result<Escape, Beyond> {
+fn digits(first: u8, text: &mut Text<'_>, groups: Option<u32>) -> Result<Escape, IrregularFeature> {
     let value = u32::from(first - b'0');
     if let Some(groups) = groups {
         let mut ahead = *text;
@@ -144,20 +144,20 @@ fn digits(first: u8, text: &mut Text<'_>, groups: Option<u32>) -> Result<Escape,
 }
 
 /// What stands behind `\g` or `\k`: a number, or a name within brackets.
-fn back_reference(text: &mut Text<'_>) -> Result<Escape, Beyond> {
+fn back_reference(text: &mut Text<'_>) -> Result<Escape, IrregularFeature> {
     let end = match text.peek() {
         Some(b'{') => b'}',
         Some(b'<') => b'>',
         Some(b'\'') => b'\'',
         _ => {
             let is_relative = text.eat(b"-") || text.eat(b"+");
-            let number = text.number().ok_or(Beyond::BackReference)?;
+            let number = text.number().ok_or(IrregularFeature::BackReference)?;
             return Ok(Escape::BackReference((!is_relative).then_some(number)));
         }
     };
     text.skip(1);
     let mut inside = *text;
-    while text.next().ok_or(Beyond::BackReference)? != end {}
+    while text.next().ok_or(IrregularFeature::BackReference)? != end {}
     let number = inside.number().filter(|_| inside.peek() == Some(end));
     Ok(Escape::BackReference(number))
 }
@@ -169,27 +169,27 @@ fn property(
     text: &mut Text<'_>,
     in_class: bool,
     caseless: bool,
-) -> Result<ByteSet, Beyond> {
+) -> Result<ByteSet, IrregularFeature> {
     let written = text.rest();
-    let length = match text.next().ok_or(Beyond::Refused)? {
+    let length = match text.next().ok_or(IrregularFeature::Refused)? {
         b'{' => {
             let end = written.iter().position(|byte| *byte == b'}');
-            end.ok_or(Beyond::Refused)? + 1
+            end.ok_or(IrregularFeature::Refused)? + 1
         }
         _ => 1,
     };
     text.skip(length - 1);
     let name = written.get(..length).unwrap_or_default();
-    let name = std::str::from_utf8(name).map_err(|_| Beyond::Refused)?;
+    let name = std::str::from_utf8(name).map_err(|_| IrregularFeature::Refused)?;
     let mut pattern = format!("\\{}{name}", char::from(letter));
     if in_class {
         pattern = format!("[{pattern}]");
     }
-    pcre::set(&pattern, caseless).ok_or(Beyond::Refused)
+    pcre::set(&pattern, caseless).ok_or(IrregularFeature::Refused)
 }
 
 /// Up to two more digits in octal.
-fn octal(first: u32, text: &mut Text<'_>) -> Result<u8, Beyond> {
+fn octal(first: u32, text: &mut Text<'_>) -> Result<u8, IrregularFeature> {
     let mut value = first;
     for _ in 0..2 {
         let Some(digit @ b'0'..=b'7') = text.peek() else {
@@ -198,18 +198,18 @@ fn octal(first: u32, text: &mut Text<'_>) -> Result<u8, Beyond> {
         value = value * 8 + u32::from(digit - b'0');
         text.skip(1);
     }
-    u8::try_from(value).map_err(|_| Beyond::Refused)
+    u8::try_from(value).map_err(|_| IrregularFeature::Refused)
 }
 
-fn octal_in_braces(text: &mut Text<'_>) -> Result<u8, Beyond> {
+fn octal_in_braces(text: &mut Text<'_>) -> Result<u8, IrregularFeature> {
     if !text.eat(b"{") {
-        return Err(Beyond::Refused);
+        return Err(IrregularFeature::Refused);
     }
     in_braces(text, 8)
 }
 
 /// `\x41`, `\x4` and `\x{41}`.
-fn hexadecimal(text: &mut Text<'_>) -> Result<u8, Beyond> {
+fn hexadecimal(text: &mut Text<'_>) -> Result<u8, IrregularFeature> {
     if text.eat(b"{") {
         return in_braces(text, 16);
     }
@@ -218,13 +218,13 @@ fn hexadecimal(text: &mut Text<'_>) -> Result<u8, Beyond> {
         text.skip(1);
         Some(digit)
     };
-    let first = digit(text).ok_or(Beyond::Refused)?;
+    let first = digit(text).ok_or(IrregularFeature::Refused)?;
     let value = digit(text).map_or(first, |second| first * 16 + second);
-    u8::try_from(value).map_err(|_| Beyond::Refused)
+    u8::try_from(value).map_err(|_| IrregularFeature::Refused)
 }
 
 /// Digits up to a closing brace, with blanks around them.
-fn in_braces(text: &mut Text<'_>, radix: u32) -> Result<u8, Beyond> {
+fn in_braces(text: &mut Text<'_>, radix: u32) -> Result<u8, IrregularFeature> {
     text.skip_blanks();
     let (mut value, mut count) = (0_u32, 0);
     while let Some(digit) = text
@@ -237,7 +237,7 @@ fn in_braces(text: &mut Text<'_>, radix: u32) -> Result<u8, Beyond> {
     }
     text.skip_blanks();
     if count == 0 || !text.eat(b"}") {
-        return Err(Beyond::Refused);
+        return Err(IrregularFeature::Refused);
     }
-    u8::try_from(value).map_err(|_| Beyond::Refused)
+    u8::try_from(value).map_err(|_| IrregularFeature::Refused)
 }

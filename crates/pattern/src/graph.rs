@@ -7,7 +7,7 @@
 //! body exists once for each number of bodies around it that have.
 
 use crate::ast::{Assertion, Ast, ByteSet};
-use crate::beyond::Beyond;
+use crate::beyond::IrregularFeature;
 
 /// The most states of a graph.
 const STATES_MAX: usize = 400_000;
@@ -71,7 +71,7 @@ pub(crate) struct Graph {
 
 impl Graph {
     /// The graph of a pattern.
-    pub(crate) fn new(ast: &Ast) -> Result<Graph, Beyond> {
+    pub(crate) fn new(ast: &Ast) -> Result<Graph, IrregularFeature> {
         Builder::default().build(ast, Direction::Forwards)
     }
 }
@@ -97,7 +97,7 @@ struct Builder {
 }
 
 impl Builder {
-    fn build(mut self, ast: &Ast, direction: Direction) -> Result<Graph, Beyond> {
+    fn build(mut self, ast: &Ast, direction: Direction) -> Result<Graph, IrregularFeature> {
         self.direction = direction;
         let end = self.add(State::Match)?;
         let start = self.part(ast, &[end])?;
@@ -109,9 +109,9 @@ impl Builder {
         })
     }
 
-    fn add(&mut self, state: State) -> Result<StateId, Beyond> {
+    fn add(&mut self, state: State) -> Result<StateId, IrregularFeature> {
         if self.states.len() >= STATES_MAX {
-            return Err(Beyond::TooLarge);
+            return Err(IrregularFeature::TooLarge);
         }
         self.states.push(state);
         Ok((self.states.len() - 1) as StateId)
@@ -123,7 +123,7 @@ impl Builder {
         &mut self,
         next: &[StateId],
         state: impl Fn(StateId) -> State,
-    ) -> Result<Levels, Beyond> {
+    ) -> Result<Levels, IrregularFeature> {
         let mut levels = Levels::with_capacity(next.len());
         for (level, &id) in next.iter().enumerate() {
             let same = next[..level].iter().position(|&earlier| earlier == id);
@@ -137,9 +137,9 @@ impl Builder {
     }
 
     /// The states of a part, before those that follow.
-    fn part(&mut self, ast: &Ast, next: &[StateId]) -> Result<Levels, Beyond> {
+    fn part(&mut self, ast: &Ast, next: &[StateId]) -> Result<Levels, IrregularFeature> {
         let [first, others @ ..] = next else {
-            return Err(Beyond::TooLarge);
+            return Err(IrregularFeature::TooLarge);
         };
         if !others.is_empty() && others.iter().all(|other| other == first) {
             let one = self.part(ast, &[*first])?;
@@ -220,7 +220,12 @@ impl Builder {
         }
     }
 
-    fn copies(&mut self, inner: &Ast, count: u32, mut next: Levels) -> Result<Levels, Beyond> {
+    fn copies(
+        &mut self,
+        inner: &Ast,
+        count: u32,
+        mut next: Levels,
+    ) -> Result<Levels, IrregularFeature> {
         for _ in 0..count {
             next = self.part(inner, &next)?;
         }
@@ -234,7 +239,7 @@ impl Builder {
         greedy: bool,
         inner: &Ast,
         next: &[StateId],
-    ) -> Result<Levels, Beyond> {
+    ) -> Result<Levels, IrregularFeature> {
         let deepest = next.len() - 1;
         let progressed = next[deepest];
         let again = self.add(State::Choice(Box::default()))?;
@@ -263,10 +268,10 @@ impl Builder {
         negated: bool,
         inner: &Ast,
         next: &[StateId],
-    ) -> Result<Levels, Beyond> {
+    ) -> Result<Levels, IrregularFeature> {
         // A look-around within a look-behind would have to be read the other way round.
         if self.direction == Direction::Backwards {
-            return Err(Beyond::LookAround);
+            return Err(IrregularFeature::LookAround);
         }
         if !ahead {
             let graph = Builder::default().build(inner, Direction::Backwards)?;
@@ -291,7 +296,7 @@ impl Builder {
     }
 
     /// A choice for each level.
-    fn choices(&mut self, branches: &[Levels]) -> Result<Levels, Beyond> {
+    fn choices(&mut self, branches: &[Levels]) -> Result<Levels, IrregularFeature> {
         let count = branches.first().map_or(0, Vec::len);
         let mut levels = Levels::with_capacity(count);
         let mut before: Option<(Box<[StateId]>, StateId)> = None;
@@ -308,7 +313,12 @@ impl Builder {
         Ok(levels)
     }
 
-    fn either(&mut self, once: Levels, exit: Levels, greedy: bool) -> Result<Levels, Beyond> {
+    fn either(
+        &mut self,
+        once: Levels,
+        exit: Levels,
+        greedy: bool,
+    ) -> Result<Levels, IrregularFeature> {
         if greedy {
             self.choices(&[once, exit])
         } else {

@@ -39,7 +39,7 @@ mod prefilter;
 mod verdict;
 
 use ast::Ast;
-pub use beyond::Beyond;
+pub use beyond::IrregularFeature;
 use bits::{BitMatch, Bits};
 use graph::Graph;
 pub use pcre::{DEPTH_MAX, MEMORY_MAX_KIB, STEPS_MAX, STEPS_MAX_OF_BACK_REFERENCES};
@@ -82,7 +82,7 @@ enum Engine {
     Automaton {
         regex: meta::Regex,
         /// Subjects that end in a line feed are not its.
-        minds_last_line_feed: bool,
+        rejects_trailing_newline: bool,
         /// About how many states it has, before any is met.
         states: usize,
         /// Texts one of which is in every subject that the pattern matches, if there are such.
@@ -92,7 +92,7 @@ enum Engine {
     },
     Bits,
     /// PCRE2, because of this.
-    Pcre(Box<Pcre>, Beyond),
+    Pcre(Box<Pcre>, IrregularFeature),
 }
 
 /// A pattern that PCRE2 refuses, in nginx's words.
@@ -203,7 +203,7 @@ impl Pattern {
     pub fn for_one_match(pattern: &[u8]) -> Result<Pattern, Refusal> {
         let (text, pcre) = compile(pattern, false, STEPS_MAX)?;
         let pattern = Pattern::with(text, false, &pcre);
-        let engine = Engine::Pcre(Box::new(pcre), Beyond::OneMatch);
+        let engine = Engine::Pcre(Box::new(pcre), IrregularFeature::OneMatch);
         // It is new, so nothing is set.
         let _ = pattern.engine.set(engine);
         Ok(pattern)
@@ -247,7 +247,7 @@ impl Pattern {
     }
 
     /// Why it runs on PCRE2; `None` if it runs as an automaton.
-    pub fn beyond(&self) -> Option<Beyond> {
+    pub fn beyond(&self) -> Option<IrregularFeature> {
         match self.engine() {
             Engine::Automaton { .. } | Engine::Bits => None,
             Engine::Pcre(_, beyond) => Some(*beyond),
@@ -335,10 +335,10 @@ impl Pattern {
     }
 
     /// Its meaning, where that is regular.
-    pub(crate) fn parsed(&self) -> Result<Ast, Beyond> {
+    pub(crate) fn parsed(&self) -> Result<Ast, IrregularFeature> {
         let parsed = parser::parse(self.text.as_bytes(), self.caseless)?;
         if parsed.groups as usize + 1 != self.groups {
-            return Err(Beyond::Refused);
+            return Err(IrregularFeature::Refused);
         }
         Ok(parsed.ast)
     }
@@ -367,7 +367,7 @@ impl Pattern {
         let minds = matches!(
             self.engine.get(),
             Some(Engine::Automaton {
-                minds_last_line_feed: true,
+                rejects_trailing_newline: true,
                 ..
             })
         );
@@ -423,7 +423,7 @@ impl Pattern {
         }
     }
 
-    fn automaton(&self) -> Result<Engine, Beyond> {
+    fn automaton(&self) -> Result<Engine, IrregularFeature> {
         let ast = self.parsed()?;
         let lowered = lower::lower(&ast)?;
         let config = meta::Config::new()
@@ -433,7 +433,7 @@ impl Pattern {
         let regex = meta::Builder::new()
             .configure(config)
             .build_from_hir(&lowered.hir);
-        let regex = regex.map_err(|_| Beyond::TooLarge)?;
+        let regex = regex.map_err(|_| IrregularFeature::TooLarge)?;
         let states = ast.states();
         let texts = OnceLock::new();
         if states >= STATES_MIN_FOR_EARLY_BITS {
@@ -444,18 +444,18 @@ impl Pattern {
         }
         Ok(Engine::Automaton {
             regex,
-            minds_last_line_feed: lowered.minds_last_line_feed,
+            rejects_trailing_newline: lowered.rejects_trailing_newline,
             states,
             texts,
             pcre: OnceLock::new(),
         })
     }
 
-    fn pcre_engine(&self, beyond: Beyond) -> Engine {
+    fn pcre_engine(&self, beyond: IrregularFeature) -> Engine {
         // Where bits can decide, they do so before PCRE2 has taken long.
         let steps = match beyond {
             _ if self.bits().is_some() => STEPS_MAX_BEFORE_BITS,
-            Beyond::BackReference => STEPS_MAX_OF_BACK_REFERENCES,
+            IrregularFeature::BackReference => STEPS_MAX_OF_BACK_REFERENCES,
             _ => STEPS_MAX,
         };
         match Pcre::new(&self.text, self.caseless, steps) {

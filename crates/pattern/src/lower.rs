@@ -10,12 +10,12 @@
 //!   and the automaton both lay out the iterations one behind the other.
 //! - `$`, `\Z` and `^` within `(?m)` ask about a line feed that ends the subject. They are lowered
 //!   as `\z` and as "behind a line feed", which is the same for subjects that end otherwise;
-//!   [`Lowered::minds_last_line_feed`] says so.
+//!   [`Lowered::rejects_trailing_newline`] says so.
 
 use regex_syntax::hir;
 
 use crate::ast::{Assertion, Ast, ByteSet};
-use crate::beyond::Beyond;
+use crate::beyond::IrregularFeature;
 
 /// A pattern for an automaton.
 #[derive(Debug)]
@@ -23,19 +23,19 @@ pub(crate) struct Lowered {
     /// It means the same on bytes.
     pub(crate) hir: hir::Hir,
     /// Subjects that end in a line feed are not this automaton's.
-    pub(crate) minds_last_line_feed: bool,
+    pub(crate) rejects_trailing_newline: bool,
 }
 
-pub(crate) fn lower(ast: &Ast) -> Result<Lowered, Beyond> {
-    let mut minds_last_line_feed = false;
-    let hir = part(ast, &mut minds_last_line_feed)?;
+pub(crate) fn lower(ast: &Ast) -> Result<Lowered, IrregularFeature> {
+    let mut rejects_trailing_newline = false;
+    let hir = part(ast, &mut rejects_trailing_newline)?;
     Ok(Lowered {
         hir,
-        minds_last_line_feed,
+        rejects_trailing_newline,
     })
 }
 
-fn part(ast: &Ast, minds: &mut bool) -> Result<hir::Hir, Beyond> {
+fn part(ast: &Ast, minds: &mut bool) -> Result<hir::Hir, IrregularFeature> {
     Ok(match ast {
         Ast::Byte(set) => byte(set),
         Ast::Look(look) => {
@@ -61,10 +61,10 @@ fn part(ast: &Ast, minds: &mut bool) -> Result<hir::Hir, Beyond> {
             let sub = part(inner, minds)?;
             let properties = sub.properties();
             if max.is_none() && properties.minimum_len() == Some(0) {
-                return Err(Beyond::EmptyIteration);
+                return Err(IrregularFeature::EmptyIteration);
             }
             if *max == Some(0) && properties.explicit_captures_len() > 0 {
-                return Err(Beyond::NoIteration);
+                return Err(IrregularFeature::NoIteration);
             }
             let (min, max, greedy, sub) = (*min, *max, *greedy, Box::new(sub));
             hir::Hir::repetition(hir::Repetition {
@@ -74,8 +74,8 @@ fn part(ast: &Ast, minds: &mut bool) -> Result<hir::Hir, Beyond> {
                 sub,
             })
         }
-        Ast::Around { .. } => return Err(Beyond::LookAround),
-        Ast::ResetStart => return Err(Beyond::ResetStart),
+        Ast::Around { .. } => return Err(IrregularFeature::LookAround),
+        Ast::ResetStart => return Err(IrregularFeature::ResetStart),
     })
 }
 
@@ -118,7 +118,7 @@ fn shares_choices(all: &[hir::Hir]) -> bool {
     })
 }
 
-fn parts(all: &[Ast], minds: &mut bool) -> Result<Vec<hir::Hir>, Beyond> {
+fn parts(all: &[Ast], minds: &mut bool) -> Result<Vec<hir::Hir>, IrregularFeature> {
     all.iter().map(|ast| part(ast, minds)).collect()
 }
 

@@ -6,7 +6,7 @@
 //! pattern. Text is bytes: `é+` repeats the last byte of two.
 
 use crate::ast::{Assertion, Ast, ByteSet};
-use crate::beyond::Beyond;
+use crate::beyond::IrregularFeature;
 use crate::class;
 use crate::escape::{self, Escape};
 
@@ -33,13 +33,16 @@ pub struct ParsedPattern {
 const REFERENCE_STATES_MAX: usize = 256;
 
 /// Reads a pattern; `caseless` is PCRE2_CASELESS.
-pub fn parse(pattern: &[u8], caseless: bool) -> Result<ParsedPattern, Beyond> {
+pub fn parse(pattern: &[u8], caseless: bool) -> Result<ParsedPattern, IrregularFeature> {
     read(pattern, caseless, Reading::Exact)
 }
 
 /// Reads a pattern that is not regular as a regular one that matches wherever the given one does,
 /// and perhaps elsewhere: where this one does not match, the given one does not.
-pub(crate) fn parse_wider(pattern: &[u8], caseless: bool) -> Result<ParsedPattern, Beyond> {
+pub(crate) fn parse_wider(
+    pattern: &[u8],
+    caseless: bool,
+) -> Result<ParsedPattern, IrregularFeature> {
     read(pattern, caseless, Reading::Wider)
 }
 
@@ -52,7 +55,11 @@ enum Reading {
     Wider,
 }
 
-fn read(pattern: &[u8], caseless: bool, reading: Reading) -> Result<ParsedPattern, Beyond> {
+fn read(
+    pattern: &[u8],
+    caseless: bool,
+    reading: Reading,
+) -> Result<ParsedPattern, IrregularFeature> {
     let mut parser = Parser {
         text: Text {
             bytes: pattern,
@@ -78,7 +85,7 @@ fn read(pattern: &[u8], caseless: bool, reading: Reading) -> Result<ParsedPatter
         parser.item(token)?;
     }
     if !parser.open.is_empty() {
-        return Err(Beyond::Refused);
+        return Err(IrregularFeature::Refused);
     }
     Ok(ParsedPattern {
         ast: parser.level.finish(),
@@ -144,7 +151,7 @@ impl<'a> Text<'a> {
 
     /// What stands between the braces of a quantifier, behind the opening one. The place stays
     /// where it is if this is no quantifier; then the brace is a brace.
-    pub(crate) fn repeat(&mut self) -> Result<Option<(u32, Option<u32>)>, Beyond> {
+    pub(crate) fn repeat(&mut self) -> Result<Option<(u32, Option<u32>)>, IrregularFeature> {
         let mut text = *self;
         text.skip_blanks();
         let min = text.number();
@@ -164,7 +171,7 @@ impl<'a> Text<'a> {
         };
         let min = min.unwrap_or(0);
         if min > REPEAT_MAX || max.is_some_and(|max| max > REPEAT_MAX || max < min) {
-            return Err(Beyond::Refused);
+            return Err(IrregularFeature::Refused);
         }
         *self = text;
         Ok(Some((min, max)))
@@ -284,13 +291,13 @@ struct Parser<'a> {
 impl<'a> Parser<'a> {
     /// Skips what does not part an item from its quantifier: comments, `\Q` and `\E`, white space
     /// of `(?x)`.
-    fn next_token(&mut self) -> Result<Option<Token>, Beyond> {
+    fn next_token(&mut self) -> Result<Option<Token>, IrregularFeature> {
         loop {
             if self.text.rest().is_empty() {
                 return Ok(None);
             }
             if self.open.len() > NESTING_MAX {
-                return Err(Beyond::Refused);
+                return Err(IrregularFeature::Refused);
             }
             if self.quoted {
                 if self.text.eat(b"\\E") {
@@ -302,7 +309,7 @@ impl<'a> Parser<'a> {
             if self.text.eat(b"\\Q") {
                 self.quoted = true;
             } else if self.text.eat(b"(?#") {
-                while self.text.next().ok_or(Beyond::Refused)? != b')' {}
+                while self.text.next().ok_or(IrregularFeature::Refused)? != b')' {}
             } else if !self.text.eat(b"\\E") && !self.skip_extended() {
                 return Ok(self.text.next().map(Token::Plain));
             }
@@ -326,7 +333,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    fn item(&mut self, token: Token) -> Result<(), Beyond> {
+    fn item(&mut self, token: Token) -> Result<(), IrregularFeature> {
         let byte = match token {
             Token::Quoted(byte) => {
                 self.literal(byte);
@@ -340,7 +347,7 @@ impl<'a> Parser<'a> {
                 self.make_lazy();
                 return Ok(());
             }
-            (Quantifiable::Quantifier, b'+') => return self.widen(Beyond::Possessive),
+            (Quantifiable::Quantifier, b'+') => return self.widen(IrregularFeature::Possessive),
             _ => {}
         }
         match byte {
@@ -388,7 +395,7 @@ impl<'a> Parser<'a> {
         self.last = Quantifiable::Repeatable;
     }
 
-    fn escape(&mut self) -> Result<(), Beyond> {
+    fn escape(&mut self) -> Result<(), IrregularFeature> {
         let caseless = self.options.has(Options::CASELESS);
         match escape::read(&mut self.text, Some(self.groups), caseless)? {
             Escape::Byte(byte) => self.literal(byte),
@@ -397,17 +404,17 @@ impl<'a> Parser<'a> {
             Escape::ResetStart => {
                 let is_around = |open: &Open| matches!(open.kind, Kind::Around { .. });
                 if self.open.iter().any(is_around) {
-                    self.widen(Beyond::ResetStart)?;
+                    self.widen(IrregularFeature::ResetStart)?;
                 }
                 self.level.items.push(Ast::ResetStart);
                 self.last = Quantifiable::Special;
             }
             Escape::BackReference(group) => {
-                self.widen(Beyond::BackReference)?;
+                self.widen(IrregularFeature::BackReference)?;
                 self.reference(group);
             }
             Escape::Newline => {
-                self.widen(Beyond::Newline)?;
+                self.widen(IrregularFeature::Newline)?;
                 let [first, second] = [b'\r', b'\n'].map(|byte| Ast::Byte(ByteSet::one(byte)));
                 let one = ByteSet::of(|byte| matches!(byte, b'\n'..=b'\r' | 0x85));
                 let both = Ast::Concat(vec![first, second]);
@@ -420,7 +427,7 @@ impl<'a> Parser<'a> {
     }
 
     /// Something wider stands in for what is not regular, or the reading ends.
-    fn widen(&mut self, beyond: Beyond) -> Result<(), Beyond> {
+    fn widen(&mut self, beyond: IrregularFeature) -> Result<(), IrregularFeature> {
         if self.reading == Reading::Exact {
             return Err(beyond);
         }
@@ -443,17 +450,24 @@ impl<'a> Parser<'a> {
         self.last = Quantifiable::Repeatable;
     }
 
-    fn repeat(&mut self, last: Quantifiable, min: u32, max: Option<u32>) -> Result<(), Beyond> {
+    fn repeat(
+        &mut self,
+        last: Quantifiable,
+        min: u32,
+        max: Option<u32>,
+    ) -> Result<(), IrregularFeature> {
         match last {
             Quantifiable::Repeatable => {}
             Quantifiable::Special => {
-                self.widen(Beyond::LookAround)?;
+                self.widen(IrregularFeature::LookAround)?;
                 self.level.items.pop();
                 self.level.items.push(Ast::Concat(Vec::new()));
             }
-            Quantifiable::Fixed | Quantifiable::Quantifier => return Err(Beyond::Refused),
+            Quantifiable::Fixed | Quantifiable::Quantifier => {
+                return Err(IrregularFeature::Refused);
+            }
         }
-        let inner = self.level.items.pop().ok_or(Beyond::Refused)?;
+        let inner = self.level.items.pop().ok_or(IrregularFeature::Refused)?;
         let greedy = !self.options.has(Options::UNGREEDY);
         self.level.items.push(Ast::Repeat {
             min,
@@ -474,9 +488,9 @@ impl<'a> Parser<'a> {
     }
 
     /// What stands behind an opening bracket.
-    fn open_group(&mut self) -> Result<(), Beyond> {
+    fn open_group(&mut self) -> Result<(), IrregularFeature> {
         if self.text.peek() == Some(b'*') {
-            return Err(Beyond::Verb);
+            return Err(IrregularFeature::Verb);
         }
         if !self.text.eat(b"?") {
             let capture = !self.options.has(Options::NO_AUTO_CAPTURE);
@@ -484,21 +498,22 @@ impl<'a> Parser<'a> {
         }
         let before = self.options;
         match self.text.rest() {
-            [] => Err(Beyond::Refused),
+            [] => Err(IrregularFeature::Refused),
             [b'P', b'<', ..] => {
                 self.text.skip(2);
                 self.named(b'>')
             }
             [b'P', b'=', rest @ ..] => {
-                self.widen(Beyond::BackReference)?;
+                self.widen(IrregularFeature::BackReference)?;
                 let end = rest.iter().position(|byte| *byte == b')');
-                self.text.skip(2 + end.ok_or(Beyond::Refused)? + 1);
+                self.text
+                    .skip(2 + end.ok_or(IrregularFeature::Refused)? + 1);
                 self.reference(None);
                 Ok(())
             }
-            [b'P', b'>', ..] => Err(Beyond::Recursion),
-            [b'P', ..] => Err(Beyond::Refused),
-            [b'<', b'*', ..] | [b'*', ..] => Err(Beyond::LookAround),
+            [b'P', b'>', ..] => Err(IrregularFeature::Recursion),
+            [b'P', ..] => Err(IrregularFeature::Refused),
+            [b'<', b'*', ..] | [b'*', ..] => Err(IrregularFeature::LookAround),
             [kind @ (b'=' | b'!'), ..] => self.look(1, true, *kind == b'!'),
             [b'<', kind @ (b'=' | b'!'), ..] => self.look(2, false, *kind == b'!'),
             [b'<', ..] => {
@@ -510,21 +525,21 @@ impl<'a> Parser<'a> {
                 self.named(b'\'')
             }
             [b'>', ..] => {
-                self.widen(Beyond::Atomic)?;
+                self.widen(IrregularFeature::Atomic)?;
                 self.text.skip(1);
                 self.begin(false, self.options)
             }
             [b'|', ..] => {
-                self.widen(Beyond::BranchReset)?;
+                self.widen(IrregularFeature::BranchReset)?;
                 self.shares_numbers = true;
                 self.text.skip(1);
                 self.begin(false, self.options)
             }
-            [b'(', ..] => Err(Beyond::Condition),
-            [b'C', ..] => Err(Beyond::Callout),
-            [b'[', ..] => Err(Beyond::ExtendedClass),
+            [b'(', ..] => Err(IrregularFeature::Condition),
+            [b'C', ..] => Err(IrregularFeature::Callout),
+            [b'[', ..] => Err(IrregularFeature::ExtendedClass),
             [b'R' | b'&' | b'+' | b'0'..=b'9', ..] | [b'-', b'0'..=b'9', ..] => {
-                Err(Beyond::Recursion)
+                Err(IrregularFeature::Recursion)
             }
             _ => match self.change_options()? {
                 b':' => self.begin(false, before),
@@ -534,7 +549,7 @@ impl<'a> Parser<'a> {
     }
 
     /// Letters of options up to `:` or `)`, which is answered.
-    fn change_options(&mut self) -> Result<u8, Beyond> {
+    fn change_options(&mut self) -> Result<u8, IrregularFeature> {
         let mut options = self.options;
         let mut may_unset = true;
         if self.text.eat(b"^") {
@@ -543,7 +558,7 @@ impl<'a> Parser<'a> {
         }
         let (mut set, mut unset, mut unsetting) = (Options::default(), Options::default(), false);
         let end = loop {
-            let option = match self.text.next().ok_or(Beyond::Refused)? {
+            let option = match self.text.next().ok_or(IrregularFeature::Refused)? {
                 b'-' if may_unset => {
                     (may_unset, unsetting) = (false, true);
                     continue;
@@ -555,10 +570,10 @@ impl<'a> Parser<'a> {
                 b'x' => Options::EXTENDED,
                 b'n' => Options::NO_AUTO_CAPTURE,
                 b'U' => Options::UNGREEDY,
-                b'J' => return Err(Beyond::DuplicateNames),
-                b'a' | b'r' => return Err(Beyond::Unicode),
+                b'J' => return Err(IrregularFeature::DuplicateNames),
+                b'a' | b'r' => return Err(IrregularFeature::Unicode),
                 end @ (b':' | b')') => break end,
-                _ => return Err(Beyond::Refused),
+                _ => return Err(IrregularFeature::Refused),
             };
             let changed = if unsetting { &mut unset } else { &mut set };
             *changed = changed.with(option);
@@ -573,17 +588,17 @@ impl<'a> Parser<'a> {
     }
 
     /// A group with a name, behind what opens the name.
-    fn named(&mut self, end: u8) -> Result<(), Beyond> {
+    fn named(&mut self, end: u8) -> Result<(), IrregularFeature> {
         let rest = self.text.rest();
         let is_name = |byte: &u8| byte.is_ascii_alphanumeric() || *byte == b'_';
         let length = rest.iter().take_while(|byte| is_name(byte)).count();
         let (name, behind) = rest.split_at(length);
         let begins = name.first().is_some_and(|first| !first.is_ascii_digit());
         if !begins || length > NAME_LENGTH_MAX || behind.first() != Some(&end) {
-            return Err(Beyond::Refused);
+            return Err(IrregularFeature::Refused);
         }
         if self.names.contains(&name) {
-            return Err(Beyond::Refused);
+            return Err(IrregularFeature::Refused);
         }
         self.names.push(name);
         self.text.skip(length + 1);
@@ -591,7 +606,7 @@ impl<'a> Parser<'a> {
     }
 
     /// Begins a group, whose end restores `options`.
-    fn begin(&mut self, captures: bool, options: Options) -> Result<(), Beyond> {
+    fn begin(&mut self, captures: bool, options: Options) -> Result<(), IrregularFeature> {
         let capture = captures.then_some(self.groups + 1);
         self.groups = capture.unwrap_or(self.groups);
         self.enter(options, capture.map_or(Kind::Plain, Kind::Capture));
@@ -599,7 +614,7 @@ impl<'a> Parser<'a> {
     }
 
     /// Begins a look-around, behind what opens it.
-    fn look(&mut self, opening: usize, ahead: bool, negated: bool) -> Result<(), Beyond> {
+    fn look(&mut self, opening: usize, ahead: bool, negated: bool) -> Result<(), IrregularFeature> {
         self.text.skip(opening);
         self.enter(self.options, Kind::Around { ahead, negated });
         Ok(())
@@ -615,8 +630,8 @@ impl<'a> Parser<'a> {
         });
     }
 
-    fn close_group(&mut self) -> Result<(), Beyond> {
-        let open = self.open.pop().ok_or(Beyond::Refused)?;
+    fn close_group(&mut self) -> Result<(), IrregularFeature> {
+        let open = self.open.pop().ok_or(IrregularFeature::Refused)?;
         let inner = std::mem::replace(&mut self.level, open.level).finish();
         self.options = open.options;
         self.last = Quantifiable::Repeatable;
@@ -639,7 +654,7 @@ impl<'a> Parser<'a> {
                 self.last = Quantifiable::Special;
                 let is_foreign = !ahead && (!bounded || inner.captures());
                 if is_foreign {
-                    self.widen(Beyond::LookAround)?;
+                    self.widen(IrregularFeature::LookAround)?;
                 }
                 // What is forbidden must not be wider than the pattern says.
                 if is_foreign || (negated && self.widened > open.widened) {

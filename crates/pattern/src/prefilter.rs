@@ -34,21 +34,21 @@ struct Texts {
     automaton: AhoCorasick,
     /// For each text the places in `needing`.
     needed_by: Box<[(u32, u32)]>,
-    needing: Box<[Needing]>,
+    needing: Box<[TextRequirement]>,
     /// A bit for each pattern, set where no text is known that it needs.
     others: Box<[u64]>,
 }
 
 /// A pattern that needs a text.
 #[derive(Debug)]
-struct Needing {
+struct TextRequirement {
     pattern: u32,
-    how: How,
+    how: TextRole,
 }
 
 /// What it means for a pattern that its text has been found.
 #[derive(Debug)]
-enum How {
+enum TextRole {
     May,
     /// It has matched if the places before and behind the text, and the case of its letters, are
     /// right.
@@ -132,20 +132,20 @@ impl Prefilter {
 impl Texts {
     fn new(patterns: &[&Pattern]) -> Option<Texts> {
         let needed = |ast: &Ast| literal::needed(ast, literal::LENGTH_MIN);
-        let mut needing: Vec<(Vec<u8>, Needing)> = Vec::new();
+        let mut needing: Vec<(Vec<u8>, TextRequirement)> = Vec::new();
         let mut others = vec![0_u64; patterns.len().div_ceil(64)];
         for (number, pattern) in (0..).zip(patterns) {
             let ast = pattern.parsed().ok();
             let word = ast.as_ref().and_then(Word::of);
             if let Some(word) = word {
-                let how = How::Has {
+                let how = TextRole::Has {
                     before: word.before,
                     behind: word.behind,
                     cased: word.cased,
                 };
                 needing.push((
                     word.text,
-                    Needing {
+                    TextRequirement {
                         pattern: number,
                         how,
                     },
@@ -154,10 +154,10 @@ impl Texts {
             }
             match ast.as_ref().and_then(needed) {
                 Some(texts) => needing.extend(texts.into_iter().map(|text| {
-                    let how = How::May;
+                    let how = TextRole::May;
                     (
                         text,
-                        Needing {
+                        TextRequirement {
                             pattern: number,
                             how,
                         },
@@ -212,12 +212,12 @@ impl Texts {
                     break;
                 }
                 match &one.how {
-                    How::May => {
+                    TextRole::May => {
                         if let Some(word) = may.get_mut(one.pattern as usize / 64) {
                             *word |= 1 << (one.pattern % 64);
                         }
                     }
-                    How::Has {
+                    TextRole::Has {
                         before,
                         behind,
                         cased,

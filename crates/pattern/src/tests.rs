@@ -2,7 +2,7 @@
 //! and, for messages, nginx's; the parity case file `pattern` puts the same to nginx itself.
 
 use super::*;
-use crate::differential::{Compared, Source, compare, compare_list};
+use crate::differential::{ComparisonOutcome, Source, compare, compare_list};
 
 /// Groups of a match as text, `None` where a group is unset; or `None` without a match.
 fn groups(pattern: &Pattern, subject: &[u8]) -> Option<Vec<Option<String>>> {
@@ -13,7 +13,7 @@ fn groups(pattern: &Pattern, subject: &[u8]) -> Option<Vec<Option<String>>> {
 }
 
 /// What is expected: no match, or the groups that have matched.
-fn check(text: &str, runs_on: Option<Beyond>, cases: &[(&str, Option<&[Option<&str>]>)]) {
+fn check(text: &str, runs_on: Option<IrregularFeature>, cases: &[(&str, Option<&[Option<&str>]>)]) {
     let caseless = text.strip_prefix("~*");
     let (text, caseless) = (caseless.unwrap_or(text), caseless.is_some());
     let pattern = Pattern::new(text.as_bytes(), caseless).unwrap();
@@ -30,7 +30,7 @@ fn check(text: &str, runs_on: Option<Beyond>, cases: &[(&str, Option<&[Option<&s
             "{text} on {subject:?}"
         );
         let compared = compare(text.as_bytes(), caseless, subject.as_bytes()).unwrap();
-        let other = runs_on.map_or(Compared::Same, Compared::OnPcre);
+        let other = runs_on.map_or(ComparisonOutcome::Same, ComparisonOutcome::OnPcre);
         assert_eq!(compared, other, "{text} on {subject:?}");
     }
 }
@@ -47,7 +47,7 @@ macro_rules! found {
 fn pcre2_has_the_pinned_version() {
     check(
         "^(?(VERSION=10.46)a|b)$",
-        Some(Beyond::Condition),
+        Some(IrregularFeature::Condition),
         &[("a", found!("a")), ("b", None)],
     );
 }
@@ -81,23 +81,27 @@ fn letters_that_mean_another_thing_elsewhere_mean_what_pcre2_says() {
     check(r"^\s$", None, &[("\u{b}", found!("\\x0b"))]);
     check(
         r"\((a|(?R))*\)",
-        Some(Beyond::Recursion),
+        Some(IrregularFeature::Recursion),
         &[("((a)a)", found!("((a)a)", "a"))],
     );
-    check(r"a++a", Some(Beyond::Possessive), &[("aaa", None)]);
+    check(
+        r"a++a",
+        Some(IrregularFeature::Possessive),
+        &[("aaa", None)],
+    );
     check(
         r"(a)\g1",
-        Some(Beyond::BackReference),
+        Some(IrregularFeature::BackReference),
         &[("aa", found!("aa", "a")), ("ag1", None)],
     );
     check(
         r"(a)\g{1}",
-        Some(Beyond::BackReference),
+        Some(IrregularFeature::BackReference),
         &[("aa", found!("aa", "a"))],
     );
     check(
         r"(?<n>a)\k{n}",
-        Some(Beyond::BackReference),
+        Some(IrregularFeature::BackReference),
         &[("aa", found!("aa", "a"))],
     );
     check(
@@ -110,10 +114,14 @@ fn letters_that_mean_another_thing_elsewhere_mean_what_pcre2_says() {
         None,
         &[("A\u{1}BCD", found!("A\\x01BCD"))],
     );
-    check(r"a\Kb", Some(Beyond::ResetStart), &[("ab", found!("b"))]);
+    check(
+        r"a\Kb",
+        Some(IrregularFeature::ResetStart),
+        &[("ab", found!("b"))],
+    );
     check(
         r"a\Rb",
-        Some(Beyond::Newline),
+        Some(IrregularFeature::Newline),
         &[("a\r\nb", found!("a\\r\\nb"))],
     );
     check(r"^\N\N$", None, &[("ab", found!("ab")), ("a\nb", None)]);
@@ -162,14 +170,22 @@ fn bytes_are_counted_not_letters() {
         None,
         &[("-a", found!("-a")), ("-1", None)],
     );
-    check(r"^\X$", Some(Beyond::Unicode), &[("e", found!("e"))]);
+    check(
+        r"^\X$",
+        Some(IrregularFeature::Unicode),
+        &[("e", found!("e"))],
+    );
 }
 
 #[test]
 fn a_pattern_may_ask_for_utf() {
     for name in ["UTF", "UTF8"] {
         let text = format!("(*{name})^.$");
-        check(&text, Some(Beyond::Verb), &[("é", found!("\\xc3\\xa9"))]);
+        check(
+            &text,
+            Some(IrregularFeature::Verb),
+            &[("é", found!("\\xc3\\xa9"))],
+        );
         let pattern = Pattern::new(text.as_bytes(), false).unwrap();
         let undecided = pattern.is_match(b"\xff").unwrap_err();
         assert!((-23..=-3).contains(&undecided.code), "{undecided:?}");
@@ -181,7 +197,7 @@ fn a_pattern_may_ask_for_utf() {
 fn branches_may_share_numbers() {
     check(
         r"(?|(a)|(b))",
-        Some(Beyond::BranchReset),
+        Some(IrregularFeature::BranchReset),
         &[("b", found!("b", "b"))],
     );
 }
@@ -215,12 +231,12 @@ fn a_dollar_stands_before_a_last_line_feed_too() {
     check(r"[^b]+$", None, &[("ab\naa\n", found!("\\naa\\n"))]);
     check(
         r"a(?=$)",
-        Some(Beyond::LookAround),
+        Some(IrregularFeature::LookAround),
         &[("a\n", found!("a")), ("ab", None)],
     );
     check(
         r"^/(?!b)a$",
-        Some(Beyond::LookAround),
+        Some(IrregularFeature::LookAround),
         &[("/a\n", found!("/a")), ("/b", None)],
     );
     check(r"a\Z", None, &[("a\n", found!("a"))]);
@@ -238,17 +254,17 @@ fn a_dollar_stands_before_a_last_line_feed_too() {
 fn empty_iterations_leave_the_captures_that_pcre2_leaves() {
     check(
         r"^(a|)*",
-        Some(Beyond::EmptyIteration),
+        Some(IrregularFeature::EmptyIteration),
         &[("aab", found!("aa", ""))],
     );
     check(
         r"^(a*)*",
-        Some(Beyond::EmptyIteration),
+        Some(IrregularFeature::EmptyIteration),
         &[("b", found!("", "")), ("aa", found!("aa", ""))],
     );
     check(
         r"^(a*)+",
-        Some(Beyond::EmptyIteration),
+        Some(IrregularFeature::EmptyIteration),
         &[("aa", found!("aa", ""))],
     );
     check(
@@ -263,7 +279,7 @@ fn empty_iterations_leave_the_captures_that_pcre2_leaves() {
     );
     check(
         r"^(a){0}b",
-        Some(Beyond::NoIteration),
+        Some(IrregularFeature::NoIteration),
         &[("b", found!("b", -))],
     );
 }
@@ -272,7 +288,7 @@ fn empty_iterations_leave_the_captures_that_pcre2_leaves() {
 fn a_reference_to_an_unset_group_does_not_match() {
     check(
         r"^(a)?\1b",
-        Some(Beyond::BackReference),
+        Some(IrregularFeature::BackReference),
         &[("b", None), ("aab", found!("aab", "a"))],
     );
 }
@@ -303,7 +319,7 @@ fn classes_are_read_as_pcre2_reads_them() {
     );
     check(
         r"[[:<:]]a",
-        Some(Beyond::LookAround),
+        Some(IrregularFeature::LookAround),
         &[("-a", found!("a"))],
     );
     check(
@@ -380,7 +396,7 @@ fn what_pcre2_refuses_is_refused_in_nginx_words() {
 fn an_automaton_that_would_be_too_large_is_none() {
     let text = "^(?:a{1000}){1000}$";
     let pattern = Pattern::new(text.as_bytes(), false).unwrap();
-    assert_eq!(pattern.beyond(), Some(Beyond::TooLarge));
+    assert_eq!(pattern.beyond(), Some(IrregularFeature::TooLarge));
     assert_eq!(pattern.is_match(b"aaa"), Ok(false));
 }
 
@@ -437,7 +453,7 @@ fn branches_that_begin_alike_are_tried_one_after_the_other() {
 
 #[test]
 fn look_around_captures_as_with_pcre2() {
-    let around = Some(Beyond::LookAround);
+    let around = Some(IrregularFeature::LookAround);
     check(
         r"^(?=(\w+))(?!admin)\w(?<=[^x])",
         around,
@@ -708,12 +724,13 @@ fn patterns_made_at_random_match_as_pcre2_does() {
         let subject = Source::new(subject_of).subject();
         let compared = compare_list(&Source::new(&made_of_more).list(), &subject);
         lists += usize::from(
-            compared.unwrap_or_else(|difference| panic!("{difference}")) == Compared::Same,
+            compared.unwrap_or_else(|difference| panic!("{difference}")) == ComparisonOutcome::Same,
         );
         for end in [0, 1, 3, 8, subject.len()] {
             let compared = compare(&pattern, caseless, &subject[..end.min(subject.len())]);
             same += usize::from(
-                compared.unwrap_or_else(|difference| panic!("{difference}")) == Compared::Same,
+                compared.unwrap_or_else(|difference| panic!("{difference}"))
+                    == ComparisonOutcome::Same,
             );
         }
     }

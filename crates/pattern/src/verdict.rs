@@ -55,20 +55,20 @@ impl Verdict {
             })
         };
         verdict(
-            without_ends(texts.clone(), OpenEnds::LAST),
+            without_ends(texts.clone(), UnanchoredEnds::LAST),
             is_regular,
             true,
         )
         .or_else(|| {
             verdict(
-                without_ends(texts.clone(), OpenEnds::BOTH),
+                without_ends(texts.clone(), UnanchoredEnds::BOTH),
                 is_regular,
                 false,
             )
         })
         .or_else(|| {
             verdict(
-                without_ends(without_counts(&texts), OpenEnds::BOTH),
+                without_ends(without_counts(&texts), UnanchoredEnds::BOTH),
                 false,
                 false,
             )
@@ -106,9 +106,9 @@ fn without_groups(ast: &Ast) -> Ast {
             inner,
         } => {
             let ends = if *ahead {
-                OpenEnds::LAST
+                UnanchoredEnds::LAST
             } else {
-                OpenEnds::FIRST
+                UnanchoredEnds::FIRST
             };
             Ast::Around {
                 ahead: *ahead,
@@ -221,23 +221,23 @@ fn concat(items: impl Iterator<Item = Ast>) -> Ast {
 
 /// Where a match may begin or end as it likes.
 #[derive(Clone, Copy)]
-struct OpenEnds {
+struct UnanchoredEnds {
     /// At the pattern's first part.
     first: bool,
     /// At its last part.
     last: bool,
 }
 
-impl OpenEnds {
-    const BOTH: OpenEnds = OpenEnds {
+impl UnanchoredEnds {
+    const BOTH: UnanchoredEnds = UnanchoredEnds {
         first: true,
         last: true,
     };
-    const FIRST: OpenEnds = OpenEnds {
+    const FIRST: UnanchoredEnds = UnanchoredEnds {
         first: true,
         last: false,
     };
-    const LAST: OpenEnds = OpenEnds {
+    const LAST: UnanchoredEnds = UnanchoredEnds {
         first: false,
         last: true,
     };
@@ -245,7 +245,7 @@ impl OpenEnds {
 
 /// Takes away what a match may as well not have at its free ends: a match with more of it holds one
 /// with less.
-fn without_ends(ast: Ast, ends: OpenEnds) -> Ast {
+fn without_ends(ast: Ast, ends: UnanchoredEnds) -> Ast {
     match ast {
         Ast::Repeat { min: 0, .. } => nothing(),
         Ast::Repeat { min: 1, inner, .. } => without_ends(*inner, ends),
@@ -261,7 +261,7 @@ fn without_ends(ast: Ast, ends: OpenEnds) -> Ast {
         Ast::Concat(mut items) => {
             if ends.last {
                 while let Some(last) = items.pop() {
-                    let last = without_ends(last, OpenEnds::LAST);
+                    let last = without_ends(last, UnanchoredEnds::LAST);
                     if last != nothing() {
                         items.push(last);
                         break;
@@ -272,7 +272,7 @@ fn without_ends(ast: Ast, ends: OpenEnds) -> Ast {
             let mut is_first = ends.first;
             let rest = items.into_iter().map(|item| {
                 let item = if is_first {
-                    without_ends(item, OpenEnds::FIRST)
+                    without_ends(item, UnanchoredEnds::FIRST)
                 } else {
                     item
                 };

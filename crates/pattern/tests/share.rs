@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use tidegate_pattern::{Beyond, Pattern};
+use tidegate_pattern::{IrregularFeature, Pattern};
 
 /// Patterns with whether they are caseless, by where they stand.
 type Patterns = BTreeMap<String, Vec<(bool, Vec<u8>)>>;
@@ -54,7 +54,7 @@ fn count<'a>(
         match pattern.beyond() {
             None => automata += 1,
             Some(beyond) => {
-                assert_ne!(beyond, Beyond::Refused, "{}", pattern.text());
+                assert_ne!(beyond, IrregularFeature::Refused, "{}", pattern.text());
                 *reasons.entry(beyond.to_string()).or_default() += 1;
             }
         }

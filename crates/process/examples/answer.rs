@@ -20,8 +20,9 @@ use std::sync::{Arc, Mutex};
 use conf::{Diagnostic, Files, Loaded, Registry};
 use process::confinement::Confinement;
 use process::{
-    Action, Application, Bundle, ErrorLog, Events, Identity, LogPlace, LogTarget, MasterSettings,
-    Need, NeedKind, Needs, NewProcessLine, OpenError, Options, SignalName, WorkerProcess,
+    Action, Application, Bundle, ErrorLog, ErrorLogDestination, Events, Identity, LogTarget,
+    MasterSettings, NeedKind, NewProcessLine, OpenError, Options, RequiredDescriptor,
+    RequiredResources, SignalName, WorkerProcess,
 };
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use tidegate_process as process;
@@ -79,7 +80,7 @@ impl Application for Answer {
         loaded: &Loaded,
         _files: &dyn Files,
         options: &Options,
-    ) -> Result<Needs, Vec<Diagnostic>> {
+    ) -> Result<RequiredResources, Vec<Diagnostic>> {
         let lines = table::lines(loaded);
         let value = |name: &str| {
             lines
@@ -110,7 +111,7 @@ impl Application for Answer {
                 "error_log" | "log" => log(&line.value),
                 _ => continue,
             };
-            descriptors.push(Need {
+            descriptors.push(RequiredDescriptor {
                 key: format!("{} {}", line.name, line.value),
                 kind,
                 open,
@@ -124,7 +125,7 @@ impl Application for Answer {
         };
         if let (None, Some(path)) = (value("error_log"), &default_log) {
             let (kind, open) = log(path);
-            descriptors.push(Need {
+            descriptors.push(RequiredDescriptor {
                 key: format!("error_log {path}"),
                 kind,
                 open,
@@ -137,7 +138,7 @@ impl Application for Answer {
         let fixed = lines
             .iter()
             .filter(|line| fixed.contains(&line.name.as_str()));
-        Ok(Needs {
+        Ok(RequiredResources {
             devices: Vec::new(),
             directories: Vec::new(),
             master: MasterSettings {
@@ -152,8 +153,8 @@ impl Application for Answer {
                 working_directory: None,
                 environment: Vec::new(),
                 error_logs: vec![LogTarget {
-                    place: error_log.map_or(LogPlace::Stderr, |path| {
-                        LogPlace::Descriptor(format!("error_log {path}"))
+                    place: error_log.map_or(ErrorLogDestination::Stderr, |path| {
+                        ErrorLogDestination::Descriptor(format!("error_log {path}"))
                     }),
                     level: process::Level::Debug,
                 }],

@@ -52,7 +52,7 @@ fn main() -> ExitCode {
     // As root it becomes the user nobody, as a worker does.
     let nobody = identity::is_superuser().then(|| Identity::resolve("nobody", Some("nogroup")));
     let in_force = match nobody.transpose() {
-        Ok(nobody) => process::single::become_confined(nobody.as_ref(), &confinement),
+        Ok(nobody) => process::single::confine_process(nobody.as_ref(), &confinement),
         Err(error) => Err(error.to_string()),
     };
     let in_force = match in_force {

@@ -43,7 +43,7 @@ pub trait Application: Sync {
         loaded: &Loaded,
         files: &dyn Files,
         options: &Options,
-    ) -> Result<Needs, Vec<Diagnostic>>;
+    ) -> Result<RequiredResources, Vec<Diagnostic>>;
 
     /// The group of a listening socket that another program has handed over, and the file that its
     /// bind created: as in [`NeedKind::Listener`]. `None` if no configuration could need such a
@@ -112,7 +112,7 @@ pub trait WorkerProcess {
 
     /// Announces that the worker at the other end of the socket is about to take over from this
     /// one.
-    fn be_followed(&mut self, _channel: OwnedFd) {}
+    fn prepare_succession(&mut self, _channel: OwnedFd) {}
 
     /// Ends gracefully: stops accepting, closes idle connections, waits for requests, writes the
     /// logs, and then calls [`Events::drained`].
@@ -130,11 +130,11 @@ pub trait WorkerProcess {
 }
 
 /// The resources that a configuration needs.
-pub struct Needs {
+pub struct RequiredResources {
     /// The settings of the master itself.
     pub master: MasterSettings,
     /// Descriptors that the master opens and passes on.
-    pub descriptors: Vec<Need>,
+    pub descriptors: Vec<RequiredDescriptor>,
     /// Devices that only one worker process can use.
     pub devices: Vec<Device>,
     /// Directories that must exist before workers start, owned by the workers' user.
@@ -177,14 +177,14 @@ pub struct MasterSettings {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogTarget {
     /// The destination of the lines.
-    pub place: LogPlace,
+    pub place: ErrorLogDestination,
     /// Lines of this level and above are written.
     pub level: Level,
 }
 
 /// Where an `error_log` of the main level writes.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum LogPlace {
+pub enum ErrorLogDestination {
     /// Lines go to standard error.
     Stderr,
     /// The descriptor with this key.
@@ -194,7 +194,7 @@ pub enum LogPlace {
 }
 
 /// One descriptor that a configuration needs.
-pub struct Need {
+pub struct RequiredDescriptor {
     /// Identifies the need, for instance `listen 127.0.0.1:8080` or `log /var/log/x`: over a reload
     /// the same key keeps the same descriptor, unless the log can be reopened.
     pub key: String,
@@ -315,11 +315,14 @@ pub struct NewProcessLine {
     pub place: String,
 }
 
-impl Needs {
+impl RequiredResources {
     /// The first line in which `self` differs from `running` and that requires a new worker
     /// process: the name of its directive, and its current or former position.
-    pub(crate) fn forcing_line<'a>(&'a self, running: &'a Needs) -> Option<&'a NewProcessLine> {
-        let missing_in = |needs: &Needs, line: &NewProcessLine| {
+    pub(crate) fn forcing_line<'a>(
+        &'a self,
+        running: &'a RequiredResources,
+    ) -> Option<&'a NewProcessLine> {
+        let missing_in = |needs: &RequiredResources, line: &NewProcessLine| {
             !needs
                 .new_process_lines
                 .iter()

@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 use base::syslog;
 use rustix::fs::{MemfdFlags, SealFlags};
 
-use crate::application::{LogPlace, LogTarget};
+use crate::application::{ErrorLogDestination, LogTarget};
 use crate::confinement::{self, Confinement};
 use crate::identity::Identity;
 use crate::log::Level;
@@ -33,8 +33,8 @@ pub struct Bundle {
     pub options: Options,
     /// Every file that the master read for this configuration, and the addresses of every host it
     /// names.
-    pub files: conf::Sealed,
-    /// Every descriptor that the configuration needs, by [`crate::Need::key`].
+    pub files: conf::RecordedFiles,
+    /// Every descriptor that the configuration needs, by [`crate::RequiredDescriptor::key`].
     pub descriptors: HashMap<String, OwnedFd>,
 }
 
@@ -333,14 +333,14 @@ impl Writer {
         });
     }
 
-    fn log_place(&mut self, place: &LogPlace) {
+    fn log_place(&mut self, place: &ErrorLogDestination) {
         match place {
-            LogPlace::Stderr => self.number(0),
-            LogPlace::Descriptor(key) => {
+            ErrorLogDestination::Stderr => self.number(0),
+            ErrorLogDestination::Descriptor(key) => {
                 self.number(1);
                 self.text(key.as_bytes());
             }
-            LogPlace::Syslog(destination) => {
+            ErrorLogDestination::Syslog(destination) => {
                 match &destination.server {
                     syslog::Server::Inet(address) => {
                         self.number(2);
@@ -447,10 +447,10 @@ impl<'a> Reader<'a> {
         })
     }
 
-    fn log_place(&mut self) -> Result<LogPlace, BundleError> {
+    fn log_place(&mut self) -> Result<ErrorLogDestination, BundleError> {
         let server = match self.number()? {
-            0 => return Ok(LogPlace::Stderr),
-            1 => return Ok(LogPlace::Descriptor(self.string("key")?)),
+            0 => return Ok(ErrorLogDestination::Stderr),
+            1 => return Ok(ErrorLogDestination::Descriptor(self.string("key")?)),
             2 => {
                 let address = self.string("syslog server")?.parse();
                 syslog::Server::Inet(address.map_err(|_| BundleError::Invalid("syslog server"))?)
@@ -459,7 +459,7 @@ impl<'a> Reader<'a> {
             _ => return Err(BundleError::Invalid("log")),
         };
         let facility = u8::try_from(self.number()?);
-        Ok(LogPlace::Syslog(syslog::Destination {
+        Ok(ErrorLogDestination::Syslog(syslog::Destination {
             server,
             facility: facility.map_err(|_| BundleError::Invalid("facility"))?,
             tag: self.string("tag")?,
@@ -530,15 +530,15 @@ mod tests {
                 working_directory: Some("/tmp".into()),
                 error_logs: vec![
                     LogTarget {
-                        place: LogPlace::Descriptor("log /x".into()),
+                        place: ErrorLogDestination::Descriptor("log /x".into()),
                         level: Level::Debug,
                     },
                     LogTarget {
-                        place: LogPlace::Stderr,
+                        place: ErrorLogDestination::Stderr,
                         level: Level::Error,
                     },
                     LogTarget {
-                        place: LogPlace::Syslog(syslog::Destination {
+                        place: ErrorLogDestination::Syslog(syslog::Destination {
                             server: syslog::Server::Inet("[::1]:514".parse().unwrap()),
                             facility: 23,
                             tag: "nginx".into(),
@@ -547,7 +547,7 @@ mod tests {
                         level: Level::Error,
                     },
                     LogTarget {
-                        place: LogPlace::Syslog(syslog::Destination {
+                        place: ErrorLogDestination::Syslog(syslog::Destination {
                             server: syslog::Server::Unix("/dev/log".into()),
                             facility: 0,
                             tag: "tag".into(),

@@ -10,7 +10,7 @@ use rustix::process::Signal;
 /// Makes the process that `command` starts receive SIGTERM when the thread that starts it ends,
 /// even by SIGKILL (`PR_SET_PDEATHSIG` of prctl(2)). Processes that the child starts in turn are
 /// not affected.
-pub fn end_with_us(command: &mut Command) -> &mut Command {
+pub fn set_parent_death_signal(command: &mut Command) -> &mut Command {
     let parent = rustix::process::getpid();
     let arrange = move || {
         rustix::process::set_parent_process_death_signal(Some(Signal::TERM))?;
@@ -36,7 +36,9 @@ mod tests {
 
     #[test]
     fn a_process_ends_with_the_thread_that_has_started_it() {
-        let spawn = || end_with_us(Command::new("sleep").arg("60").stdin(Stdio::null())).spawn();
+        let spawn = || {
+            set_parent_death_signal(Command::new("sleep").arg("60").stdin(Stdio::null())).spawn()
+        };
         let mut child = std::thread::spawn(spawn).join().unwrap().unwrap();
         let begin = Instant::now();
         assert_eq!(child.wait().unwrap().signal(), Some(15));

@@ -12,7 +12,8 @@ use base::syslog;
 use conf::Style;
 
 use crate::application::{
-    Application, LogPlace, LogTarget, Need, NeedKind, OpenError, listener_key,
+    Application, ErrorLogDestination, LogTarget, NeedKind, OpenError, RequiredDescriptor,
+    listener_key,
 };
 use crate::bundle;
 use crate::inherited::Inherited;
@@ -44,12 +45,12 @@ impl Descriptors {
     /// Opens the needed descriptors that are not [kept](Descriptors::kept_for) from the current
     /// ones. On failure no new descriptor stays open, and the logged lines are also returned.
     pub(crate) fn open(
-        needs: &[Need],
+        needs: &[RequiredDescriptor],
         held: &Descriptors,
         log: &Log,
     ) -> Result<Descriptors, Vec<String>> {
         let mut opened = Descriptors::default();
-        let mut left: Vec<&Need> = Vec::new();
+        let mut left: Vec<&RequiredDescriptor> = Vec::new();
         for need in needs {
             match held.kept_for(need) {
                 Some(held) => {
@@ -176,7 +177,7 @@ impl Descriptors {
 
     /// Reopens every log, owned by `owner` if given; a log that cannot be reopened keeps its
     /// descriptor.
-    pub(crate) fn reopen(&mut self, needs: &[Need], owner: Option<u32>, log: &Log) {
+    pub(crate) fn reopen(&mut self, needs: &[RequiredDescriptor], owner: Option<u32>, log: &Log) {
         for held in self.0.iter_mut().filter(|held| held.kind == REOPENED) {
             let Some(need) = needs.iter().find(|need| need.key == held.key) else {
                 continue;
@@ -192,7 +193,7 @@ impl Descriptors {
     /// out.
     pub(crate) fn open_missing<'a>(
         &mut self,
-        needs: impl Iterator<Item = &'a Need>,
+        needs: impl Iterator<Item = &'a RequiredDescriptor>,
         owner: Option<u32>,
         log: &Log,
     ) {
@@ -215,13 +216,13 @@ impl Descriptors {
 
     /// Closes everything that is not in `others`, and returns the files of the closed Unix sockets.
     #[must_use]
-    pub(crate) fn let_go_of_missing_in(&mut self, others: &Descriptors) -> Vec<PathBuf> {
+    pub(crate) fn close_missing_from(&mut self, others: &Descriptors) -> Vec<PathBuf> {
         self.retain(|held| others.find(&held.key).is_some())
     }
 
     /// Closes everything that is not in `others`, and removes the files of the closed Unix sockets.
     pub(crate) fn close_missing_in(&mut self, others: &Descriptors, log: &Log) {
-        for path in self.let_go_of_missing_in(others) {
+        for path in self.close_missing_from(others) {
             remove_socket(&path, log);
         }
     }
@@ -233,7 +234,7 @@ impl Descriptors {
     }
 
     /// Updates the descriptors that are also in `older` to what they are needed for now.
-    pub(crate) fn adjust_kept(&self, needs: &[Need], older: &Descriptors, log: &Log) {
+    pub(crate) fn adjust_kept(&self, needs: &[RequiredDescriptor], older: &Descriptors, log: &Log) {
         for need in needs {
             if let (Some(kept), Some(held)) = (&need.kept, older.find(&need.key)) {
                 alert(log, (kept.after)(&held.descriptor));
@@ -242,7 +243,10 @@ impl Descriptors {
     }
 
     /// Sockets that no need names, but whose group has a need.
-    fn surplus<'a>(&'a self, needs: &'a [Need]) -> impl Iterator<Item = &'a OpenDescriptor> {
+    fn surplus<'a>(
+        &'a self,
+        needs: &'a [RequiredDescriptor],
+    ) -> impl Iterator<Item = &'a OpenDescriptor> {
         fn group(kind: &NeedKind) -> Option<&String> {
             match kind {
                 NeedKind::Listener { group, .. } => Some(group),
@@ -251,8 +255,9 @@ impl Descriptors {
         }
         self.0.iter().filter(move |held| {
             let is_needed = needs.iter().any(|need| need.key == held.key);
-            let belongs =
-                |need: &Need| group(&held.kind).is_some() && group(&need.kind) == group(&held.kind);
+            let belongs = |need: &RequiredDescriptor| {
+                group(&held.kind).is_some() && group(&need.kind) == group(&held.kind)
+            };
             !is_needed && needs.iter().any(belongs)
         })
     }
@@ -266,7 +271,7 @@ impl Descriptors {
 
     /// The descriptor that a reload keeps for a need. Log files are reopened, as with nginx: they
     /// may have been moved.
-    fn kept_for(&self, need: &Need) -> Option<&OpenDescriptor> {
+    fn kept_for(&self, need: &RequiredDescriptor) -> Option<&OpenDescriptor> {
         self.find(&need.key).filter(|_| need.kind != REOPENED)
     }
 
@@ -288,10 +293,10 @@ pub(crate) fn log_targets(
     targets: &[LogTarget],
     descriptor: impl Fn(&str) -> Option<Rc<OwnedFd>>,
 ) -> Vec<Target> {
-    let output = |place: &LogPlace| match place {
-        LogPlace::Stderr => Some(Output::Stderr),
-        LogPlace::Descriptor(key) => descriptor(key).map(Output::File),
-        LogPlace::Syslog(destination) => {
+    let output = |place: &ErrorLogDestination| match place {
+        ErrorLogDestination::Stderr => Some(Output::Stderr),
+        ErrorLogDestination::Descriptor(key) => descriptor(key).map(Output::File),
+        ErrorLogDestination::Syslog(destination) => {
             let channel = syslog::Channel::new(destination.clone());
             Some(Output::Syslog(Rc::new(channel)))
         }
@@ -307,7 +312,7 @@ pub(crate) fn log_targets(
 
 /// Reopens a log. Workers open no files, but log rotation scripts may run as the workers' user: as
 /// with nginx, that user owns the new file. The error is the line for the log.
-fn open_again(need: &Need, owner: Option<u32>) -> Result<OwnedFd, String> {
+fn open_again(need: &RequiredDescriptor, owner: Option<u32>) -> Result<OwnedFd, String> {
     let descriptor = (need.open)().map_err(|error| error.text().to_owned())?;
     if let Some(owner) = owner {
         give(&descriptor, owner).map_err(|(call, error)| {
@@ -339,7 +344,7 @@ fn give(file: &OwnedFd, owner: u32) -> Result<(), (&'static str, rustix::io::Err
 
 /// Checks whether everything could be opened, as `-t` does; an address in use is assumed to belong
 /// to the running server. Returns whether all checks passed.
-pub(crate) fn probe(needs: &[Need], log: &Log) -> bool {
+pub(crate) fn probe(needs: &[RequiredDescriptor], log: &Log) -> bool {
     let mut fine = true;
     for need in needs {
         match (need.probe)() {
@@ -368,7 +373,7 @@ fn explanation(error: &OpenError) -> String {
     )
 }
 
-fn hold(need: &Need, descriptor: OwnedFd) -> OpenDescriptor {
+fn hold(need: &RequiredDescriptor, descriptor: OwnedFd) -> OpenDescriptor {
     OpenDescriptor::new(need.key.clone(), need.kind.clone(), descriptor)
 }
 
@@ -416,12 +421,15 @@ mod tests {
         Log::new(Vec::new(), None)
     }
 
-    fn need(key: &str, open: impl Fn() -> Result<OwnedFd, OpenError> + 'static) -> Need {
+    fn need(
+        key: &str,
+        open: impl Fn() -> Result<OwnedFd, OpenError> + 'static,
+    ) -> RequiredDescriptor {
         let kind = NeedKind::Listener {
             socket_file: None,
             group: key.split('#').next().unwrap_or_default().to_owned(),
         };
-        Need {
+        RequiredDescriptor {
             key: key.to_owned(),
             kind,
             open: Box::new(open),
@@ -453,7 +461,7 @@ mod tests {
     #[test]
     fn files_of_logs_are_opened_anew() {
         let log = |can_be_reopened| {
-            [Need {
+            [RequiredDescriptor {
                 kind: NeedKind::Log { can_be_reopened },
                 ..need("log", anything)
             }]

@@ -19,7 +19,7 @@ impl Interrupt {
 
     /// Whether a signal has arrived since the last call. Does not block.
     #[must_use]
-    pub fn has_come(&self) -> bool {
+    pub fn has_arrived(&self) -> bool {
         self.0.next().is_some()
     }
 }

@@ -39,8 +39,9 @@ mod title;
 pub mod worker;
 
 pub use application::{
-    Application, DescriptorUpdate, Device, DeviceError, LogPlace, LogTarget, MasterSettings, Need,
-    NeedKind, Needs, NewProcessLine, OpenDevice, OpenError, WorkerProcess, listener_key,
+    Application, DescriptorUpdate, Device, DeviceError, ErrorLogDestination, LogTarget,
+    MasterSettings, NeedKind, NewProcessLine, OpenDevice, OpenError, RequiredDescriptor,
+    RequiredResources, WorkerProcess, listener_key,
 };
 pub use bundle::Bundle;
 pub use identity::Identity;

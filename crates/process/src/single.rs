@@ -13,7 +13,7 @@ use rustix::process::{
     DumpableBehavior, Resource, Rlimit, getrlimit, set_dumpable_behavior, setrlimit,
 };
 
-use crate::confinement::{self, Confinement, InForce};
+use crate::confinement::{self, Confinement, Enforcement};
 use crate::daemon;
 use crate::identity::{self, Identity};
 use crate::pid_file::{self, PidFile};
@@ -29,10 +29,10 @@ pub fn to_background() -> Result<(), String> {
 /// Runs as this user for good, if one is given, and confined. The error is the call that failed.
 ///
 /// Must be called while the process has one thread.
-pub fn become_confined(
+pub fn confine_process(
     identity: Option<&Identity>,
     confinement: &Confinement,
-) -> Result<InForce, String> {
+) -> Result<Enforcement, String> {
     confinement::confine(confinement, || identity.map_or(Ok(()), Identity::assume))
 }
 
@@ -114,23 +114,23 @@ impl Drop for WrittenPidFile {
 /// SIGINT, SIGTERM, SIGUSR1 and SIGHUP, which do nothing by themselves while this lives; and what
 /// threads of the process ask for.
 #[derive(Debug)]
-pub struct Endings {
+pub struct ExitRequests {
     signals: Signals,
-    asked: Arc<Asked>,
+    asked: Arc<ThreadExitRequest>,
 }
 
 /// What threads have asked for: a confined process cannot send itself a signal.
 #[derive(Debug)]
-struct Asked {
+struct ThreadExitRequest {
     ending: Mutex<Option<ProcessEnd>>,
     wake: OwnedFd,
 }
 
 /// Ends the process from any of its threads.
 #[derive(Clone, Debug)]
-pub struct Ender(Arc<Asked>);
+pub struct ExitHandle(Arc<ThreadExitRequest>);
 
-impl Ender {
+impl ExitHandle {
     /// Has the main thread end the process in this way.
     pub fn end(&self, ending: ProcessEnd) {
         *self.0.ending.lock().unwrap_or_else(PoisonError::into_inner) = Some(ending);
@@ -157,30 +157,30 @@ pub enum SignalMeaning {
     ReadAgain,
 }
 
-impl Endings {
+impl ExitRequests {
     /// Takes the signals. Must be called while the process has one thread.
     ///
     /// # Errors
     /// Those of `signalfd()` and `eventfd()`.
-    pub fn take() -> io::Result<Endings> {
+    pub fn take() -> io::Result<ExitRequests> {
         let numbers = [libc::SIGINT, libc::SIGTERM, libc::SIGUSR1, libc::SIGHUP];
         let signals = Signals::block(&numbers)?;
         let wake = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let ending = Mutex::default();
-        Ok(Endings {
+        Ok(ExitRequests {
             signals,
-            asked: Arc::new(Asked { ending, wake }),
+            asked: Arc::new(ThreadExitRequest { ending, wake }),
         })
     }
 
     /// For threads that end the process.
-    pub fn ender(&self) -> Ender {
-        Ender(Arc::clone(&self.asked))
+    pub fn ender(&self) -> ExitHandle {
+        ExitHandle(Arc::clone(&self.asked))
     }
 
     /// Waits for one, but not for longer than this.
     pub fn wait(&self, at_most: Duration) -> Option<SignalMeaning> {
-        let Endings { signals, asked } = self;
+        let ExitRequests { signals, asked } = self;
         let mut descriptors = [signals.as_fd(), asked.wake.as_fd()]
             .map(|descriptor| PollFd::from_borrowed_fd(descriptor, PollFlags::IN));
         let timeout = Timespec {

@@ -7,9 +7,9 @@ use std::ffi::OsString;
 use std::path::Path;
 use std::process::ExitCode;
 
-use conf::{Diagnostic, Files, Recorder, Recording, SourceFile, StandIns, Style};
+use conf::{Diagnostic, Files, PlaceholderHosts, Recorder, Recording, SourceFile, Style};
 
-use crate::application::{Application, Needs};
+use crate::application::{Application, RequiredResources};
 use crate::confinement;
 use crate::daemon;
 use crate::descriptors::{self, Descriptors};
@@ -17,7 +17,7 @@ use crate::directories;
 use crate::identity;
 use crate::inherited;
 use crate::log::{Level, Log, print};
-use crate::master::{Master, Older, Origin, Startup, Upgrade, devices};
+use crate::master::{Master, Origin, Startup, Upgrade, UpgradeParent, devices};
 use crate::options::{Action, Options, SignalName};
 use crate::pid_file::{self, PidFile};
 use crate::predecessor::Predecessor;
@@ -45,7 +45,7 @@ struct StartFailed;
 
 /// A configuration that was read and examined.
 pub(crate) struct Examined {
-    pub(crate) needs: Needs,
+    pub(crate) needs: RequiredResources,
     /// Everything that was read.
     pub(crate) recording: Recording,
     pub(crate) findings: Findings,
@@ -134,7 +134,7 @@ fn test(options: &Options, application: &dyn Application, dump: bool) -> Result<
     examined.findings.report(&log);
     say(format!("the configuration file {path} syntax is ok"));
     let needs = &examined.needs;
-    for text in confinement::leading_out(&needs.master.confinement) {
+    for text in confinement::links_leading_outside(&needs.master.confinement) {
         log.write(Level::Notice, text);
     }
     let pid = pid_file::probe(&needs.master.pid).map_err(|text| vec![text]);
@@ -167,7 +167,7 @@ fn send_signal(
     signal: SignalName,
 ) -> Result<(), StartFailed> {
     let log = Log::startup(options, Level::Notice, Level::Warn);
-    let files = Recorder::new(StandIns::new(application.files()));
+    let files = Recorder::new(PlaceholderHosts::new(application.files()));
     let examined = examine(options, application, files).map_err(|findings| {
         findings.report(&log);
         StartFailed
@@ -273,7 +273,7 @@ fn start(options: Options, application: &'static dyn Application) -> Result<(), 
         Descriptors::open(needs, &inherited, &startup_log).map_err(|_| StartFailed)?;
     descriptors.adjust_kept(needs, &inherited, &startup_log);
     let inherited_files = inherited.socket_files();
-    let unneeded_files = inherited.let_go_of_missing_in(&descriptors);
+    let unneeded_files = inherited.close_missing_from(&descriptors);
     drop(inherited);
     // Who sees a socket or the pid file may send a signal at once. Before, an address in use or a
     // log that is a FIFO may hold up the start, and it ends by signals. One that waits would not go
@@ -316,7 +316,7 @@ fn start(options: Options, application: &'static dyn Application) -> Result<(), 
         None
     });
     let origin = if is_handed_on {
-        Origin::HandedOn(Older::parent(inherited_files, state_of_older))
+        Origin::HandedOn(UpgradeParent::parent(inherited_files, state_of_older))
     } else if goes_to_background {
         Origin::Background
     } else if manager.is_some() {

@@ -15,9 +15,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use rustix::event::{EventfdFlags, PollFd, PollFlags};
 use rustix::io::Errno;
 
-use crate::application::{Application, LogPlace, LogTarget, WorkerProcess};
+use crate::application::{Application, ErrorLogDestination, LogTarget, WorkerProcess};
 use crate::bundle::{self, Bundle, Contents, ProcessSettings};
-use crate::confinement::{self, InForce};
+use crate::confinement::{self, Enforcement};
 use crate::control::{Command, WorkerEnd, WorkerReport};
 use crate::descriptors::log_targets;
 use crate::identity;
@@ -62,10 +62,10 @@ fn channel() -> io::Result<OwnedFd> {
 
 /// How what serves tells the session that something has ended; may be called on any thread.
 #[derive(Clone, Debug)]
-pub struct Events(Arc<Happened>);
+pub struct Events(Arc<SessionEvents>);
 
 #[derive(Debug)]
-struct Happened {
+struct SessionEvents {
     /// Generations whose last request has ended, and whether all has.
     ended: Mutex<(Vec<u64>, bool)>,
     wake: OwnedFd,
@@ -74,7 +74,7 @@ struct Happened {
 impl Events {
     fn new() -> io::Result<Events> {
         let wake = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        Ok(Events(Arc::new(Happened {
+        Ok(Events(Arc::new(SessionEvents {
             ended: Mutex::default(),
             wake,
         })))
@@ -115,7 +115,7 @@ enum SessionEnd {
 
 /// How a session ends that lets requests end, in the order in which it may be told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Stopping {
+enum StopMode {
     /// Idle connections may be served once more.
     Draining,
     Quitting,
@@ -137,13 +137,13 @@ struct Session<'a> {
     /// The ways to those whose place it takes, until the first bundle has come.
     predecessors: Vec<OwnedFd>,
     /// What this process has given away; none on a thread of the master.
-    confined: Option<InForce>,
+    confined: Option<Enforcement>,
     /// The generation in force.
     committed: u64,
     /// Whether the master has gone; its end would be readable for ever.
     master_gone: bool,
     /// Whether it ends, and how.
-    stopping: Option<Stopping>,
+    stopping: Option<StopMode>,
 }
 
 impl<'a> Session<'a> {
@@ -294,7 +294,7 @@ impl<'a> Session<'a> {
             Command::Predecessor { channel } => self.predecessors.push(channel),
             Command::Successor { channel } => {
                 if let Some(worker) = &mut self.worker {
-                    worker.be_followed(channel);
+                    worker.prepare_succession(channel);
                 }
             }
             Command::ReloadFailed => {
@@ -309,7 +309,7 @@ impl<'a> Session<'a> {
                 return self.worker.is_none().then_some(SessionEnd::Failed);
             }
             Command::Quit => return self.quit(),
-            Command::Drain => return self.stop(Stopping::Draining, |worker| worker.drain()),
+            Command::Drain => return self.stop(StopMode::Draining, |worker| worker.drain()),
             Command::Terminate => return Some(self.terminate()),
         }
         None
@@ -382,7 +382,7 @@ impl<'a> Session<'a> {
         let bundle = Bundle {
             generation,
             options: contents.options,
-            files: conf::Sealed::new(contents.recording),
+            files: conf::RecordedFiles::new(contents.recording),
             descriptors,
         };
         worker
@@ -447,11 +447,11 @@ impl<'a> Session<'a> {
     }
 
     fn quit(&mut self) -> Option<SessionEnd> {
-        self.stop(Stopping::Quitting, |worker| worker.quit())
+        self.stop(StopMode::Quitting, |worker| worker.quit())
     }
 
     /// Ends in one way or the other; one that drains may still be told to quit.
-    fn stop(&mut self, stopping: Stopping, how: fn(&mut dyn WorkerProcess)) -> Option<SessionEnd> {
+    fn stop(&mut self, stopping: StopMode, how: fn(&mut dyn WorkerProcess)) -> Option<SessionEnd> {
         if self.stopping >= Some(stopping) {
             return None;
         }
@@ -485,7 +485,7 @@ impl<'a> Session<'a> {
 }
 
 /// Takes the limits, the identity and the confinement that a worker process has.
-fn become_worker(settings: &ProcessSettings, log: &SessionLog) -> Result<InForce, String> {
+fn become_worker(settings: &ProcessSettings, log: &SessionLog) -> Result<Enforcement, String> {
     let failures = [
         identity::set_priority(settings.priority),
         identity::raise_open_files(settings.open_files_max),
@@ -549,7 +549,7 @@ impl SessionLog {
     /// Follows the descriptors that are new; they stay with the receiver.
     fn follow(&mut self, opened: &HashMap<String, OwnedFd>) {
         for target in &self.targets {
-            let LogPlace::Descriptor(key) = &target.place else {
+            let ErrorLogDestination::Descriptor(key) = &target.place else {
                 continue;
             };
             if let Some(Ok(descriptor)) = opened.get(key).map(OwnedFd::try_clone) {

@@ -11,7 +11,7 @@ use crate::{Span, host};
 
 /// The pseudo-header fields of a request.
 #[derive(Clone, Copy, Debug)]
-pub struct Control<'a> {
+pub struct ControlData<'a> {
     /// The value of `:method`.
     pub method: &'a [u8],
     /// The value of `:path`: path and query, percent-encoded.
@@ -24,7 +24,7 @@ pub struct Control<'a> {
 
 /// The pseudo-header fields of a request, as spans of the head's bytes.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Places {
+pub struct HeadSpans {
     /// The span of the method.
     pub method: Span,
     /// The span of the target.
@@ -66,14 +66,14 @@ impl Head {
     /// # Errors
     /// The target cannot be normalised, or the server's name is not a valid host.
     pub fn new<'a>(
-        control: &Control<'_>,
+        control: &ControlData<'_>,
         fields: impl IntoIterator<Item = (&'a [u8], &'a [u8])>,
         merge_slashes: bool,
         bytes: &mut Vec<u8>,
     ) -> Result<Head, HeadRefusal> {
         bytes.clear();
         let mut head = Head::default();
-        let places = Places {
+        let places = HeadSpans {
             method: put(bytes, control.method),
             target: put(bytes, control.target),
             authority: control.authority.map(|authority| put(bytes, authority)),
@@ -177,7 +177,7 @@ impl Head {
     /// The target cannot be normalised, or the server's name is not a valid host.
     pub fn settle(
         &mut self,
-        places: Places,
+        places: HeadSpans,
         protocol: &[u8],
         merge_slashes: bool,
         bytes: &mut Vec<u8>,
@@ -307,7 +307,7 @@ fn put(bytes: &mut Vec<u8>, text: &[u8]) -> Span {
 mod tests {
     use super::*;
 
-    const GET: Control<'static> = Control {
+    const GET: ControlData<'static> = ControlData {
         method: b"GET",
         target: b"/a%20b/../c.html?d=e#f",
         authority: Some(b"Example.org:8080"),
@@ -315,7 +315,7 @@ mod tests {
     };
 
     fn head(
-        control: &Control<'_>,
+        control: &ControlData<'_>,
         fields: &[(&str, &str)],
     ) -> Result<(Head, Vec<u8>), HeadRefusal> {
         let fields = fields
@@ -370,7 +370,7 @@ mod tests {
 
     #[test]
     fn host_names_the_server_where_there_is_no_authority() {
-        let without = Control {
+        let without = ControlData {
             authority: None,
             ..GET
         };
@@ -381,18 +381,18 @@ mod tests {
 
     #[test]
     fn what_is_no_path_or_no_host_is_refused() {
-        let refused = |control: &Control<'_>, fields| head(control, fields).err();
-        let climbing = Control {
+        let refused = |control: &ControlData<'_>, fields| head(control, fields).err();
+        let climbing = ControlData {
             target: b"/../",
             ..GET
         };
         assert_eq!(refused(&climbing, &[]), Some(HeadRefusal::Target));
-        let nowhere = Control {
+        let nowhere = ControlData {
             authority: Some(b"a..b"),
             ..GET
         };
         assert_eq!(refused(&nowhere, &[]), Some(HeadRefusal::Host));
-        let without = Control {
+        let without = ControlData {
             authority: None,
             ..GET
         };

@@ -21,7 +21,7 @@ pub struct AnswerHead {
     /// How many of the bytes belong to the head.
     length: usize,
     /// The address of the received bytes behind the head that were copied.
-    behind_from: usize,
+    copied_from: usize,
 }
 
 /// The most bytes behind a head that are copied to free the receive buffer.
@@ -45,13 +45,13 @@ impl AnswerHead {
             head,
             bytes: engine::share_bytes(bytes),
             length,
-            behind_from: behind.address(),
+            copied_from: behind.address(),
         }
     }
 
     /// The copy of a part of the bytes behind the head, if they have been copied.
     pub(super) fn behind(&self, part: &Buffer) -> Option<Bytes> {
-        let consumed = part.address().checked_sub(self.behind_from)?;
+        let consumed = part.address().checked_sub(self.copied_from)?;
         let start = self.length.checked_add(consumed)?;
         let end = start.checked_add(part.len())?;
         (end <= self.bytes.len()).then(|| self.bytes.slice(start..end))
@@ -63,7 +63,7 @@ impl AnswerHead {
             head,
             length: bytes.len(),
             bytes,
-            behind_from: 0,
+            copied_from: 0,
         }
     }
 

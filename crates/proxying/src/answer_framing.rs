@@ -3,18 +3,18 @@
 use bytes::Bytes;
 use engine::Buffer;
 use http::response::Field;
-use http::response::source::Break;
+use http::response::source::BodyError;
 use http_client::ReceivedBytes;
 use logs::Level;
 
 /// Decodes the framing of one body.
 pub trait AnswerFraming {
     /// Takes the next part of the body from the received bytes, which are not empty.
-    fn next(&mut self, received: &mut Buffer) -> Framed;
+    fn next(&mut self, received: &mut Buffer) -> FramedPart;
 
     /// Called when the upstream has closed the connection: `Ok` if that ends the body, else what to
     /// log about the incomplete body.
-    fn closed(&mut self) -> Result<(), (Break, String)>;
+    fn closed(&mut self) -> Result<(), (BodyError, String)>;
 
     /// Whether the upstream has broken off the body after the received bytes.
     fn is_broken_off(&self) -> bool {
@@ -41,7 +41,7 @@ pub trait AnswerFraming {
 }
 
 /// The next part of a framed body.
-pub enum Framed {
+pub enum FramedPart {
     /// A piece of the body.
     Bytes(Bytes),
     /// No bytes until more is received.
@@ -51,8 +51,8 @@ pub enum Framed {
     /// The response is complete.
     End {
         /// Whether the connection may serve another request.
-        may_go_on: bool,
+        may_reuse: bool,
     },
     /// The response is broken off; the text for the error log also lacks the activity.
-    Broken(Break, String),
+    Broken(BodyError, String),
 }

@@ -173,7 +173,7 @@ impl UpstreamReport for Attempts {
         self.borrow_mut().end();
     }
 
-    fn put_away(mut self: Rc<Attempts>) {
+    fn recycle(mut self: Rc<Attempts>) {
         let Some(Attempts(history)) = Rc::get_mut(&mut self) else {
             return; // the body of an answer goes on
         };

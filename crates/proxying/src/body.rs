@@ -20,23 +20,23 @@ use http::exchange::abort::Abort;
 use http::h1::intake::{take_data, take_front};
 use http::response::Field;
 use http::response::piece::Piece;
-use http::response::source::{Break, DeferredLog, Source, SourceEvent};
+use http::response::source::{BodyError, DeferredLog, Source, SourceEvent};
 use http::response::spill::Spill;
 use logs::Level;
 use proto::h1::chunked::Decoder;
 use proto::h1::response::BodyFraming;
 
 use super::READING_BODY;
-use super::answer_framing::{AnswerFraming, Framed};
+use super::answer_framing::{AnswerFraming, FramedPart};
 use super::attempts::Attempts;
 use super::connection::UpstreamConnection;
 use super::http2::body::StreamBody;
 use super::pace::ReadPace;
-use super::settings::Passing;
+use super::settings::PassSettings;
 use super::trailers::TrailerReader;
 use super::upload::Uploaded;
 use crate::activity::{READING, SENDING, WHILE_READING};
-use crate::failures::told_left;
+use crate::failures::client_closed_log;
 
 /// How long a client that has kept up so far may be slow before its data is written to a file:
 /// sending by the event loop takes a few turns, and a client that is as fast as its upstream a
@@ -59,7 +59,7 @@ enum Remaining {
 }
 
 /// What determines the end of a body.
-pub enum Delimited {
+pub enum BodyDelimiter {
     /// HTTP/1: the length, the chunks or the end of the connection.
     Http(BodyFraming),
     /// The framing of another protocol.
@@ -68,13 +68,13 @@ pub enum Delimited {
     Stream(StreamBody),
 }
 
-impl Delimited {
+impl BodyDelimiter {
     /// The framing, if it is not that of HTTP/1.
     pub(super) fn framing(&mut self) -> Option<&mut dyn AnswerFraming> {
         match self {
-            Delimited::Http(_) => None,
-            Delimited::Own(framing) => Some(&mut **framing),
-            Delimited::Stream(body) => Some(body),
+            BodyDelimiter::Http(_) => None,
+            BodyDelimiter::Own(framing) => Some(&mut **framing),
+            BodyDelimiter::Stream(body) => Some(body),
         }
     }
 }
@@ -97,7 +97,7 @@ impl Remaining {
 #[derive(Clone, Copy)]
 enum BodyEnd {
     Whole,
-    Broken(Break),
+    Broken(BodyError),
 }
 
 /// The body of an upstream's response.
@@ -105,10 +105,10 @@ pub struct UpstreamBody {
     /// The connection, until the body has ended.
     peer: Option<UpstreamConnection>,
     /// Whether the connection may serve another request afterwards.
-    may_go_on: bool,
+    may_reuse: bool,
     /// The record for `$upstream_*`, to which the body adds its end.
     seen: Rc<Attempts>,
-    passing: Arc<Passing>,
+    passing: Arc<PassSettings>,
     remaining: Remaining,
     received: Buffer,
     /// Limits the rate of reading, if there is a limit.
@@ -116,8 +116,8 @@ pub struct UpstreamBody {
     /// How the upstream has stopped sending, once that is known.
     stopped: Option<io::Result<()>>,
     /// Bytes that were received with the head; 0 once they have been counted.
-    came_with_head: u64,
-    /// See [`Arrived::beyond`]; 0 once the bytes have been counted.
+    received_with_head: u64,
+    /// See [`BodyPrefix::beyond`]; 0 once the bytes have been counted.
     beyond: u64,
     /// The deadline of the current wait.
     deadline: Option<Instant>,
@@ -132,10 +132,10 @@ pub struct UpstreamBody {
     /// Lines that have not been logged yet.
     told: VecDeque<DeferredLog>,
     /// Whether the request's body was sent before the response was read in the last poll.
-    upload_first: bool,
+    was_upload_first: bool,
     /// How the body has ended, after the bytes in `ahead`.
     ending: Option<BodyEnd>,
-    /// The activity for log lines about received bytes: see [`doing_behind_head`].
+    /// The activity for log lines about received bytes: see [`body_activity`].
     doing: &'static str,
 }
 
@@ -146,24 +146,24 @@ impl std::fmt::Debug for UpstreamBody {
 }
 
 /// The part of a body that was received with the head.
-pub struct Arrived {
+pub struct BodyPrefix {
     /// The bytes behind the head.
     pub rest: Buffer,
     /// How many bytes were received beyond `proxy_buffer_size`: as nginx reads these only for the
     /// body, `$upstream_bytes_received` counts them once they are read.
     pub beyond: u64,
     /// Whether the upstream keeps the connection alive after the body.
-    pub may_go_on: bool,
+    pub may_reuse: bool,
 }
 
 /// The activity for log lines about a body that was received with its head. As in nginx, an
 /// unbuffered body still belongs to the head then.
-pub fn doing_behind_head(buffered: bool) -> &'static str {
+pub fn body_activity(buffered: bool) -> &'static str {
     if buffered { READING_BODY } else { READING }
 }
 
 /// The log line about bytes beyond the length that the head has announced.
-pub fn told_excess(doing: &str) -> DeferredLog {
+pub fn excess_body_log(doing: &str) -> DeferredLog {
     let text =
         format!("upstream sent more data than specified in \"Content-Length\" header {doing}");
     DeferredLog::new(Level::Warn, text)
@@ -173,33 +173,33 @@ impl UpstreamBody {
     pub(crate) fn new(
         peer: UpstreamConnection,
         seen: Rc<Attempts>,
-        passing: &Arc<Passing>,
-        delimited: Delimited,
-        mut arrived: Arrived,
+        passing: &Arc<PassSettings>,
+        delimited: BodyDelimiter,
+        mut arrived: BodyPrefix,
         buffered: bool,
         rate: u64,
     ) -> UpstreamBody {
-        let came_with_head = arrived.rest.len() as u64;
+        let received_with_head = arrived.rest.len() as u64;
         let decoder = if passing.pass_trailers {
             Decoder::keeping_trailers
         } else {
             Decoder::new
         };
         let remaining = match delimited {
-            Delimited::Http(BodyFraming::None | BodyFraming::Length(0)) => Remaining::Nothing,
-            Delimited::Http(BodyFraming::Length(length)) => Remaining::Length(length),
-            Delimited::Http(BodyFraming::Chunked) => Remaining::Chunked(Box::new(decoder())),
-            Delimited::Http(BodyFraming::UntilClose) => Remaining::UntilClose,
-            Delimited::Own(framing) => Remaining::Framed(framing),
-            Delimited::Stream(body) => Remaining::Framed(Box::new(body)),
+            BodyDelimiter::Http(BodyFraming::None | BodyFraming::Length(0)) => Remaining::Nothing,
+            BodyDelimiter::Http(BodyFraming::Length(length)) => Remaining::Length(length),
+            BodyDelimiter::Http(BodyFraming::Chunked) => Remaining::Chunked(Box::new(decoder())),
+            BodyDelimiter::Http(BodyFraming::UntilClose) => Remaining::UntilClose,
+            BodyDelimiter::Own(framing) => Remaining::Framed(framing),
+            BodyDelimiter::Stream(body) => Remaining::Framed(Box::new(body)),
         };
         let mut body = UpstreamBody {
             peer: Some(peer),
-            may_go_on: arrived.may_go_on,
+            may_reuse: arrived.may_reuse,
             seen,
             remaining,
             stopped: None,
-            came_with_head,
+            received_with_head,
             beyond: arrived.beyond,
             pace: ReadPace::begin(rate, &mut arrived.rest, arrived.beyond, engine::now()),
             received: arrived.rest,
@@ -209,14 +209,14 @@ impl UpstreamBody {
             ahead: Spill::new(&passing.buffers.limits),
             patience: None,
             told: VecDeque::new(),
-            upload_first: false,
+            was_upload_first: false,
             ending: None,
-            doing: doing_behind_head(buffered),
+            doing: body_activity(buffered),
             passing: Arc::clone(passing),
         };
         // The caller need not ask for the end of an empty body.
         if matches!(body.remaining, Remaining::Nothing) && body.received.is_empty() {
-            body.let_go();
+            body.release_connection();
         }
         body
     }
@@ -231,15 +231,15 @@ impl UpstreamBody {
         }
         self.remaining = Remaining::Nothing;
         self.note_end();
-        self.let_go();
+        self.release_connection();
         self.ending = Some(BodyEnd::Whole);
     }
 
     /// Releases the connection for another request, or closes it.
-    fn let_go(&mut self) {
+    fn release_connection(&mut self) {
         if let Some(peer) = self.peer.take() {
             let is_read = self.pace.as_ref().is_none_or(ReadPace::is_empty);
-            let_go(peer, &self.seen, self.may_go_on && is_read);
+            release_connection(peer, &self.seen, self.may_reuse && is_read);
         }
     }
 
@@ -271,13 +271,13 @@ impl UpstreamBody {
     fn stop(&mut self, stopped: io::Result<()>) {
         let text: Cow<'static, str> = match stopped {
             Ok(()) if matches!(self.remaining, Remaining::UntilClose) => {
-                self.may_go_on = false;
+                self.may_reuse = false;
                 return self.end();
             }
             Ok(()) => match &mut self.remaining {
                 Remaining::Framed(framing) => match framing.closed() {
                     Ok(()) => {
-                        self.may_go_on = false;
+                        self.may_reuse = false;
                         return self.end();
                     }
                     Err((broken, text)) => {
@@ -302,11 +302,11 @@ impl UpstreamBody {
                 }
             },
         };
-        self.break_off(Break::Unfinished, DeferredLog::new(Level::Error, text));
+        self.break_off(BodyError::Unfinished, DeferredLog::new(Level::Error, text));
     }
 
     /// Ends an incomplete response.
-    fn break_off(&mut self, broken: Break, told: impl Into<Option<DeferredLog>>) {
+    fn break_off(&mut self, broken: BodyError, told: impl Into<Option<DeferredLog>>) {
         self.remaining = Remaining::Nothing;
         self.received = Buffer::default();
         self.peer = None;
@@ -332,7 +332,7 @@ impl UpstreamBody {
     fn decode(&mut self) -> Option<Bytes> {
         while !self.received.is_empty() {
             match &mut self.remaining {
-                Remaining::Nothing => self.leave_out(told_excess(self.doing)),
+                Remaining::Nothing => self.leave_out(excess_body_log(self.doing)),
                 Remaining::NothingAfterChunks => {
                     let text = format!("upstream sent data after final chunk {}", self.doing);
                     self.leave_out(DeferredLog::new(Level::Warn, text));
@@ -345,14 +345,17 @@ impl UpstreamBody {
                     let read = reader.read(&mut self.received);
                     self.seen.borrow_mut().trailers = reader.fields();
                     match read {
-                        Ok(false) => reader.came_later = true,
-                        Ok(true) if reader.came_later => {
+                        Ok(false) => reader.was_received_later = true,
+                        Ok(true) if reader.was_received_later => {
                             self.remaining = Remaining::NothingAfterTrailers;
                         }
                         Ok(true) => self.remaining = Remaining::NothingAfterChunks,
                         Err(text) => {
                             let text = format!("{text} {READING_BODY}");
-                            self.break_off(Break::Framing, DeferredLog::new(Level::Error, text));
+                            self.break_off(
+                                BodyError::Framing,
+                                DeferredLog::new(Level::Error, text),
+                            );
                         }
                     }
                 }
@@ -360,18 +363,18 @@ impl UpstreamBody {
                     return Some(std::mem::take(&mut self.received).into_bytes());
                 }
                 Remaining::Framed(framing) => match framing.next(&mut self.received) {
-                    Framed::Bytes(bytes) => return Some(bytes),
-                    Framed::Nothing => return None,
-                    Framed::Told(level, text) => {
+                    FramedPart::Bytes(bytes) => return Some(bytes),
+                    FramedPart::Nothing => return None,
+                    FramedPart::Told(level, text) => {
                         let text = format!("{text} {}", self.doing);
                         self.told.push_back(DeferredLog::new(level, text));
                     }
-                    Framed::End { may_go_on } => {
-                        self.may_go_on &= may_go_on;
+                    FramedPart::End { may_reuse } => {
+                        self.may_reuse &= may_reuse;
                         self.received = Buffer::default();
                         self.remaining = Remaining::Nothing;
                     }
-                    Framed::Broken(broken, text) => {
+                    FramedPart::Broken(broken, text) => {
                         let text = format!("{text} {}", self.doing);
                         self.break_off(broken, DeferredLog::new(Level::Error, text));
                         return None;
@@ -390,14 +393,14 @@ impl UpstreamBody {
                 Remaining::Chunked(decoder) => {
                     let Ok(decoded) = decoder.gather(&mut self.received) else {
                         let text = "upstream sent invalid chunked response while reading upstream";
-                        self.break_off(Break::Framing, DeferredLog::new(Level::Error, text));
+                        self.break_off(BodyError::Framing, DeferredLog::new(Level::Error, text));
                         return None;
                     };
                     let bytes = take_data(&mut self.received, &decoded);
                     if decoded.done {
                         self.remaining = if self.passing.pass_trailers {
                             let mut reader = TrailerReader::new(self.passing.buffer_size);
-                            reader.came_later = self.received.is_empty();
+                            reader.was_received_later = self.received.is_empty();
                             Remaining::Trailers(Box::new(reader))
                         } else {
                             Remaining::NothingAfterChunks
@@ -414,7 +417,7 @@ impl UpstreamBody {
 
     /// Discards bytes that were received after the end of the body.
     fn leave_out(&mut self, told: DeferredLog) {
-        self.may_go_on = false;
+        self.may_reuse = false;
         self.received = Buffer::default();
         self.told.push_back(told);
     }
@@ -425,7 +428,7 @@ impl UpstreamBody {
     }
 
     /// Whether everything but the end of the body has been passed on.
-    pub(super) fn has_given_all(&self) -> bool {
+    pub(super) fn has_passed_all(&self) -> bool {
         let broken = matches!(self.ending, Some(BodyEnd::Broken(_)));
         self.has_come() && !broken && self.ahead.is_empty()
     }
@@ -466,13 +469,14 @@ impl UpstreamBody {
             Poll::Ready(Uploaded::Left)
                 if self.outlives_client() || self.passing.store.is_some() =>
             {
-                let told = told_left(&Abort::Closed(ErrorKind::ConnectionReset.into()), SENDING);
-                self.break_off(Break::Request, told);
+                let told =
+                    client_closed_log(&Abort::Closed(ErrorKind::ConnectionReset.into()), SENDING);
+                self.break_off(BodyError::Request, told);
                 return Poll::Ready(());
             }
             Poll::Ready(Uploaded::Ended | Uploaded::Left) => {}
             Poll::Ready(Uploaded::Broken(told)) => {
-                self.break_off(Break::Request, told);
+                self.break_off(BodyError::Request, told);
                 return Poll::Ready(());
             }
         }
@@ -481,20 +485,23 @@ impl UpstreamBody {
 
     /// Alternates between the request's body and the response, so that neither delays the other
     /// however fast it is.
-    fn is_turn_of_upload(&mut self) -> bool {
-        self.upload_first = !self.upload_first;
-        self.upload_first
+    fn is_upload_turn(&mut self) -> bool {
+        self.was_upload_first = !self.was_upload_first;
+        self.was_upload_first
     }
 
     /// The client has left: stops sending a body that comes from the client.
-    pub(super) fn lose_client(&mut self) {
+    pub(super) fn abort_client_upload(&mut self) {
         if let Some(peer) = &mut self.peer {
             peer.upload.take_if(|upload| upload.is_of_client());
         }
     }
 
     /// Reads ahead of the client, unless every part is sent at once.
-    fn poll_read_ahead(&mut self, context: &mut Context<'_>) -> Poll<Result<DeferredLog, Break>> {
+    fn poll_read_ahead(
+        &mut self,
+        context: &mut Context<'_>,
+    ) -> Poll<Result<DeferredLog, BodyError>> {
         if self.flush && self.ending.is_none() {
             return Poll::Pending;
         }
@@ -506,7 +513,7 @@ impl UpstreamBody {
                 continue;
             }
             match self.ending {
-                Some(BodyEnd::Broken(broken @ (Break::Unkept | Break::Request))) => {
+                Some(BodyEnd::Broken(broken @ (BodyError::BufferFailed | BodyError::Request))) => {
                     return Poll::Ready(Err(broken));
                 }
                 Some(_) => return Poll::Pending,
@@ -598,28 +605,28 @@ impl UpstreamBody {
         }
         if let Some(failure) = written.failure {
             let text = format!("{failure} while reading upstream");
-            self.break_off(Break::Unkept, DeferredLog::new(Level::Crit, text));
+            self.break_off(BodyError::BufferFailed, DeferredLog::new(Level::Crit, text));
         }
         Poll::Ready(())
     }
 }
 
-/// The response is complete: its connection serves another request, if `may_go_on`, or is closed.
-pub(super) fn let_go(mut peer: UpstreamConnection, seen: &Attempts, may_go_on: bool) {
+/// The response is complete: its connection serves another request, if `may_reuse`, or is closed.
+pub(super) fn release_connection(mut peer: UpstreamConnection, seen: &Attempts, may_reuse: bool) {
     if let Some(lease) = &mut peer.lease {
         seen.borrow_mut().note(|attempt, began| {
             lease.answer_came(began.elapsed().unwrap_or_default());
             lease.note_bytes(attempt.bytes_sent, attempt.bytes_received);
         });
     }
-    peer.done(may_go_on);
+    peer.done(may_reuse);
 }
 
 impl Source for UpstreamBody {
     fn next(&mut self) -> SourceEvent {
         self.patience = None;
-        if self.came_with_head > 0 {
-            let length = std::mem::take(&mut self.came_with_head);
+        if self.received_with_head > 0 {
+            let length = std::mem::take(&mut self.received_with_head);
             let beyond = std::mem::take(&mut self.beyond);
             self.note_received(length, beyond);
         }
@@ -653,8 +660,8 @@ impl Source for UpstreamBody {
     }
 
     fn poll_more(&mut self, context: &mut Context<'_>) -> Poll<()> {
-        let upload_first = self.is_turn_of_upload();
-        if upload_first && self.poll_upload(context).is_ready() {
+        let was_upload_first = self.is_upload_turn();
+        if was_upload_first && self.poll_upload(context).is_ready() {
             return Poll::Ready(());
         }
         let come = if self.ahead.is_writing() {
@@ -662,7 +669,7 @@ impl Source for UpstreamBody {
         } else {
             self.poll_receive(context)
         };
-        if come.is_ready() || upload_first {
+        if come.is_ready() || was_upload_first {
             return come;
         }
         let waited_until = self.deadline;
@@ -673,13 +680,13 @@ impl Source for UpstreamBody {
         }
     }
 
-    fn poll_ahead(&mut self, context: &mut Context<'_>) -> Poll<Result<DeferredLog, Break>> {
-        let upload_first = self.is_turn_of_upload();
-        if upload_first && self.poll_upload(context).is_ready() {
+    fn poll_prefetch(&mut self, context: &mut Context<'_>) -> Poll<Result<DeferredLog, BodyError>> {
+        let was_upload_first = self.is_upload_turn();
+        if was_upload_first && self.poll_upload(context).is_ready() {
             return self.poll_read_ahead(context);
         }
         let ahead = self.poll_read_ahead(context);
-        if ahead.is_ready() || upload_first {
+        if ahead.is_ready() || was_upload_first {
             return ahead;
         }
         let waited_until = self.deadline;
@@ -704,7 +711,7 @@ impl Source for UpstreamBody {
     /// False if every part is sent at once: as in nginx, the end follows once the last part has
     /// been sent.
     fn is_whole(&self) -> bool {
-        self.has_given_all() && !self.flush
+        self.has_passed_all() && !self.flush
     }
 
     fn trailers(&mut self) -> Vec<Field> {
@@ -717,7 +724,7 @@ impl Source for UpstreamBody {
 
     fn give_up(&mut self, left: &Abort) -> DeferredLog {
         self.note_end();
-        told_left(left, READING_BODY)
+        client_closed_log(left, READING_BODY)
     }
 
     fn beginning(&self) -> &'static str {

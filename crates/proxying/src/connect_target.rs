@@ -3,7 +3,7 @@
 use ::upstream::Socket;
 use bytes::Bytes;
 
-use super::ssl::Secured;
+use super::ssl::ResolvedTls;
 
 /// The parameters of connections to a request's peers.
 pub struct ConnectTarget {
@@ -14,7 +14,7 @@ pub struct ConnectTarget {
     /// Options of the socket.
     pub socket: Socket,
     /// TLS settings, if peers speak TLS; boxed, since few do.
-    pub secured: Option<Box<Secured>>,
+    pub secured: Option<Box<ResolvedTls>>,
     /// The bytes in front of the first request of a new connection: a PROXY protocol header, or
     /// none.
     pub introduction: Bytes,

@@ -19,7 +19,7 @@ use transport::Transport;
 
 use super::upload::RestOfBody;
 use crate::connect_target::ConnectTarget;
-use crate::upstream::{AtEnd, Group};
+use crate::upstream::{Group, LearnOnDrop};
 
 /// A connection to a peer, or a request's part of one.
 pub struct UpstreamConnection {
@@ -33,7 +33,7 @@ pub struct UpstreamConnection {
     /// The request's place under `concurrency_limit`.
     pub admitted: Option<Admitted>,
     /// Learns the sticky session on drop, once the last byte of the response has been received.
-    pub at_end: Option<Box<AtEnd>>,
+    pub at_end: Option<Box<LearnOnDrop>>,
     /// The rest of the request's body, which is sent while the response is read.
     pub(super) upload: Option<Box<RestOfBody>>,
     /// The pool that it returns to after a complete response.
@@ -122,7 +122,7 @@ impl UpstreamConnection {
 
     /// Ends the use of the connection after a complete response. It returns to the pool if the peer
     /// keeps it alive, the whole request was sent, and no excess bytes were received.
-    pub fn done(mut self, may_go_on: bool) {
+    pub fn done(mut self, may_reuse: bool) {
         self.at_end = None;
         self.lease = None;
         self.admitted = None;
@@ -130,7 +130,7 @@ impl UpstreamConnection {
         let ConnectionShare::Whole(connection) = self.link else {
             return; // a stream ends by being dropped
         };
-        let is_kept = may_go_on && self.asked && self.early_end.is_none();
+        let is_kept = may_reuse && self.asked && self.early_end.is_none();
         let keeps = self.home.group.shared.keepalive.is_some();
         if !is_kept || connection.transport.backlog() > 0 || !keeps {
             return connection.transport.announce_end();

@@ -11,11 +11,11 @@ use proto::method::Method;
 use super::activity;
 use super::answer::AnswerHead;
 use super::attempts::Attempts;
-use super::body::{self, Arrived, Delimited, UpstreamBody};
+use super::body::{self, BodyDelimiter, BodyPrefix, UpstreamBody};
 use super::connection::UpstreamConnection;
-use super::response::{self, Applied, UpstreamResponse};
+use super::response::{self, HeadEffect, UpstreamResponse};
 use super::rewriting::{Rewrite, Unchanged};
-use super::settings::Passing;
+use super::settings::PassSettings;
 use super::whole::{self, WholeBody};
 use crate::failures::note;
 use crate::upstream::Selection;
@@ -23,7 +23,7 @@ use crate::upstream::Selection;
 /// The parameters of delivering a response.
 pub struct Delivery<'a> {
     /// The `*_pass` settings of the scope.
-    pub passing: &'a Arc<Passing>,
+    pub passing: &'a Arc<PassSettings>,
     /// The rewriting of header fields.
     pub rewriting: &'a dyn Rewrite,
     /// The upstream request was HEAD.
@@ -32,7 +32,7 @@ pub struct Delivery<'a> {
 
 impl<'a> Delivery<'a> {
     /// Delivery without rewriting of header fields.
-    pub fn unchanged(passing: &'a Arc<Passing>, is_head: bool) -> Delivery<'a> {
+    pub fn unchanged(passing: &'a Arc<PassSettings>, is_head: bool) -> Delivery<'a> {
         Delivery {
             passing,
             rewriting: &Unchanged,
@@ -68,7 +68,7 @@ impl<'a> Delivery<'a> {
     ) -> Option<Step> {
         let applied = response::apply(request, self.passing, self.rewriting, head);
         peer.at_end = selection.at_end(request);
-        if let Applied::Step(step) = applied {
+        if let HeadEffect::Step(step) = applied {
             return Some(step);
         }
         let waits_in_vain = self.is_head && request.method != Method::Head;
@@ -79,14 +79,14 @@ impl<'a> Delivery<'a> {
         None
     }
 
-    /// Delivers the body, which HTTP framing or the end of the connection delimits. `may_go_on`
+    /// Delivers the body, which HTTP framing or the end of the connection delimits. `may_reuse`
     /// says whether the upstream keeps the connection alive.
     pub fn deliver(
         &self,
         request: &mut Request,
         peer: UpstreamConnection,
         answer: UpstreamResponse,
-        may_go_on: bool,
+        may_reuse: bool,
     ) -> Step {
         let UpstreamResponse {
             head,
@@ -101,15 +101,15 @@ impl<'a> Delivery<'a> {
             if !self.is_head {
                 note(request, |attempt, _| attempt.response_length = length);
                 let buffered = response::is_buffered(self.passing, &head);
-                body::told_excess(body::doing_behind_head(buffered)).write(request);
+                body::excess_body_log(body::body_activity(buffered)).write(request);
             }
         }
-        let arrived = Arrived {
+        let arrived = BodyPrefix {
             rest,
             beyond,
-            may_go_on: may_go_on && !said_too_much,
+            may_reuse: may_reuse && !said_too_much,
         };
-        self.respond(request, peer, &head, Delimited::Http(framing), arrived)
+        self.respond(request, peer, &head, BodyDelimiter::Http(framing), arrived)
     }
 
     /// Makes the head that of the client's response.
@@ -118,8 +118,8 @@ impl<'a> Delivery<'a> {
         request: &mut Request,
         peer: UpstreamConnection,
         head: &AnswerHead,
-        mut delimited: Delimited,
-        mut arrived: Arrived,
+        mut delimited: BodyDelimiter,
+        mut arrived: BodyPrefix,
     ) -> Step {
         let passing = self.passing;
         let holds = response::is_buffered(passing, head);

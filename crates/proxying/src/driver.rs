@@ -9,9 +9,9 @@
 //!
 //! The names below the arrows are the hooks of the [`cache`]: `look_up` may answer before peers are
 //! asked, the `Lookup` changes the request's head (conditional requests, ranges), `replace` may
-//! serve a stale entry in place of a failure, `heed` decides by the response's head whether to
-//! store it, and `keep` stores the body while it is delivered. Steps that a protocol does not need
-//! cost nothing, since `Protocol` is static dispatch.
+//! serve a stale entry in place of a failure, `decide_storing` decides by the response's head
+//! whether to store it, and `keep` stores the body while it is delivered. Steps that a protocol
+//! does not need cost nothing, since `Protocol` is static dispatch.
 
 use std::ops::ControlFlow;
 use std::rc::Rc;
@@ -22,7 +22,7 @@ use bytes::Bytes;
 use engine::PooledFuture;
 use http::exchange::Exchange;
 use http::exchange::abort::Abort;
-use http::module::Ran;
+use http::module::MaybeFuture;
 use http::request::body::reading;
 use http::request::interrupt::Interrupt;
 use http::request::{Request, Step};
@@ -30,7 +30,7 @@ use rules::upstream::socket::SocketSettings;
 
 use super::answer::AnswerHead;
 use super::attempts::Attempts;
-use super::cache::{self, Instead};
+use super::cache::{self, StaleTrigger};
 use super::connection::{PoolContext, UpstreamConnection, introduction};
 use super::deliver::Delivery;
 use super::destination::PeerTarget;
@@ -39,8 +39,8 @@ use super::locate::{Upstream, locate};
 use super::peer_attempts::{AttemptPlan, Dialogue, try_peers};
 use super::response::refuse_upgrade;
 use super::rewriting::{Rewrite, Unchanged};
-use super::settings::Passing;
-use super::ssl::{self, Secured, UpstreamTls};
+use super::settings::PassSettings;
+use super::ssl::{self, ResolvedTls, UpstreamTls};
 use crate::cache::{AnswerRules, CacheLookup};
 use crate::connect_target::ConnectTarget;
 use crate::upstream::{self, Group};
@@ -94,14 +94,14 @@ pub enum BodyReading {
     /// The whole body, so that it can be sent to another peer again.
     Whole,
     /// The received part; the rest is passed on as it arrives.
-    AtHand,
+    Received,
 }
 
 impl BodyReading {
     /// How to read a body that is streamed or not.
     pub fn of_stream(stream: bool) -> BodyReading {
         if stream {
-            BodyReading::AtHand
+            BodyReading::Received
         } else {
             BodyReading::Whole
         }
@@ -122,7 +122,7 @@ pub struct PeerOptions<'a> {
 
 impl<'a> PeerOptions<'a> {
     /// Options without TLS and without shared connections.
-    pub fn in_the_clear(passing: &'a Passing) -> PeerOptions<'a> {
+    pub fn in_the_clear(passing: &'a PassSettings) -> PeerOptions<'a> {
         PeerOptions {
             tries: passing.tries,
             socket: &passing.socket,
@@ -153,7 +153,7 @@ pub trait Protocol {
     type Answer;
 
     /// The settings for connecting to peers.
-    fn way(&self) -> PeerOptions<'_>;
+    fn peer_options(&self) -> PeerOptions<'_>;
 
     /// Finds the target of a request; the error is the status of the response.
     fn find(&self, request: &mut Request) -> Result<Self::Target, u16>;
@@ -176,7 +176,7 @@ pub trait Protocol {
     }
 
     /// The settings of responses, if the scope may have a cache.
-    fn cached(&self) -> Option<&Arc<Passing>> {
+    fn cached(&self) -> Option<&Arc<PassSettings>> {
         None
     }
 
@@ -264,7 +264,7 @@ pub trait Protocol {
         sent: &SentRequest<Self::Target, Self::Outgoing>,
         peer: UpstreamConnection,
         answer: Self::Answer,
-    ) -> Ran<'a>;
+    ) -> MaybeFuture<'a>;
 }
 
 /// A request as it was sent, and its target.
@@ -290,7 +290,7 @@ pub async fn pass_on<P: Protocol>(
     };
     let read = match protocol.reading(request, &target) {
         BodyReading::None => Ok(None),
-        BodyReading::AtHand => PooledFuture::new(reading::read_at_hand(request, exchange)).await,
+        BodyReading::Received => PooledFuture::new(reading::read_received(request, exchange)).await,
         BodyReading::Whole => reading::read(request, exchange).await.map(|()| None),
     };
     let begun = match read {
@@ -362,8 +362,8 @@ async fn secure<P: Protocol>(
     request: &mut Request,
     protocol: &P,
     target: &P::Target,
-) -> Result<Option<Box<Secured>>, u16> {
-    match (protocol.way().tls, target.secure_name()) {
+) -> Result<Option<Box<ResolvedTls>>, u16> {
+    match (protocol.peer_options().tls, target.secure_name()) {
         (Some(tls), Some(name)) => {
             let secured = Box::pin(ssl::prepare(tls, request, name)).await;
             secured.map(|secured| Some(Box::new(secured)))
@@ -379,14 +379,14 @@ async fn ask_peers<P: Protocol>(
     protocol: &P,
     sent: &SentRequest<P::Target, P::Outgoing>,
     mut lookup: Option<Box<CacheLookup>>,
-    secured: Option<Box<Secured>>,
+    secured: Option<Box<ResolvedTls>>,
 ) -> Result<Step, Abort> {
     let PeerOptions {
         tries,
         socket,
         is_shared,
         ..
-    } = protocol.way();
+    } = protocol.peer_options();
     let mut reach = ConnectTarget {
         scheme: sent.target.scheme(),
         uri: P::uri(&sent.outgoing),
@@ -398,7 +398,7 @@ async fn ask_peers<P: Protocol>(
     };
     let located = sent.target.upstream();
     // A response that is to be stored is received even if the client leaves.
-    exchange.outlive_client(lookup.as_deref().is_some_and(CacheLookup::may_store));
+    exchange.set_outlives_client(lookup.as_deref().is_some_and(CacheLookup::may_store));
     let located = match located {
         Upstream::Group(group) => Ok(Arc::clone(group)),
         // Boxed, since the case is rare and other requests need no memory for it; so are the cases
@@ -416,7 +416,7 @@ async fn ask_peers<P: Protocol>(
     let group = match located {
         Ok(group) => group,
         Err(Interrupt::Status(status)) => {
-            exchange.outlive_client(false);
+            exchange.set_outlives_client(false);
             let unanswered = Unanswered::of_ours(status);
             let failed = fail(request, protocol, &sent.outgoing, lookup, unanswered);
             return Ok(Box::pin(failed).await);
@@ -439,7 +439,7 @@ async fn ask_peers<P: Protocol>(
         home: &home,
     };
     let asked = try_peers(request, exchange, &mut selection, &asking).await?;
-    exchange.outlive_client(false);
+    exchange.set_outlives_client(false);
     drop(asking);
     let (mut peer, answer) = match asked {
         Ok(answered) => answered,
@@ -453,12 +453,12 @@ async fn ask_peers<P: Protocol>(
         selection.head_came(request);
         peer.at_end = selection.at_end(request);
         return match protocol.deliver(request, exchange, sent, peer, answer) {
-            Ran::Now(delivered) => delivered,
-            Ran::Wait(delivered) => delivered.await,
+            MaybeFuture::Now(delivered) => delivered,
+            MaybeFuture::Wait(delivered) => delivered.await,
         };
     };
     if lookup.is_some() {
-        let instead = Instead::Answer(head);
+        let instead = StaleTrigger::Answer(head);
         let replaced = replace(request, protocol, lookup.as_deref_mut(), instead);
         if let Some(step) = Box::pin(replaced).await {
             protocol.hand_over(peer, answer, &sent.outgoing);
@@ -476,7 +476,7 @@ async fn ask_peers<P: Protocol>(
     }
     step = step.or_else(|| delivery.apply(request, &mut selection, &mut peer, head));
     if let (Some(lookup), Some(passing)) = (&mut lookup, protocol.cached()) {
-        let heeding = lookup.heed(request, passing, head, step.as_ref());
+        let heeding = lookup.decide_storing(request, passing, head, step.as_ref());
         heeding.await;
     }
     if let Some(step) = step {
@@ -487,8 +487,8 @@ async fn ask_peers<P: Protocol>(
         return Ok(step);
     }
     let delivered = match protocol.deliver(request, exchange, sent, peer, answer) {
-        Ran::Now(delivered) => delivered?,
-        Ran::Wait(delivered) => delivered.await?,
+        MaybeFuture::Now(delivered) => delivered?,
+        MaybeFuture::Wait(delivered) => delivered.await?,
     };
     Ok(match (lookup, protocol.cached()) {
         (Some(lookup), Some(passing)) => lookup.keep(request, passing, delivered),
@@ -501,7 +501,7 @@ async fn replace<P: Protocol>(
     request: &mut Request,
     protocol: &P,
     lookup: Option<&mut CacheLookup>,
-    instead: Instead<'_>,
+    instead: StaleTrigger<'_>,
 ) -> Option<Step> {
     let (lookup, rules) = (lookup?, answer_rules(protocol)?);
     lookup.serve_stale(request, &rules, instead).await
@@ -517,7 +517,7 @@ async fn fail<P: Protocol>(
 ) -> Step {
     let Unanswered { status, cause } = unanswered;
     if let Some(cause) = cause {
-        let instead = Instead::Failure(cause);
+        let instead = StaleTrigger::Failure(cause);
         let replaced = replace(request, protocol, lookup.as_deref_mut(), instead).await;
         if let Some(step) = replaced {
             return step;

@@ -49,7 +49,7 @@ pub(super) fn client_left(
     abort: &Abort,
     doing: &str,
 ) -> Abort {
-    told_left(abort, doing).write(request);
+    client_closed_log(abort, doing).write(request);
     note(request, |attempt, began| {
         attempt.response_time = began.elapsed()
     });
@@ -57,7 +57,7 @@ pub(super) fn client_left(
 }
 
 /// The log line for a client that closed its connection.
-pub(super) fn told_left(abort: &Abort, doing: &str) -> DeferredLog {
+pub(super) fn client_closed_log(abort: &Abort, doing: &str) -> DeferredLog {
     const TEXT: &str = "client prematurely closed connection, so upstream connection is closed too";
     let text = match abort {
         Abort::Closed(error) if error.raw_os_error().is_some() => {

@@ -383,7 +383,7 @@ fn ignored(setter: &Setter<'_>) -> Result<Vec<Word>, Fault> {
 mod tests {
     use std::path::Path;
 
-    use conf::{Declared, Loaded, Recording, Registry, Sealed, manual};
+    use conf::{Declared, Loaded, RecordedFiles, Recording, Registry, manual};
     use framework::compile::{Compiler, Environment};
     use http::request::Request;
 
@@ -425,9 +425,9 @@ mod tests {
         Registry::new(tables)
     }
 
-    fn load(lines: &str) -> (Loaded, Sealed) {
+    fn load(lines: &str) -> (Loaded, RecordedFiles) {
         let text = format!("http {{ server {{ {lines} }} }}");
-        let files = Sealed::new(Recording {
+        let files = RecordedFiles::new(Recording {
             files: vec![("/nginx.conf".into(), text.into_bytes())],
             ..Recording::default()
         });

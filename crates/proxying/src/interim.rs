@@ -13,7 +13,7 @@ use proto::header::KnownSet;
 
 use super::family::Causes;
 use super::response::{ResponseHeadReader, bad};
-use super::settings::Passing;
+use super::settings::PassSettings;
 use crate::activity::READING;
 use crate::early_hints;
 use crate::failures::AttemptError;
@@ -40,7 +40,7 @@ impl Informational {
         &mut self,
         request: &mut Request,
         exchange: &mut Exchange,
-        passing: &Passing,
+        passing: &PassSettings,
         answer: &ResponseHeadReader,
         length: usize,
     ) -> Result<(), AttemptError> {
@@ -78,7 +78,7 @@ impl Informational {
 }
 
 /// The fields of early hints that the client gets: none about framing, and no hidden ones.
-fn hints(passing: &Passing, answer: &ResponseHeadReader) -> Vec<Field> {
+fn hints(passing: &PassSettings, answer: &ResponseHeadReader) -> Vec<Field> {
     let mut fields = Vec::new();
     for field in answer.head.fields() {
         let name = field.name(&answer.bytes);

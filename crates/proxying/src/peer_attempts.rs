@@ -27,8 +27,8 @@ use super::connect_target::ConnectTarget;
 use super::connection::{PoolContext, UpstreamConnection};
 use super::failures::{AttemptError, client_left, note};
 use super::family::Causes;
-use super::ssl::{self, Secured};
-use crate::upstream::{Selection, Sticking};
+use super::ssl::{self, ResolvedTls};
+use crate::upstream::{Selection, StickyRequest};
 
 /// The field that tells a refused client when to retry.
 const RETRY_AFTER: &str = "Retry-After";
@@ -96,7 +96,7 @@ pub async fn try_peers<C: Dialogue>(
     asking: &AttemptPlan<'_, C>,
 ) -> Result<Result<(UpstreamConnection, C::Answer), Unanswered>, Abort> {
     let (peers, sticking) = selection.parts();
-    let mut asker = Asker {
+    let mut asker = RequestCaller {
         request,
         reach: asking.reach,
         sticking,
@@ -122,13 +122,13 @@ pub async fn try_peers<C: Dialogue>(
 }
 
 /// The proxied request, as a [`Caller`] of the loop over peers.
-struct Asker<'a> {
+struct RequestCaller<'a> {
     request: &'a mut Request,
     reach: &'a ConnectTarget,
-    sticking: Option<&'a mut Sticking>,
+    sticking: Option<&'a mut StickyRequest>,
 }
 
-impl Subject for Asker<'_> {
+impl Subject for RequestCaller<'_> {
     #[inline]
     fn admits(&self, level: Level) -> bool {
         self.request.admits(level)
@@ -159,7 +159,7 @@ impl Subject for Asker<'_> {
     }
 }
 
-impl Asker<'_> {
+impl RequestCaller<'_> {
     /// Notes that a connection was available at once.
     fn connected_at_once(&mut self) {
         note(self.request, |attempt, _| {
@@ -184,7 +184,7 @@ impl Asker<'_> {
     }
 }
 
-impl Caller for Asker<'_> {
+impl Caller for RequestCaller<'_> {
     type Client = Exchange;
 
     type Gone = Abort;
@@ -274,7 +274,7 @@ impl Caller for Asker<'_> {
     }
 }
 
-impl<'a, C: Dialogue> ::upstream::PeerProtocol<Asker<'a>> for AttemptPlan<'_, C> {
+impl<'a, C: Dialogue> ::upstream::PeerProtocol<RequestCaller<'a>> for AttemptPlan<'_, C> {
     type Connection = UpstreamConnection;
 
     type Answer = C::Answer;
@@ -291,7 +291,7 @@ impl<'a, C: Dialogue> ::upstream::PeerProtocol<Asker<'a>> for AttemptPlan<'_, C>
 
     async fn connect(
         &self,
-        asker: &mut Asker<'a>,
+        asker: &mut RequestCaller<'a>,
         exchange: &mut Exchange,
         address: &Address,
         room: ConnectionRoom,
@@ -302,7 +302,7 @@ impl<'a, C: Dialogue> ::upstream::PeerProtocol<Asker<'a>> for AttemptPlan<'_, C>
 
     async fn talk(
         &self,
-        asker: &mut Asker<'a>,
+        asker: &mut RequestCaller<'a>,
         exchange: &mut Exchange,
         peer: &mut UpstreamConnection,
     ) -> Result<C::Answer, AttemptError> {
@@ -324,7 +324,7 @@ pub(super) async fn connect_on_own_account(
     address: &Address,
     asking: &AttemptPlan<'_, ()>,
 ) -> Result<UpstreamConnection, AttemptError> {
-    let mut asker = Asker {
+    let mut asker = RequestCaller {
         request,
         reach: asking.reach,
         sticking: None,
@@ -339,7 +339,7 @@ pub(super) async fn connect_on_own_account(
 /// whether the connection was idle, so that the peer may have closed it meanwhile. A shared
 /// connection with other requests in flight counts as new.
 async fn connect<C>(
-    asker: &mut Asker<'_>,
+    asker: &mut RequestCaller<'_>,
     exchange: &mut Exchange,
     address: &Address,
     asking: &AttemptPlan<'_, C>,
@@ -347,7 +347,7 @@ async fn connect<C>(
     head_size: usize,
 ) -> Result<(UpstreamConnection, bool), AttemptError> {
     if !asking.reach.is_shared {
-        return connect_alone(asker, exchange, address, asking, room).await;
+        return connect_exclusive(asker, exchange, address, asking, room).await;
     }
     // Memory of its own, so that requests by HTTP/1 need no room for it.
     PooledFuture::new(connect_shared(
@@ -358,7 +358,7 @@ async fn connect<C>(
 
 /// Connects to a peer whose connections requests share (HTTP/2).
 async fn connect_shared<C>(
-    asker: &mut Asker<'_>,
+    asker: &mut RequestCaller<'_>,
     exchange: &mut Exchange,
     address: &Address,
     asking: &AttemptPlan<'_, C>,
@@ -376,16 +376,13 @@ async fn connect_shared<C>(
     };
     let acquiring = http_client::acquire(asker, exchange, &asking.tries, &options);
     let permit = match acquiring.await? {
-        Acquired::Joined {
-            stream,
-            had_been_kept,
-        } => {
+        Acquired::Joined { stream, was_idle } => {
             asker.connected_at_once();
-            return Ok((UpstreamConnection::on(stream, home.clone()), had_been_kept));
+            return Ok((UpstreamConnection::on(stream, home.clone()), was_idle));
         }
         Acquired::Anew(permit) => permit,
     };
-    let connecting = connect_alone(asker, exchange, address, asking, room);
+    let connecting = connect_exclusive(asker, exchange, address, asking, room);
     let (peer, _) = connecting.await?;
     let Some(transport) = peer.into_transport() else {
         return Err(AttemptError::Refused(500)); // it has just been made for this request alone
@@ -397,8 +394,8 @@ async fn connect_shared<C>(
 /// Connects to a peer with a connection of the request's own; the flag says whether it came from
 /// the pool. If the peer's listen backlog is full, waits for it, unless the request can go to
 /// another peer.
-async fn connect_alone<C>(
-    asker: &mut Asker<'_>,
+async fn connect_exclusive<C>(
+    asker: &mut RequestCaller<'_>,
     exchange: &mut Exchange,
     address: &Address,
     asking: &AttemptPlan<'_, C>,
@@ -415,7 +412,7 @@ async fn connect_alone<C>(
 
 /// Connects to a peer for which the pool has no idle connection.
 async fn connect_anew<C>(
-    asker: &mut Asker<'_>,
+    asker: &mut RequestCaller<'_>,
     exchange: &mut Exchange,
     address: &Address,
     asking: &AttemptPlan<'_, C>,
@@ -466,10 +463,10 @@ async fn secure(
     exchange: &mut Exchange,
     tries: &RetryPolicy,
     peer: &UpstreamConnection,
-    secured: &Secured,
+    secured: &ResolvedTls,
     deadline: Instant,
 ) -> Result<(), AttemptError> {
-    let shaking = ssl::shake_hands(request, peer.stream(), secured, deadline);
+    let shaking = ssl::do_handshake(request, peer.stream(), secured, deadline);
     if tries.ignore_client_abort {
         return shaking.await;
     }

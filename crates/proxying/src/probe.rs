@@ -19,21 +19,21 @@ use super::attempts::{Attempt, Attempts, Began};
 use super::connection::{self, PoolContext, UpstreamConnection};
 use super::family::Causes;
 use super::peer_attempts::{self, AttemptPlan, Dialogue};
-use super::settings::Passing;
-use super::ssl::Secured;
+use super::settings::PassSettings;
+use super::ssl::ResolvedTls;
 use crate::activity::{READING, SENDING};
 use crate::connect_target::ConnectTarget;
 use crate::failures::AttemptError;
 use crate::upstream::Group;
 
 /// The activity during which a probe failed, for log lines.
-pub type Doing = &'static str;
+pub type ProbeActivity = &'static str;
 
 /// Why there is no response; it has been logged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unanswered {
     /// The peer did not respond.
-    ByPeer(Doing),
+    ByPeer(ProbeActivity),
     /// The probe could not be sent, for want of a socket for example, which says nothing about the
     /// peer.
     NotAsked,
@@ -41,7 +41,7 @@ pub enum Unanswered {
 
 /// Which probes share a connection.
 #[derive(Clone, Copy, Debug)]
-pub struct Keeping {
+pub struct ProbeReuse {
     /// The number of the check among those of the group: its probes share the connection.
     pub check: usize,
     /// The age up to which the connection is reused.
@@ -55,7 +55,7 @@ pub struct ProbedPeer<'a> {
     /// The address of the peer.
     pub address: &'a Address,
     /// The `*_pass` settings of the checked location.
-    pub passing: &'a Passing,
+    pub passing: &'a PassSettings,
 }
 
 /// Why a probe has failed.
@@ -63,7 +63,7 @@ pub struct ProbeError {
     /// Which of the causes of `*_next_upstream` the failure is.
     pub cause: Causes,
     /// The activity during which it failed, for the error log.
-    pub doing: Doing,
+    pub doing: ProbeActivity,
 }
 
 /// The mark in the terms of connections that only serve probes.
@@ -75,8 +75,8 @@ thread_local! {
 
 /// The terms on which probes share a connection (HTTP/2): probes of a check that reuses its
 /// connection share it if they would open it in the same way; all others have their own.
-pub fn terms(keeps: Option<Keeping>, group: &Group, reach: &ConnectTarget) -> Bytes {
-    if let Some(Keeping { check, .. }) = keeps {
+pub fn terms(keeps: Option<ProbeReuse>, group: &Group, reach: &ConnectTarget) -> Bytes {
+    if let Some(ProbeReuse { check, .. }) = keeps {
         let made_by = connection::terms(&Bytes::new(), reach.scheme, group, reach);
         return [format!("{KEPT} of {check} ").as_bytes(), &*made_by]
             .concat()
@@ -89,13 +89,16 @@ pub fn terms(keeps: Option<Keeping>, group: &Group, reach: &ConnectTarget) -> By
 
 /// Makes a shared connection end with this probe or, if it is reused, at the given age. A
 /// connection with a certificate that was loaded for this probe is never reused, so it ends too.
-pub fn keep(peer: &mut UpstreamConnection, keeps: Option<Keeping>, reach: &ConnectTarget) {
+pub fn keep(peer: &mut UpstreamConnection, keeps: Option<ProbeReuse>, reach: &ConnectTarget) {
     let Some(stream) = peer.shared() else {
         return;
     };
     match keeps {
-        Some(Keeping { time, .. })
-            if !reach.secured.as_deref().is_some_and(Secured::is_of_request) =>
+        Some(ProbeReuse { time, .. })
+            if !reach
+                .secured
+                .as_deref()
+                .is_some_and(ResolvedTls::is_of_request) =>
         {
             stream.keep_connection(time)
         }
@@ -184,7 +187,7 @@ impl ProbeError {
     }
 
     /// Logs that the time for a check is over.
-    pub fn timed_out(request: &Request, doing: Doing) -> ProbeError {
+    pub fn timed_out(request: &Request, doing: ProbeActivity) -> ProbeError {
         logs::error!(
             request,
             Error,

@@ -20,7 +20,7 @@ pub trait BodyFraming {
 }
 
 /// The framing that the client has used.
-pub fn as_it_came(request: &Request) -> &'static dyn BodyFraming {
+pub fn client_framing(request: &Request) -> &'static dyn BodyFraming {
     if request.body.chunked() {
         &InChunks
     } else {

@@ -22,7 +22,7 @@ use super::attempts::Attempts;
 use super::connection::UpstreamConnection;
 use super::family::Causes;
 use super::rewriting::{Rewrite, Undecided};
-use super::settings::Passing;
+use super::settings::PassSettings;
 use crate::activity::{READING, SENDING, WHILE_READING};
 use crate::failures::{AttemptError, client_left, failed, note};
 use ::upstream::AttemptFailure;
@@ -64,7 +64,7 @@ impl ResponseHeadReader {
 
     /// Counts received bytes. As in nginx, bytes beyond `proxy_buffer_size` count for
     /// `$upstream_bytes_received` once they are read.
-    pub fn note_received(&mut self, length: usize, request: &mut Request, passing: &Passing) {
+    pub fn note_received(&mut self, length: usize, request: &mut Request, passing: &PassSettings) {
         self.received += length;
         self.beyond = self.received.saturating_sub(passing.buffer_size) as u64;
         let counted = self.received.min(passing.buffer_size) as u64;
@@ -87,7 +87,7 @@ impl ResponseHeadReader {
     pub fn parse<E>(
         &mut self,
         received: &[u8],
-        passing: &Passing,
+        passing: &PassSettings,
         parse: impl FnOnce(&[u8], &mut ResponseHead) -> Result<Option<usize>, E>,
     ) -> Result<Option<usize>, E> {
         let before = self.bytes.len();
@@ -167,7 +167,7 @@ impl UpstreamResponse {
 }
 
 /// The effect of a response head.
-pub enum Applied {
+pub enum HeadEffect {
     /// The head is in `request.response`; its body follows.
     Pass,
     /// Another response is sent (`X-Accel-Redirect`).
@@ -181,7 +181,7 @@ const SWITCHING_PROTOCOLS: u16 = 101;
 pub async fn receive(
     request: &mut Request,
     exchange: &mut Exchange,
-    passing: &Passing,
+    passing: &PassSettings,
     peer: &mut UpstreamConnection,
 ) -> Result<Buffer, AttemptError> {
     let deadline = Deadline::within(passing.read_timeout);
@@ -244,7 +244,7 @@ pub fn is_informational(head: &ResponseHead) -> bool {
 
 /// Examines the fields that the last call of [`ResponseHeadReader::parse`] has found: as in nginx,
 /// these take effect, and duplicates are logged, whatever happens to the response.
-pub fn examine(request: &mut Request, passing: &Passing, answer: &mut ResponseHeadReader) {
+pub fn examine(request: &mut Request, passing: &PassSettings, answer: &mut ResponseHeadReader) {
     if is_informational(&answer.head) {
         return;
     }
@@ -254,13 +254,18 @@ pub fn examine(request: &mut Request, passing: &Passing, answer: &mut ResponseHe
             warn_of_duplicate(request, &answer.bytes, *field, earlier);
             continue;
         }
-        heed(request, passing, field.known, field.value(&answer.bytes));
+        apply_field(request, passing, field.known, field.value(&answer.bytes));
     }
     answer.examined = fields.len();
 }
 
 /// Applies a field of the response, unless a directive ignores the field.
-pub(super) fn heed(request: &mut Request, passing: &Passing, known: KnownField, value: &[u8]) {
+pub(super) fn apply_field(
+    request: &mut Request,
+    passing: &PassSettings,
+    known: KnownField,
+    value: &[u8],
+) {
     match known {
         KnownField::XAccelLimitRate if !passing.ignored.contains_known(known) => {
             if let Some(rate) = rate_of(value) {
@@ -303,7 +308,7 @@ pub fn bad(cause: Causes) -> AttemptError {
 }
 
 /// Ends the request with `error_page` in place of an upstream's error (`proxy_intercept_errors`).
-pub fn intercept(request: &mut Request, passing: &Passing, head: &AnswerHead) -> Option<Step> {
+pub fn intercept(request: &mut Request, passing: &PassSettings, head: &AnswerHead) -> Option<Step> {
     let status = head.status();
     if !(passing.intercept_errors && status >= 300 && request.plan.error_pages.has(status)) {
         return None;
@@ -320,20 +325,20 @@ pub fn intercept(request: &mut Request, passing: &Passing, head: &AnswerHead) ->
 /// Copies the head to the client's response, or returns another step.
 pub fn apply(
     request: &mut Request,
-    passing: &Passing,
+    passing: &PassSettings,
     rewriting: &dyn Rewrite,
     head: &AnswerHead,
-) -> Applied {
+) -> HeadEffect {
     let status = head.status();
     if let Some(step) = accel_redirect(request, passing, rewriting, head) {
-        return Applied::Step(step);
+        return HeadEffect::Step(step);
     }
     let response = &mut request.response;
     response.status = status;
     let text = head.status_line(&head.bytes);
     response.status_text = (!text.is_empty()).then(|| head.bytes.slice_ref(text));
     response.content_length = head.content_length();
-    response.conditions_judged = true;
+    response.conditions_evaluated = true;
     response.fields.reserve(head.fields().len());
     for field in head.counting() {
         let name = field.name(&head.bytes);
@@ -345,21 +350,21 @@ pub fn apply(
         }
         let copied = copy_field(request, passing, rewriting, field.known, head.owned(field));
         if let Err(Undecided) = copied {
-            return Applied::Step(fail(request));
+            return HeadEffect::Step(fail(request));
         }
     }
-    add_nothing_of_ours(request, passing, head);
+    omit_server_and_date(request, passing, head);
     if passing.force_ranges {
         request.response.allow_ranges = true;
         request.response.single_range = true;
     }
-    Applied::Pass
+    HeadEffect::Pass
 }
 
 /// If the upstream states its Server and Date (`proxy_pass_header Server`), does not add ours where
 /// it states none.
-fn add_nothing_of_ours(request: &mut Request, passing: &Passing, head: &AnswerHead) {
-    if !passing.upstream_says_what_it_is {
+fn omit_server_and_date(request: &mut Request, passing: &PassSettings, head: &AnswerHead) {
+    if !passing.omits_server_and_date {
         return;
     }
     let response = &mut request.response;
@@ -379,7 +384,7 @@ pub fn last_modified(head: &AnswerHead) -> Option<i64> {
 }
 
 /// Whether the response is buffered: `proxy_buffering`, unless the upstream overrides it.
-pub fn is_buffered(passing: &Passing, head: &AnswerHead) -> bool {
+pub fn is_buffered(passing: &PassSettings, head: &AnswerHead) -> bool {
     let mut buffered = passing.buffering;
     if passing.ignored.contains_known(KnownField::XAccelBuffering) {
         return buffered;
@@ -434,7 +439,7 @@ pub fn refuse_upgrade(request: &mut Request) -> Step {
 /// Copies the head of a 101 to the client's response.
 pub(super) fn copy_for_upgrade(
     request: &mut Request,
-    passing: &Passing,
+    passing: &PassSettings,
     answer: &UpstreamResponse,
 ) {
     request.response.status = 101;
@@ -451,7 +456,7 @@ pub(super) fn copy_for_upgrade(
         }
         request.response.fields.push(answer.head.owned(field));
     }
-    add_nothing_of_ours(request, passing, &answer.head);
+    omit_server_and_date(request, passing, &answer.head);
 }
 
 /// Keeps the head for `$upstream_http_*`.
@@ -465,7 +470,7 @@ pub fn remember(request: &mut Request, head: &AnswerHead) {
 /// `X-Accel-Redirect`: a path or a named location of this server responds instead.
 fn accel_redirect(
     request: &mut Request,
-    passing: &Passing,
+    passing: &PassSettings,
     rewriting: &dyn Rewrite,
     head: &AnswerHead,
 ) -> Option<Step> {
@@ -473,7 +478,7 @@ fn accel_redirect(
     if passing.ignored.contains_known(KnownField::XAccelRedirect) {
         return None;
     }
-    if let Err(Undecided) = keep_over_redirect(request, passing, rewriting, head) {
+    if let Err(Undecided) = copy_over_redirect(request, passing, rewriting, head) {
         return Some(fail(request));
     }
     request.activity.doing = WHILE_READING;
@@ -502,9 +507,9 @@ fn accel_redirect(
 }
 
 /// Copies the fields that the client gets in addition to the response of the redirect.
-fn keep_over_redirect(
+fn copy_over_redirect(
     request: &mut Request,
-    passing: &Passing,
+    passing: &PassSettings,
     rewriting: &dyn Rewrite,
     head: &AnswerHead,
 ) -> Result<(), Undecided> {
@@ -556,7 +561,7 @@ fn is_of_connection(known: KnownField) -> bool {
 /// Copies one field of the response to its place.
 fn copy_field(
     request: &mut Request,
-    passing: &Passing,
+    passing: &PassSettings,
     rewriting: &dyn Rewrite,
     known: KnownField,
     field: Field,

@@ -17,7 +17,7 @@ use super::activity::SENDING;
 use super::connection::UpstreamConnection;
 use super::request_framing::{BACKLOG_MAX, BodyFraming};
 use super::response::receive;
-use super::settings::Passing;
+use super::settings::PassSettings;
 use super::upload::RestOfBody;
 use crate::failures::{AttemptError, client_left, failed, note};
 use base::pieces::Pieces;
@@ -29,7 +29,7 @@ pub trait HeadReader {
         &mut self,
         request: &mut Request,
         exchange: &mut Exchange,
-        passing: &Passing,
+        passing: &PassSettings,
         received: Buffer,
     ) -> Result<bool, AttemptError>;
 }
@@ -38,7 +38,7 @@ pub trait HeadReader {
 /// it has the whole request. They are read meanwhile; only a complete response head, or the end of
 /// the connection, stops the sending.
 pub struct RequestInFlight<'a, R> {
-    passing: &'a Passing,
+    passing: &'a PassSettings,
     /// The connection to the peer.
     pub peer: &'a mut UpstreamConnection,
     reader: &'a mut R,
@@ -51,7 +51,7 @@ pub struct RequestInFlight<'a, R> {
 impl<'a, R: HeadReader> RequestInFlight<'a, R> {
     /// A request of which nothing has been sent.
     pub fn new(
-        passing: &'a Passing,
+        passing: &'a PassSettings,
         peer: &'a mut UpstreamConnection,
         reader: &'a mut R,
     ) -> RequestInFlight<'a, R> {
@@ -90,7 +90,7 @@ impl<'a, R: HeadReader> RequestInFlight<'a, R> {
         loop {
             self.peer.stream().start_send();
             self.wait_for_peer(request, exchange).await?;
-            if self.wants_no_more() {
+            if self.needs_no_more_body() {
                 self.peer.asked = false;
                 if self.has_answer {
                     let rest = exchange.upload(request);
@@ -109,7 +109,7 @@ impl<'a, R: HeadReader> RequestInFlight<'a, R> {
                 Either::First(read) => read.map_err(|refused| match refused {
                     Interrupt::Status(status) => AttemptError::Refused(status),
                     Interrupt::Abort(abort) => {
-                        AttemptError::Aborted(body_broken_off(request, abort))
+                        AttemptError::Aborted(handle_aborted_body(request, abort))
                     }
                 })?,
                 Either::Second(early) => {
@@ -163,7 +163,7 @@ impl<'a, R: HeadReader> RequestInFlight<'a, R> {
         length: u64,
     ) -> Result<(), AttemptError> {
         let mut offset = 0;
-        while offset < length && !self.wants_no_more() {
+        while offset < length && !self.needs_no_more_body() {
             let wanted = (length - offset).min(BACKLOG_MAX as u64) as usize;
             let read = match file.read_at(offset, wanted).await {
                 Ok(read) if !read.is_empty() => read,
@@ -202,7 +202,7 @@ impl<'a, R: HeadReader> RequestInFlight<'a, R> {
         request: &mut Request,
         exchange: &mut Exchange,
     ) -> Result<(), AttemptError> {
-        while self.peer.stream().backlog() > BACKLOG_MAX && !self.wants_no_more() {
+        while self.peer.stream().backlog() > BACKLOG_MAX && !self.needs_no_more_body() {
             let stream = self.peer.stream();
             let taken = either(stream.drained(BACKLOG_MAX), stream.recv(None));
             let taken = if self.passing.tries.ignore_client_abort {
@@ -229,7 +229,7 @@ impl<'a, R: HeadReader> RequestInFlight<'a, R> {
 
     /// Whether the peer has responded or closed the connection: the response does not wait for the
     /// rest of the request.
-    pub fn wants_no_more(&self) -> bool {
+    pub fn needs_no_more_body(&self) -> bool {
         self.has_answer || self.peer.early_end.is_some()
     }
 
@@ -283,7 +283,7 @@ impl<'a, R: HeadReader> RequestInFlight<'a, R> {
 }
 
 /// Handles a client that leaves while its body is being streamed: its request was incomplete.
-pub(super) fn body_broken_off(request: &mut Request, abort: Abort) -> Abort {
+pub(super) fn handle_aborted_body(request: &mut Request, abort: Abort) -> Abort {
     let Abort::Closed(_) = &abort else {
         return abort;
     };

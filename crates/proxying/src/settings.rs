@@ -19,7 +19,7 @@ use crate::store_settings::Store;
 use ::upstream::RetryPolicy;
 
 /// The directives that the modules have in common, compiled.
-pub struct Passing {
+pub struct PassSettings {
     /// The errors and statuses after which the next server is tried, and the limits of that.
     pub tries: RetryPolicy,
     /// `*_read_timeout`.
@@ -45,7 +45,7 @@ pub struct Passing {
     /// Whether no Server and Date of ours are added if the response lacks them and a directive
     /// passes them on, which applies to HTTP. Applications (FastCGI and similar protocols) leave
     /// these two fields to the server.
-    pub upstream_says_what_it_is: bool,
+    pub omits_server_and_date: bool,
     /// Response fields that have no effect.
     pub ignored: NameSet,
     /// `*_force_ranges`.
@@ -79,7 +79,7 @@ pub struct Declared {
     pub passes_authorization: fn(ScopeRef<'_>) -> Result<bool, Fault>,
 }
 
-impl Passing {
+impl PassSettings {
     /// The trailers of the upstream that the client gets.
     pub fn passed_trailers(&self, seen: &Attempts) -> Vec<Field> {
         if !self.pass_trailers {
@@ -95,7 +95,7 @@ impl Passing {
         compiler: &Compiler<'_>,
         scope: ScopeRef<'_>,
         declared: &Declared,
-    ) -> Result<Passing, Fault> {
+    ) -> Result<PassSettings, Fault> {
         let Declared {
             family,
             buffers,
@@ -118,10 +118,10 @@ impl Passing {
         let lines = cache;
         let cache = lines.compile(compiler, scope, &family.store, *converts_head)?;
         // By RFC 9111 a stored response keeps its Date, and its Age tells the rest.
-        let tells_date = cache.as_ref().is_some_and(Cache::tells_date);
+        let passes_date = cache.as_ref().is_some_and(Cache::passes_date);
         let is_shown = |name: &&[u8]| {
             let is_date = name.eq_ignore_ascii_case(b"date");
-            passed.contains_name(name) || (is_date && tells_date)
+            passed.contains_name(name) || (is_date && passes_date)
         };
         let hidden = hidden.filter(|name| !is_shown(name));
         let hidden = hidden.chain(more.iter().map(|word| &*word.bytes));
@@ -133,7 +133,7 @@ impl Passing {
                 ignore_headers: &family.ignore_headers,
                 hidden: &hidden,
                 ignored: &ignored,
-                passes_authorization: passes && !cache.heeds_authorization(),
+                passes_authorization: passes && !cache.restricts_authorized(),
             };
             lines.warn(compiler, scope, &known)?;
         }
@@ -147,7 +147,7 @@ impl Passing {
                 &buffers.limits.directory,
             )?,
         };
-        Ok(Passing {
+        Ok(PassSettings {
             tries: RetryPolicy {
                 connect_timeout: scope.get(&family.connect_timeout)?,
                 send_timeout: scope.get(&family.send_timeout)?,
@@ -168,7 +168,7 @@ impl Passing {
             buffer_size: scope.get(&family.buffer_size)? as usize,
             socket: SocketSettings::compile(compiler, scope, &family.sockets())?,
             hidden,
-            upstream_says_what_it_is: false,
+            omits_server_and_date: false,
             ignored,
             force_ranges: scope.get(&family.force_ranges)?,
             pass_trailers: false,

@@ -8,7 +8,7 @@ use http::request::Request;
 use transport::Transport;
 use transport::tls::upstream::settings::{self, NotSecured};
 
-pub use transport::tls::upstream::settings::{Family, Secured};
+pub use transport::tls::upstream::settings::{Family, ResolvedTls};
 
 use super::family::Causes;
 use crate::failures::AttemptError;
@@ -39,7 +39,7 @@ pub async fn prepare(
     tls: &UpstreamTls,
     request: &mut Request,
     host: &[u8],
-) -> Result<Secured, u16> {
+) -> Result<ResolvedTls, u16> {
     let generation = request.local.generation.number;
     let prepared = tls.prepare(request, host, generation).await;
     prepared.map_err(|failed| {
@@ -49,10 +49,10 @@ pub async fn prepare(
 }
 
 /// Does the TLS handshake with a peer.
-pub(super) async fn shake_hands(
+pub(super) async fn do_handshake(
     request: &Request,
     stream: &Transport,
-    secured: &Secured,
+    secured: &ResolvedTls,
     deadline: Instant,
 ) -> Result<(), AttemptError> {
     stream.set_nodelay(request.plan.core.tcp_nodelay);

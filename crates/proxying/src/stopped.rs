@@ -11,7 +11,7 @@ use crate::activity::SENDING;
 pub const NOT_BASE64: &str = "client sent a call of gRPC-Web that is not base64";
 
 /// Why a body is not sent completely.
-pub enum Stopped {
+pub enum UploadError {
     /// Broken off by an HTTP/2 client.
     Stream(Abort),
     /// Broken off by an HTTP/1 client.
@@ -24,12 +24,12 @@ pub enum Stopped {
     NotBase64,
 }
 
-impl Stopped {
+impl UploadError {
     /// The reason for a client's body that was broken off.
-    pub(super) fn by(client: &Upload, abort: Abort) -> Stopped {
+    pub(super) fn by(client: &Upload, abort: Abort) -> UploadError {
         match client {
-            Upload::H1(_) => Stopped::Connection(abort),
-            Upload::H2(_) => Stopped::Stream(abort),
+            Upload::H1(_) => UploadError::Connection(abort),
+            Upload::H2(_) => UploadError::Stream(abort),
         }
     }
 
@@ -37,21 +37,21 @@ impl Stopped {
     /// sender of the response notices that the client has left.
     pub(super) fn told(self) -> Option<(u16, Option<DeferredLog>)> {
         let (status, fault) = match self {
-            Stopped::Stream(Abort::Closed(_)) => return None,
-            Stopped::Stream(abort) => (
+            UploadError::Stream(Abort::Closed(_)) => return None,
+            UploadError::Stream(abort) => (
                 status_of(&abort),
                 http::logging::body_fault::body_fault(&abort, false),
             ),
-            Stopped::Connection(abort) => (
+            UploadError::Connection(abort) => (
                 status_of(&abort),
                 http::logging::body_fault::body_fault(&abort, true),
             ),
-            Stopped::TimedOut => {
+            UploadError::TimedOut => {
                 let text = "upstream timed out (110: Connection timed out)".to_owned();
                 (504, Some((Level::Error, text)))
             }
-            Stopped::File(text) => (500, Some((Level::Crit, text))),
-            Stopped::NotBase64 => (400, Some((Level::Info, NOT_BASE64.to_owned()))),
+            UploadError::File(text) => (500, Some((Level::Crit, text))),
+            UploadError::NotBase64 => (400, Some((Level::Info, NOT_BASE64.to_owned()))),
         };
         let told = fault.map(|(level, text)| DeferredLog::new(level, format!("{text} {SENDING}")));
         Some((status, told))

@@ -22,7 +22,7 @@ use http::files::temporary_file::Directory;
 use http::request::Request;
 use http::response::Field;
 use http::response::piece::Piece;
-use http::response::source::{Break, DeferredLog, Source, SourceEvent};
+use http::response::source::{BodyError, DeferredLog, Source, SourceEvent};
 use logs::{Errno, Level};
 use logs::{ErrorLog, Subject, Subsystem};
 
@@ -68,7 +68,7 @@ impl Store {
             begun: false,
             body_waits: false,
             told: VecDeque::new(),
-            about: About::of(request),
+            about: StoreLogContext::of(request),
         })))
     }
 }
@@ -280,11 +280,11 @@ struct StoringBody {
     /// Whether the body had nothing ready.
     body_waits: bool,
     told: VecDeque<DeferredLog>,
-    about: About,
+    about: StoreLogContext,
 }
 
 /// The request whose response is saved, for log lines after its end.
-pub(super) struct About {
+pub(super) struct StoreLogContext {
     log: Arc<ErrorLog>,
     is_debugged: bool,
     serial: Option<u64>,
@@ -292,11 +292,11 @@ pub(super) struct About {
     fields: String,
 }
 
-impl About {
-    pub(super) fn of(request: &Request) -> About {
+impl StoreLogContext {
+    pub(super) fn of(request: &Request) -> StoreLogContext {
         let mut fields = String::new();
         let _ = request.describe(&mut fields); // writing to a string cannot fail
-        About {
+        StoreLogContext {
             log: Arc::clone(request.error_log()),
             is_debugged: request.is_debugged(),
             serial: request.serial(),
@@ -305,7 +305,7 @@ impl About {
     }
 }
 
-impl Subject for About {
+impl Subject for StoreLogContext {
     fn admits(&self, level: Level) -> bool {
         self.log.admits(level, Subsystem::Http) || self.is_debugged
     }
@@ -352,7 +352,7 @@ impl StoringBody {
         let is_last = match &given {
             SourceEvent::Piece(Piece::Bytes(bytes)) => {
                 self.writer.add(StoredPiece::Bytes(bytes.clone()));
-                self.body.has_given_all()
+                self.body.has_passed_all()
             }
             SourceEvent::Piece(Piece::File {
                 file,
@@ -364,7 +364,7 @@ impl StoringBody {
                     offset: *offset,
                     length: *length,
                 });
-                self.body.has_given_all()
+                self.body.has_passed_all()
             }
             SourceEvent::End => true,
             SourceEvent::Broken(_) => {
@@ -430,7 +430,7 @@ impl Drop for StoredSource {
             && storing.begun
             && !storing.writer.is_over()
         {
-            storing.body.lose_client();
+            storing.body.abort_client_upload();
             engine::spawn(storing.finish());
         }
     }
@@ -446,9 +446,9 @@ impl Source for StoredSource {
         storing.map_or(Poll::Ready(()), |storing| storing.poll_more(context))
     }
 
-    fn poll_ahead(&mut self, context: &mut Context<'_>) -> Poll<Result<DeferredLog, Break>> {
+    fn poll_prefetch(&mut self, context: &mut Context<'_>) -> Poll<Result<DeferredLog, BodyError>> {
         match &mut self.0 {
-            Some(storing) => storing.body.poll_ahead(context),
+            Some(storing) => storing.body.poll_prefetch(context),
             None => Poll::Pending,
         }
     }
@@ -475,7 +475,7 @@ impl Source for StoredSource {
     fn give_up(&mut self, left: &Abort) -> DeferredLog {
         match &mut self.0 {
             Some(storing) => storing.body.give_up(left),
-            None => super::failures::told_left(left, READING_BODY),
+            None => super::failures::client_closed_log(left, READING_BODY),
         }
     }
 

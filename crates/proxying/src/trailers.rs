@@ -14,7 +14,7 @@ pub(super) struct TrailerReader {
     bytes: Vec<u8>,
     length_max: usize,
     /// Whether a part was received after the last chunk had been read.
-    pub(super) came_later: bool,
+    pub(super) was_received_later: bool,
 }
 
 impl TrailerReader {
@@ -24,7 +24,7 @@ impl TrailerReader {
             parser: Trailers::default(),
             bytes: Vec::new(),
             length_max,
-            came_later: false,
+            was_received_later: false,
         }
     }
 

@@ -20,7 +20,7 @@ use sha1::{Digest, Sha1};
 
 use super::connection::UpstreamConnection;
 use super::response::{self, UpstreamResponse};
-use super::settings::Passing;
+use super::settings::PassSettings;
 use crate::activity::READING;
 use crate::failures::note;
 use crate::request_framing::BACKLOG_MAX;
@@ -44,7 +44,7 @@ pub struct TunnelLimits {
 pub async fn upgrade(
     request: &mut Request,
     exchange: &mut Exchange,
-    passing: &Passing,
+    passing: &PassSettings,
     peer: UpstreamConnection,
     answer: UpstreamResponse,
 ) -> Result<Step, Abort> {
@@ -181,9 +181,9 @@ impl CarryEnd {
     fn tell(&self, request: &Request, from: TunnelEnd, to: TunnelEnd) {
         let (side, call, error) = match self {
             CarryEnd::Said => return,
-            CarryEnd::Silence => return tell_timeout(request, TunnelEnd::Upstream),
+            CarryEnd::Silence => return log_timeout(request, TunnelEnd::Upstream),
             CarryEnd::NotTaken(error) if error.kind() == ErrorKind::TimedOut => {
-                return tell_timeout(request, to);
+                return log_timeout(request, to);
             }
             CarryEnd::Failed(error) => (from, "recv()", error),
             CarryEnd::NotTaken(error) => (to, "send()", error),
@@ -200,7 +200,7 @@ impl CarryEnd {
 }
 
 /// Logs a timeout. In nginx the log line of either side belongs to the client's connection.
-fn tell_timeout(request: &Request, side: TunnelEnd) {
+fn log_timeout(request: &Request, side: TunnelEnd) {
     let who = match side {
         TunnelEnd::Client => "client",
         TunnelEnd::Upstream => "upstream",

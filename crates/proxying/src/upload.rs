@@ -10,7 +10,7 @@ use http::response::source::DeferredLog;
 use transport::Transport;
 
 use super::http2::upload::StreamUpload;
-use super::stopped::Stopped;
+use super::stopped::UploadError;
 use crate::request_framing::{BACKLOG_MAX, BodyFraming};
 
 /// The status with which a request would have ended because its body was broken off, once it was.
@@ -95,7 +95,7 @@ impl RestOfBody {
                 client,
                 framing,
                 sent,
-            } => ready!(poll_pass_on(client, *framing, sent, stream, context)),
+            } => ready!(poll_forward(client, *framing, sent, stream, context)),
             UploadPath::Stream(upload) => ready!(upload.poll(context)).map(|()| true),
         };
         Poll::Ready(match ended {
@@ -113,18 +113,18 @@ impl RestOfBody {
 }
 
 /// Passes received bytes on, as fast as the peer reads them. Ready when the body has ended.
-fn poll_pass_on(
+fn poll_forward(
     client: &mut Upload,
     framing: &dyn BodyFraming,
     sent: &mut u64,
     stream: &Transport,
     context: &mut Context<'_>,
-) -> Poll<Result<bool, Stopped>> {
+) -> Poll<Result<bool, UploadError>> {
     loop {
         if stream.backlog() > BACKLOG_MAX {
             match ready!(stream.poll_drained(BACKLOG_MAX, context)) {
                 Err(error) if error.kind() == io::ErrorKind::TimedOut => {
-                    return Poll::Ready(Err(Stopped::TimedOut));
+                    return Poll::Ready(Err(UploadError::TimedOut));
                 }
                 Err(_) => return Poll::Ready(Ok(false)),
                 Ok(()) => {}
@@ -132,7 +132,7 @@ fn poll_pass_on(
         }
         let part = match ready!(client.poll_next(context)) {
             Ok(part) => part,
-            Err(abort) => return Poll::Ready(Err(Stopped::by(client, abort))),
+            Err(abort) => return Poll::Ready(Err(UploadError::by(client, abort))),
         };
         let ends = part.is_none() || client.is_read();
         if let Some(part) = part {

@@ -15,10 +15,10 @@ use proto::h1::response::BodyFraming;
 use super::READING_BODY;
 use super::answer::AnswerHead;
 use super::attempts::Attempts;
-use super::body::{self, Arrived, Delimited};
+use super::body::{self, BodyDelimiter, BodyPrefix};
 use super::connection::UpstreamConnection;
 use crate::activity::WHILE_READING;
-use crate::failures::told_left;
+use crate::failures::client_closed_log;
 
 /// A body that was received completely.
 pub(super) struct WholeBody {
@@ -36,16 +36,16 @@ pub(super) struct WholeBody {
 }
 
 /// Whether the body is complete, and no bytes follow it; `arrived` then holds only the body.
-pub(super) fn is_whole(delimited: &mut Delimited, arrived: &mut Arrived) -> bool {
+pub(super) fn is_whole(delimited: &mut BodyDelimiter, arrived: &mut BodyPrefix) -> bool {
     let length = match delimited {
-        Delimited::Http(BodyFraming::None) => 0,
-        Delimited::Http(BodyFraming::Length(length)) => *length,
-        Delimited::Http(BodyFraming::Chunked | BodyFraming::UntilClose) => return false,
-        Delimited::Own(_) | Delimited::Stream(_) => {
+        BodyDelimiter::Http(BodyFraming::None) => 0,
+        BodyDelimiter::Http(BodyFraming::Length(length)) => *length,
+        BodyDelimiter::Http(BodyFraming::Chunked | BodyFraming::UntilClose) => return false,
+        BodyDelimiter::Own(_) | BodyDelimiter::Stream(_) => {
             let whole = delimited
                 .framing()
                 .and_then(|framing| framing.whole(&mut arrived.rest));
-            arrived.may_go_on &= whole.unwrap_or(true);
+            arrived.may_reuse &= whole.unwrap_or(true);
             return whole.is_some();
         }
     };
@@ -58,12 +58,12 @@ impl WholeBody {
         peer: UpstreamConnection,
         seen: Rc<Attempts>,
         head: &AnswerHead,
-        arrived: Arrived,
+        arrived: BodyPrefix,
         length: u64,
         buffered: bool,
         trailers: Vec<Field>,
     ) -> WholeBody {
-        body::let_go(peer, &seen, arrived.may_go_on);
+        body::release_connection(peer, &seen, arrived.may_reuse);
         WholeBody {
             seen,
             length,
@@ -122,7 +122,7 @@ impl Source for WholeBody {
     }
 
     fn give_up(&mut self, left: &Abort) -> DeferredLog {
-        told_left(left, READING_BODY)
+        client_closed_log(left, READING_BODY)
     }
 
     fn beginning(&self) -> &'static str {

@@ -21,7 +21,8 @@ use framework::places::FileAccess;
 use logs::by_path::{self, Limits};
 use logs::syslog::{self, Syslog};
 use logs::{
-    Buffering, Compiling as _, LogFile, Noted, OPEN_LOG_FILE_CACHE, unwritten, with_line, write,
+    Buffering, Compiling as _, LogFile, OPEN_LOG_FILE_CACHE, SubjectSnapshot, unwritten, with_line,
+    write,
 };
 use variables::{Compiling as _, Context, Text};
 
@@ -34,7 +35,7 @@ const GZIP_BUFFER_SIZE: usize = 64 * 1024;
 const GZIP_LEVEL: u32 = 1;
 
 /// A context that is logged when it has ended: a request or a session.
-pub trait Logged: Context {
+pub trait Loggable: Context {
     /// The format `combined`, if the protocol has it. Without it there is no default log, and every
     /// line must name its format.
     const COMBINED: Option<&'static str>;
@@ -304,7 +305,7 @@ pub struct AccessLogs<C> {
     reads_response: bool,
 }
 
-impl<C: Logged> AccessLogs<C> {
+impl<C: Loggable> AccessLogs<C> {
     /// Whether nothing is logged.
     pub fn is_empty(&self) -> bool {
         self.logs.is_empty()
@@ -349,7 +350,7 @@ impl<C: Logged> AccessLogs<C> {
     }
 }
 
-impl<C: Logged> Feature for AccessLogs<C> {
+impl<C: Loggable> Feature for AccessLogs<C> {
     // `log_format` cannot differ between scopes, so it does not affect inheritance. It is listed
     // because the table of all directives is built from these lists.
     const DIRECTIVES: &'static [&'static dyn Declared] =
@@ -437,7 +438,7 @@ impl<C: Logged> Feature for AccessLogs<C> {
 }
 
 /// Whether a value contains a variable that may depend on the response.
-fn names_of_response<C: Logged>(template: &Template) -> bool {
+fn names_of_response<C: Loggable>(template: &Template) -> bool {
     template.parts.iter().any(|part| match part {
         TemplatePart::Variable(name) => !C::is_early(name),
         TemplatePart::Literal(_) | TemplatePart::Capture(_) => false,
@@ -445,7 +446,7 @@ fn names_of_response<C: Logged>(template: &Template) -> bool {
 }
 
 /// A path with variables below the prefix, unless it begins with `/`.
-fn absolute<C: Logged>(compiler: &Compiler<'_>, mut path: Template) -> Text<C> {
+fn absolute<C: Loggable>(compiler: &Compiler<'_>, mut path: Template) -> Text<C> {
     let begins_with_slash =
         matches!(path.parts.first(), Some(TemplatePart::Literal(bytes)) if bytes.starts_with(b"/"));
     if !begins_with_slash {
@@ -457,7 +458,7 @@ fn absolute<C: Logged>(compiler: &Compiler<'_>, mut path: Template) -> Text<C> {
 }
 
 /// Appends a line to the file at a path with variables, evaluated in this context.
-fn append_by_path<C: Logged>(
+fn append_by_path<C: Loggable>(
     context: &mut C,
     path: &Text<C>,
     cache: Option<&Arc<Limits>>,
@@ -467,7 +468,8 @@ fn append_by_path<C: Logged>(
     let mut name = Vec::new();
     path.append_to(context, &mut name);
     let (root, path) = (root.as_deref(), Path::new(OsStr::from_bytes(&name)));
-    if let Err(failure) = by_path::append(root, path, cache, line, || Noted::of(context)) {
+    if let Err(failure) = by_path::append(root, path, cache, line, || SubjectSnapshot::of(context))
+    {
         let (level, text) = failure.shown(root, path);
         write(context, level, format_args!("{text}"));
     }

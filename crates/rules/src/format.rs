@@ -10,7 +10,7 @@ use conf::{Arity, Contexts, Declared, Fault, Inherit, ScopeRef, Setter, Setting,
 use framework::compile::{Compiler, Feature};
 use variables::{Compiling as _, Evaluate, Source, TableBuilder, Variable};
 
-use crate::access_log::Logged;
+use crate::access_log::Loggable;
 
 /// Declares the directive `log_format`.
 pub static LOG_FORMAT: Setting<Vec<LogFormatLine>> = Setting::new(
@@ -160,7 +160,7 @@ pub struct Format<C> {
     reads_response: bool,
 }
 
-impl<C: Logged> Format<C> {
+impl<C: Loggable> Format<C> {
     /// Whether a line may depend on the response's head.
     pub fn reads_response(&self) -> bool {
         self.reads_response
@@ -209,7 +209,7 @@ impl<C: Logged> Format<C> {
     }
 }
 
-fn plain<C: Logged>(compiler: &Compiler<'_>, name: &str) -> Option<Evaluate<C>> {
+fn plain<C: Loggable>(compiler: &Compiler<'_>, name: &str) -> Option<Evaluate<C>> {
     if !C::is_plain(name) {
         return None;
     }
@@ -289,7 +289,7 @@ struct NamedFormat<C> {
     order: u32,
 }
 
-impl<C: Logged> Feature for Formats<C> {
+impl<C: Loggable> Feature for Formats<C> {
     const DIRECTIVES: &'static [&'static dyn Declared] = &[&LOG_FORMAT];
 
     fn compile(compiler: &Compiler<'_>, scope: ScopeRef<'_>) -> Result<Formats<C>, Fault> {
@@ -333,7 +333,7 @@ impl<C: Logged> Feature for Formats<C> {
 }
 
 /// Compiles the formats of the `http` block, so that faults in unused formats are reported too.
-pub fn check<C: Logged>(compiler: &Compiler<'_>, http: ScopeRef<'_>) -> Result<(), Fault> {
+pub fn check<C: Loggable>(compiler: &Compiler<'_>, http: ScopeRef<'_>) -> Result<(), Fault> {
     compiler.feature::<Formats<C>>(http).map(drop)
 }
 

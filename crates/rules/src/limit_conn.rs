@@ -15,7 +15,7 @@ use conf::{
 };
 use framework::compile::{Compiler, Feature};
 use framework::slot::SlotValue;
-use framework::zone::{self, Fact, State, Tell, Zone, ZoneBudget, ZoneError};
+use framework::zone::{self, State, Zone, ZoneBudget, ZoneError, ZoneFact, ZoneFactSink};
 use logs::{Printable, error, event, write};
 use variables::write::text;
 use variables::{BuiltinVariable, Compiling as _, Context, Text};
@@ -150,22 +150,22 @@ impl<C: Context> Feature for LimitConn<C> {
 }
 
 /// The result for a context, and the places that it holds.
-pub struct Places<C: Context> {
+pub struct ConnectionLimitState<C: Context> {
     /// `$limit_conn_status`, once a limit has been evaluated.
     pub outcome: Option<LimitOutcome>,
     leases: Vec<Lease<C>>,
 }
 
-impl<C: Context> Default for Places<C> {
-    fn default() -> Places<C> {
-        Places {
+impl<C: Context> Default for ConnectionLimitState<C> {
+    fn default() -> ConnectionLimitState<C> {
+        ConnectionLimitState {
             outcome: None,
             leases: Vec::new(),
         }
     }
 }
 
-impl<C: Context> SlotValue for Places<C> {
+impl<C: Context> SlotValue for ConnectionLimitState<C> {
     fn reset(&mut self) {
         self.outcome = None;
         self.leases.clear();
@@ -178,7 +178,7 @@ pub trait ConnectionCounting<C: Context>: 'static {
     fn outcome(context: &C) -> Option<LimitOutcome>;
 
     /// Changes the result and the places of a context.
-    fn note(context: &C, change: impl FnOnce(&mut Places<C>));
+    fn note(context: &C, change: impl FnOnce(&mut ConnectionLimitState<C>));
 }
 
 impl<C: Context> LimitConn<C> {
@@ -319,16 +319,16 @@ impl<C: Context> State for Connections<C> {
         ))
     }
 
-    fn describe(&self, settings: &ZoneSettings<C>, tell: &mut Tell<'_>) {
-        tell("key", Fact::Text(&settings.key_text));
-        tell("keys", Fact::Number(self.table().counts.len() as u64));
+    fn describe(&self, settings: &ZoneSettings<C>, tell: &mut ZoneFactSink<'_>) {
+        tell("key", ZoneFact::Text(&settings.key_text));
+        tell("keys", ZoneFact::Number(self.table().counts.len() as u64));
         for (name, outcome) in [
             ("passed", LimitOutcome::Passed),
             ("rejected", LimitOutcome::Rejected),
             ("rejected_dry_run", LimitOutcome::RejectedDryRun),
         ] {
             let count = self.count_of(outcome).load(Ordering::Relaxed);
-            tell(name, Fact::Number(count));
+            tell(name, ZoneFact::Number(count));
         }
     }
 }

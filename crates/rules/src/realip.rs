@@ -13,7 +13,7 @@ use engine::net::Address;
 use framework::address::append_address;
 use framework::compile::{Compiler, Feature};
 use framework::network::Peers;
-use transport::client::OfClient;
+use transport::client::HasClient;
 use variables::write::append_port;
 use variables::{BuiltinVariable, forwarded};
 
@@ -120,15 +120,15 @@ fn trusted(compiler: &Compiler<'_>, scope: ScopeRef<'_>) -> Result<Peers, Fault>
 }
 
 /// Access to the addresses of a context.
-pub trait ByProxy<C: OfClient>: 'static {
+pub trait ByProxy<C: HasClient>: 'static {
     /// The peer's address of the connection itself.
-    fn own_peer(context: &C) -> &Address;
+    fn connection_peer(context: &C) -> &Address;
 
     /// The first field with this name; `None` for protocols without fields.
     fn field<'a>(context: &'a C, name: &[u8]) -> Option<&'a [u8]>;
 
     /// Whether the address has been replaced.
-    fn is_told(context: &C) -> bool;
+    fn is_realip(context: &C) -> bool;
 
     /// Replaces the client's address.
     fn tell(context: &mut C, peer: Address);
@@ -142,8 +142,8 @@ impl RealIp {
 
     /// Replaces the client's address if the connection's peer is trusted, unless that has been
     /// done.
-    pub fn apply<C: OfClient, P: ByProxy<C>>(&self, context: &mut C) {
-        if P::is_told(context) || !self.trusted.contains(P::own_peer(context)) {
+    pub fn apply<C: HasClient, P: ByProxy<C>>(&self, context: &mut C) {
+        if P::is_realip(context) || !self.trusted.contains(P::connection_peer(context)) {
             return;
         }
         let by_proxy = context.client().told();
@@ -155,7 +155,7 @@ impl RealIp {
                 .collect(),
             Header::Field(name) => P::field(context, name).into_iter().collect(),
         };
-        let own = P::own_peer(context).clone();
+        let own = P::connection_peer(context).clone();
         let trusted = |address: &Address| self.trusted.contains(address);
         let mut told = forwarded::client(own.clone(), &lines, trusted, self.recursive);
         if told == own {
@@ -171,14 +171,14 @@ impl RealIp {
 }
 
 /// The built-in variable of a name in lower case, without `$`.
-pub fn find<C: OfClient, P: ByProxy<C>>(name: &str) -> Option<BuiltinVariable<C>> {
+pub fn find<C: HasClient, P: ByProxy<C>>(name: &str) -> Option<BuiltinVariable<C>> {
     match name {
         "realip_remote_addr" => Some(BuiltinVariable::computed(|context, out| {
-            append_address(P::own_peer(context), out);
+            append_address(P::connection_peer(context), out);
             true
         })),
         "realip_remote_port" => Some(BuiltinVariable::computed(|context, out| {
-            append_port(P::own_peer(context), out)
+            append_port(P::connection_peer(context), out)
         })),
         _ => None,
     }

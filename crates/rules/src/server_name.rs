@@ -274,7 +274,7 @@ impl<C: Context, S> ServerNames<C, S> {
     }
 
     /// Whether every name belongs to this server, and none is a regex, which may capture.
-    pub fn lead_only_to(&self, server: &Arc<S>) -> bool {
+    pub fn all_lead_to(&self, server: &Arc<S>) -> bool {
         let mut all = self
             .exact
             .values()

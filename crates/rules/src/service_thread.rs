@@ -35,7 +35,7 @@ pub fn start<F: Future<Output = ()>>(
         .name(name.to_owned())
         .spawn(body)
     {
-        Ok(_) => Some(Box::new(AtWork(ending))),
+        Ok(_) => Some(Box::new(StopOnDrop(ending))),
         Err(error) => {
             let error = Errno(&error);
             event!(Alert, "no thread for {purpose} {error}");
@@ -75,9 +75,9 @@ impl ThreadReport for WithoutClients {
 }
 
 /// Tells the thread to end when dropped.
-struct AtWork(StopSignal);
+struct StopOnDrop(StopSignal);
 
-impl Drop for AtWork {
+impl Drop for StopOnDrop {
     fn drop(&mut self) {
         let waiting = {
             let mut state = self.0.lock();

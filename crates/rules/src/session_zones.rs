@@ -12,7 +12,7 @@ use bytes::Bytes;
 use framework::counters::{Count, Counters};
 use framework::generation::GenerationView;
 use framework::registry::Registry;
-use framework::slot::{OfThread, Slot, ThreadGeneration};
+use framework::slot::{Slot, ThreadGeneration, ThreadState};
 
 /// The block whose servers' sessions a zone counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -98,7 +98,7 @@ impl MeteredSession {
     }
 
     /// Counts its client's handshake of TLS.
-    pub fn shook_hands(&self, outcome: SessionHandshake) {
+    pub fn note_handshake(&self, outcome: SessionHandshake) {
         if let Some(meter) = &self.0 {
             meter.handshakes[outcome as usize].add(1);
         }
@@ -148,17 +148,17 @@ impl SessionMeters {
 }
 
 /// The meters of a thread for one generation, by the numbers of its zones.
-struct OfZones(Box<[Arc<SessionMeter>]>);
+struct ZoneMeterTable(Box<[Arc<SessionMeter>]>);
 
-static METERS: Slot<OfZones, ThreadGeneration> = Slot::new();
+static METERS: Slot<ZoneMeterTable, ThreadGeneration> = Slot::new();
 
-impl OfThread for OfZones {
-    fn begin(local: &GenerationView) -> OfZones {
+impl ThreadState for ZoneMeterTable {
+    fn begin(local: &GenerationView) -> ZoneMeterTable {
         let meters = local.counts.shelf.of::<SessionMeters>();
         let mut known = meters.lock();
         let zones: Option<Arc<SessionZones>> = local.generation.part();
         let zones = zones.iter().flat_map(|zones| &zones.0);
-        OfZones(
+        ZoneMeterTable(
             zones
                 .map(|zone| Arc::clone(known.entry(zone.clone()).or_default()))
                 .collect(),

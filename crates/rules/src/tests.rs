@@ -8,21 +8,21 @@ use std::sync::Arc;
 
 use ::upstream::Timed;
 use conf::{
-    Contexts, Declared, Fault, Line, Recording, Registry, ScopeRef, Sealed, Setting, parse,
+    Contexts, Declared, Fault, Line, RecordedFiles, Recording, Registry, ScopeRef, Setting, parse,
 };
 use engine::net::{Address, TcpInfo};
 use framework::compile::{Compiler, Environment, Feature};
 use framework::door::ListenerId;
 use logs::{ErrorLog, Level, LogTable, Process, Subject};
-use transport::client::{Client, OfClient};
+use transport::client::{Client, HasClient};
 use transport::tls::session::Session as TlsSession;
 use variables::{
     BuiltinVariable, Captures, Context, Find, Scope, Scratch, Source, Table, TableBuilder, Values,
     process,
 };
 
-use crate::access_log::{AccessLogs, Logged};
-use crate::limit_conn::{self, ConnectionCounting, LimitConn, LimitOutcome, Places};
+use crate::access_log::{AccessLogs, Loggable};
+use crate::limit_conn::{self, ConnectionCounting, ConnectionLimitState, LimitConn, LimitOutcome};
 use crate::realip::{self, ByProxy, RealIp};
 use crate::upstream::{LEAST_TIME, Servers, Upstreams};
 
@@ -34,8 +34,8 @@ pub(crate) struct Session {
     scratch: Scratch,
     client: Client,
     peer: Address,
-    own_peer: Address,
-    places: RefCell<Places<Session>>,
+    connection_peer: Address,
+    places: RefCell<ConnectionLimitState<Session>>,
 }
 
 impl Session {
@@ -51,19 +51,19 @@ impl Session {
             scratch: Scratch::default(),
             client: Client::new(listener, 1),
             peer: address.clone(),
-            own_peer: address,
+            connection_peer: address,
             places: RefCell::default(),
         }
     }
 }
 
-impl OfClient for Session {
+impl HasClient for Session {
     fn client(&self) -> &Client {
         &self.client
     }
 
     fn local(&self) -> &Address {
-        &self.own_peer
+        &self.connection_peer
     }
 
     fn session(&self) -> Option<&TlsSession> {
@@ -80,7 +80,7 @@ impl ConnectionCounting<Session> for Session {
         session.places.borrow().outcome
     }
 
-    fn note(session: &Session, change: impl FnOnce(&mut Places<Session>)) {
+    fn note(session: &Session, change: impl FnOnce(&mut ConnectionLimitState<Session>)) {
         change(&mut session.places.borrow_mut());
     }
 }
@@ -117,16 +117,16 @@ impl Upstreams for OfSessions {
 
 /// What a session says is where it comes from, if its peer is believed.
 impl ByProxy<Session> for Session {
-    fn own_peer(session: &Session) -> &Address {
-        &session.own_peer
+    fn connection_peer(session: &Session) -> &Address {
+        &session.connection_peer
     }
 
     fn field<'a>(session: &'a Session, name: &[u8]) -> Option<&'a [u8]> {
         (name == b"Said").then_some(session.said.as_bytes())
     }
 
-    fn is_told(session: &Session) -> bool {
-        session.peer != session.own_peer
+    fn is_realip(session: &Session) -> bool {
+        session.peer != session.connection_peer
     }
 
     fn tell(session: &mut Session, peer: Address) {
@@ -178,7 +178,7 @@ impl Context for Session {
     }
 }
 
-impl Logged for Session {
+impl Loggable for Session {
     const COMBINED: Option<&'static str> = Some("[$pid] \"$said\"");
 
     fn is_plain(name: &str) -> bool {
@@ -227,7 +227,7 @@ fn compiled<T>(
     work: impl FnOnce(&Compiler<'_>, ScopeRef<'_>) -> T,
 ) -> (T, Rc<Variables>) {
     let path = Path::new("/sessions.conf");
-    let files = Sealed::new(Recording {
+    let files = RecordedFiles::new(Recording {
         files: vec![(path.into(), format!("sessions {{ {lines} }}").into_bytes())],
         ..Recording::default()
     });

@@ -111,13 +111,13 @@ pub(crate) fn compile_with(
 mod tests {
     use std::path::Path;
 
-    use conf::{Recording, Sealed};
-    use framework::zone::{AnyZone, Fact};
+    use conf::{RecordedFiles, Recording};
+    use framework::zone::{AnyZone, ZoneFact};
 
     use super::*;
 
     fn compiled(text: &str) -> Compiled {
-        let files = Sealed::new(Recording {
+        let files = RecordedFiles::new(Recording {
             files: vec![("/nginx.conf".into(), text.into())],
             ..Recording::default()
         });
@@ -139,8 +139,8 @@ mod tests {
         let mut text = format!("{} {} {}:", zone.kind(), zone.name(), zone.size());
         zone.describe(&mut |name, fact| {
             let value = match fact {
-                Fact::Number(number) => number.to_string(),
-                Fact::Text(setting) => setting.to_owned(),
+                ZoneFact::Number(number) => number.to_string(),
+                ZoneFact::Text(setting) => setting.to_owned(),
             };
             text.push_str(&format!(" {name}={value}"));
         });

@@ -256,7 +256,7 @@ mod tests {
     use std::any::type_name;
     use std::sync::Arc;
 
-    use http::module::Handle;
+    use http::module::PhaseHandler;
     use variables::Source;
 
     use super::*;
@@ -300,7 +300,7 @@ mod tests {
 
     #[test]
     fn phases_run_in_nginx_s_order() {
-        let names = |list: &[Arc<dyn Handle>]| -> Vec<&str> {
+        let names = |list: &[Arc<dyn PhaseHandler>]| -> Vec<&str> {
             list.iter().map(|handle| module_of(handle.name())).collect()
         };
         serve(EVERYTHING, "GET / HTTP/1.1", async |request| {

@@ -7,11 +7,11 @@ use std::sync::{Arc, OnceLock};
 use conf::{Declared, Registry};
 use framework::compile::Feature;
 use framework::counters::Counters;
-use framework::door::Door;
+use framework::door::ConnectionHandler;
 use framework::generation::Generation;
 use framework::protocol_part::{Directives, ProtocolPart};
 use framework::workers::Worker;
-use logs::{ErrorLog, ToErrorLog};
+use logs::{ErrorLog, ErrorLogReporter};
 
 use crate::events::Events;
 use crate::features::FEATURES;
@@ -56,7 +56,7 @@ pub fn has_variable(name: &str) -> bool {
 }
 
 /// What a thread accepts for: a door for each protocol.
-pub fn doors() -> Vec<Rc<dyn Door>> {
+pub fn doors() -> Vec<Rc<dyn ConnectionHandler>> {
     PARTS.iter().map(|part| part.door()).collect()
 }
 
@@ -67,5 +67,11 @@ pub fn worker(
     connections_max: usize,
     counters: Arc<Counters>,
 ) -> Rc<Worker> {
-    Worker::start(generation, connections_max, counters, doors(), &ToErrorLog)
+    Worker::start(
+        generation,
+        connections_max,
+        counters,
+        doors(),
+        &ErrorLogReporter,
+    )
 }

@@ -153,7 +153,7 @@ impl<const N: usize> Chunks<N> {
 
 /// A bucket: one of the table's, or one that others go on in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Which {
+enum BucketRef {
     Main(usize),
     Overflow(usize),
 }
@@ -161,7 +161,7 @@ enum Which {
 /// A slot that was found. Good until the index is changed otherwise.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SlotMatch {
-    bucket: Which,
+    bucket: BucketRef,
     slot: usize,
     pub(crate) place: RecordLocation,
     pub(crate) uses: u8,
@@ -224,14 +224,14 @@ impl Index {
         let mut is_it = |place| is_it(self.location(place));
         let bucket = self.main.at(number);
         if let Some((slot, entry)) = bucket.find(tag, &mut is_it) {
-            return Some(self.slot_match(Which::Main(number), slot, entry));
+            return Some(self.slot_match(BucketRef::Main(number), slot, entry));
         }
         let mut next = bucket.next;
         while let Some(number) = next.checked_sub(1) {
             let number = number as usize;
             let bucket = self.overflow.at(number);
             if let Some((slot, entry)) = bucket.find(tag, &mut is_it) {
-                return Some(self.slot_match(Which::Overflow(number), slot, entry));
+                return Some(self.slot_match(BucketRef::Overflow(number), slot, entry));
             }
             next = bucket.next;
         }
@@ -300,7 +300,7 @@ impl Index {
         }
     }
 
-    fn slot_match(&self, bucket: Which, slot: usize, entry: Entry) -> SlotMatch {
+    fn slot_match(&self, bucket: BucketRef, slot: usize, entry: Entry) -> SlotMatch {
         SlotMatch {
             bucket,
             slot,
@@ -326,11 +326,11 @@ impl Index {
     /// of them holds takes the slot, so that chains are as short as can be.
     fn empty_slot(&mut self, number: usize, found: SlotMatch) {
         let none = Entry { place: 0, marks: 0 };
-        let (mut before, mut last) = (Which::Main(number), Which::Main(number));
+        let (mut before, mut last) = (BucketRef::Main(number), BucketRef::Main(number));
         while let Some(next) = self.next(last).checked_sub(1) {
-            (before, last) = (last, Which::Overflow(next as usize));
+            (before, last) = (last, BucketRef::Overflow(next as usize));
         }
-        let Which::Overflow(at) = last else {
+        let BucketRef::Overflow(at) = last else {
             return self.set(found.bucket, found.slot, none);
         };
         let bucket = self.overflow.at(at);
@@ -360,35 +360,35 @@ impl Index {
         }
     }
 
-    fn next(&self, which: Which) -> u32 {
+    fn next(&self, which: BucketRef) -> u32 {
         match which {
-            Which::Main(number) => self.main.at(number).next,
-            Which::Overflow(number) => self.overflow.at(number).next,
+            BucketRef::Main(number) => self.main.at(number).next,
+            BucketRef::Overflow(number) => self.overflow.at(number).next,
         }
     }
 
-    fn set_next(&mut self, which: Which, next: u32) {
+    fn set_next(&mut self, which: BucketRef, next: u32) {
         match which {
-            Which::Main(number) => self.main.at_mut(number).next = next,
-            Which::Overflow(number) => self.overflow.at_mut(number).next = next,
+            BucketRef::Main(number) => self.main.at_mut(number).next = next,
+            BucketRef::Overflow(number) => self.overflow.at_mut(number).next = next,
         }
     }
 
     #[inline]
-    fn set(&mut self, which: Which, slot: usize, entry: Entry) {
+    fn set(&mut self, which: BucketRef, slot: usize, entry: Entry) {
         match which {
-            Which::Main(number) => self.main.at_mut(number).set(slot, entry),
-            Which::Overflow(number) => self.overflow.at_mut(number).set(slot, entry),
+            BucketRef::Main(number) => self.main.at_mut(number).set(slot, entry),
+            BucketRef::Overflow(number) => self.overflow.at_mut(number).set(slot, entry),
         }
     }
 
     /// Puts an entry where there is room in a bucket and what it goes on in.
     fn put(&mut self, number: usize, entry: Entry) {
-        let mut which = Which::Main(number);
+        let mut which = BucketRef::Main(number);
         loop {
             let free = match which {
-                Which::Main(number) => self.main.at(number).free(),
-                Which::Overflow(number) => self.overflow.at(number).free(),
+                BucketRef::Main(number) => self.main.at(number).free(),
+                BucketRef::Overflow(number) => self.overflow.at(number).free(),
             };
             if let Some(free) = free {
                 return self.set(which, free, entry);
@@ -397,9 +397,9 @@ impl Index {
                 0 => {
                     let more = self.overflow_bucket();
                     self.set_next(which, more as u32 + 1);
-                    Which::Overflow(more)
+                    BucketRef::Overflow(more)
                 }
-                next => Which::Overflow(next as usize - 1),
+                next => BucketRef::Overflow(next as usize - 1),
             };
         }
     }

@@ -35,7 +35,7 @@ pub use shard::{
     Value, Write,
 };
 
-use shard::{Shard, Sought};
+use shard::{KeyQuery, Shard};
 use sync::{Mutex, MutexGuard};
 
 /// A time in seconds of the caller's clock.
@@ -101,7 +101,7 @@ impl Store {
     #[must_use]
     pub fn observed_by(self, observer: &Arc<dyn Observer>) -> Store {
         for shard in &self.shards {
-            lock(shard).be_observed(Arc::clone(observer));
+            lock(shard).set_observer(Arc::clone(observer));
         }
         self
     }
@@ -232,15 +232,15 @@ impl Store {
         sum
     }
 
-    fn shard(&self, sought: Sought<'_>) -> MutexGuard<'_, Shard> {
+    fn shard(&self, sought: KeyQuery<'_>) -> MutexGuard<'_, Shard> {
         let mask = self.shards.len() - 1; // a power of two
         lock(&self.shards[sought.hash as usize & mask])
     }
 }
 
-fn sought(key: &[u8], now: Seconds) -> Sought<'_> {
+fn sought(key: &[u8], now: Seconds) -> KeyQuery<'_> {
     let hash = base::hash::of(key);
-    Sought { hash, key, now }
+    KeyQuery { hash, key, now }
 }
 
 impl std::fmt::Debug for Store {

@@ -153,9 +153,9 @@ fn what_was_made_of_an_entry_does_not_outlive_a_change() {
             removed.store(true, Ordering::Release);
         });
         let was_removed = is_removed.load(Ordering::Acquire);
-        assert!(!(was_removed && disk::stands(&index, seen)));
+        assert!(!(was_removed && disk::is_current(&index, seen)));
         purge.join().unwrap();
-        assert!(!disk::stands(&index, seen));
+        assert!(!disk::is_current(&index, seen));
     });
 }
 
@@ -171,7 +171,7 @@ fn what_was_made_of_an_entry_is_not_taken_for_the_next_one() {
         purge.join().unwrap();
         filler.join().unwrap();
         if let Some(seen) = seen
-            && disk::stands(&index, seen)
+            && disk::is_current(&index, seen)
         {
             assert_eq!(
                 disk::see(&index).map(|now| now.revision),

@@ -12,9 +12,10 @@ const SEGMENT_MAX: usize = 256 * 1024;
 /// A segment of a large shard.
 const SEGMENT_MIN: usize = 16 * 1024;
 
-/// One in so many segments keeps its memory when it is freed, for the next segment. Memory that went
-/// back to the allocator at once would be broken up by smaller allocations, and the process would
-/// grow beyond the limit as segments come and go. Further freed segments are given back bit by bit.
+/// One in so many segments keeps its memory when it is freed, for the next segment. Memory that
+/// went back to the allocator at once would be broken up by smaller allocations, and the process
+/// would grow beyond the limit as segments come and go. Further freed segments are given back bit
+/// by bit.
 const SPARE_SHARE: usize = 16;
 
 /// Which of S3-FIFO's queues a segment stands in.
@@ -177,13 +178,13 @@ impl Segments {
     }
 
     /// Gives the memory back that is kept for the next segments.
-    pub(crate) fn let_spares_go(&mut self) {
+    pub(crate) fn release_spares(&mut self) {
         self.spares = Vec::new();
     }
 
     /// Gives an eighth of the memory back that is kept for more of the next segments than will soon
     /// be begun.
-    pub(crate) fn let_surplus_go(&mut self) {
+    pub(crate) fn release_surplus(&mut self) {
         let surplus = self.spares.len().saturating_sub(self.spares_max);
         self.spares
             .truncate(self.spares.len() - surplus.div_ceil(8));
@@ -268,7 +269,7 @@ impl Segments {
         for number in self.numbers().collect::<Vec<_>>() {
             self.free(number);
         }
-        self.let_spares_go();
+        self.release_spares();
     }
 }
 

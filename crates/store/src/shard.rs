@@ -268,7 +268,7 @@ pub trait Observer: Send + Sync {
 
 /// The key of an operation, its hash, and the time.
 #[derive(Clone, Copy)]
-pub(crate) struct Sought<'a> {
+pub(crate) struct KeyQuery<'a> {
     pub(crate) hash: u64,
     pub(crate) key: &'a [u8],
     pub(crate) now: Seconds,
@@ -327,7 +327,7 @@ impl Shard {
         }
     }
 
-    pub(crate) fn be_observed(&mut self, observer: Arc<dyn Observer>) {
+    pub(crate) fn set_observer(&mut self, observer: Arc<dyn Observer>) {
         self.observer = Some(observer);
     }
 
@@ -374,7 +374,7 @@ impl Shard {
     #[inline]
     pub(crate) fn get<R>(
         &mut self,
-        sought: Sought<'_>,
+        sought: KeyQuery<'_>,
         read: impl FnOnce(Item<'_>) -> R,
     ) -> Option<R> {
         if self.flush_at.is_some() {
@@ -401,7 +401,7 @@ impl Shard {
 
     pub(crate) fn peek<R>(
         &mut self,
-        sought: Sought<'_>,
+        sought: KeyQuery<'_>,
         read: impl FnOnce(Item<'_>) -> R,
     ) -> Option<R> {
         let found = self.find(sought)?;
@@ -410,7 +410,7 @@ impl Shard {
 
     pub(crate) fn update<'a>(
         &mut self,
-        sought: Sought<'_>,
+        sought: KeyQuery<'_>,
         decide: impl FnOnce(Option<Item<'_>>) -> ObjectChange<'a>,
     ) -> UpdateOutcome {
         if sought.key.len() > KEY_LENGTH_MAX {
@@ -438,7 +438,7 @@ impl Shard {
                     is_extent: false,
                     ..old
                 };
-                let behind = tags_behind(self.item(found.place).tags);
+                let behind = encoded_tags(self.item(found.place).tags);
                 self.write_copied(sought, head, (value, &behind), cas, Some(found))
             }
             (ObjectChange::Revise(revision), Some(found)) => self.revise(sought, found, revision),
@@ -511,7 +511,7 @@ impl Shard {
     }
 
     /// Finds the object of a key. An expired object is removed.
-    fn find(&mut self, sought: Sought<'_>) -> Option<SlotMatch> {
+    fn find(&mut self, sought: KeyQuery<'_>) -> Option<SlotMatch> {
         if self.flush_at.is_some() {
             self.flush_if_due(sought.now);
         }
@@ -525,14 +525,14 @@ impl Shard {
     }
 
     #[cold]
-    fn remove_expired(&mut self, sought: Sought<'_>, found: SlotMatch, head: Head) {
+    fn remove_expired(&mut self, sought: KeyQuery<'_>, found: SlotMatch, head: Head) {
         self.count_expired(head, found.place, true);
         self.remove(found, sought.hash);
     }
 
     /// Finds the object of a key, expired or not.
     #[inline(always)]
-    fn look_up(&self, sought: Sought<'_>) -> Option<SlotMatch> {
+    fn look_up(&self, sought: KeyQuery<'_>) -> Option<SlotMatch> {
         self.index.find(sought.hash, |place| {
             let record = self.segments.record(place);
             if record::is_extent(record) {
@@ -599,11 +599,11 @@ impl Shard {
     fn remove(&mut self, found: SlotMatch, hash: u64) {
         self.index.remove(found, hash);
         self.ghost.fit(self.index.objects());
-        self.let_go(found.place);
+        self.free_record(found.place);
     }
 
     /// Frees a record that the index no longer refers to.
-    fn let_go(&mut self, place: RecordLocation) {
+    fn free_record(&mut self, place: RecordLocation) {
         let head = Head::read(self.segments.record(place));
         if head.is_extent {
             self.drop_extent(place.segment, head.value);
@@ -660,13 +660,13 @@ impl Shard {
 
     fn write(
         &mut self,
-        sought: Sought<'_>,
+        sought: KeyQuery<'_>,
         write: Write<'_>,
         found: Option<SlotMatch>,
     ) -> UpdateOutcome {
         let behind = match (write.tags, found) {
-            (Tags::Given(tags), _) => tags_behind(tags),
-            (Tags::Kept, Some(found)) => tags_behind(self.item(found.place).tags),
+            (Tags::Given(tags), _) => encoded_tags(tags),
+            (Tags::Kept, Some(found)) => encoded_tags(self.item(found.place).tags),
             (Tags::None, _) | (Tags::Kept, None) => Vec::new(),
         };
         let head = Head {
@@ -693,7 +693,7 @@ impl Shard {
     /// Stores a value copied from two parts.
     fn write_copied(
         &mut self,
-        sought: Sought<'_>,
+        sought: KeyQuery<'_>,
         head: Head,
         (first, second): (&[u8], &[u8]),
         cas: Cas,
@@ -721,7 +721,7 @@ impl Shard {
                 first,
                 second,
             );
-            self.expires_no_earlier(found.place.segment, head.expiry());
+            self.note_expiry(found.place.segment, head.expiry());
             self.index.count_use(found, sought.hash);
             self.counted.stored += 1;
             return UpdateOutcome::Stored(cas);
@@ -739,7 +739,7 @@ impl Shard {
     /// Stores a value in an extent, preceded by its key.
     fn write_extent(
         &mut self,
-        sought: Sought<'_>,
+        sought: KeyQuery<'_>,
         head: Head,
         bytes: Vec<u8>,
         cas: Cas,
@@ -755,7 +755,7 @@ impl Shard {
             Err(outcome) => return outcome,
         };
         let Some(number) = self.extents.insert(bytes) else {
-            self.let_go_unfilled(place, &head);
+            self.free_unfilled(place, &head);
             return UpdateOutcome::NoRoom;
         };
         let cas = self.next_cas(cas);
@@ -774,7 +774,7 @@ impl Shard {
     }
 
     /// Frees a reserved record that is not used.
-    fn let_go_unfilled(&mut self, place: RecordLocation, head: &Head) {
+    fn free_unfilled(&mut self, place: RecordLocation, head: &Head) {
         let head = Head {
             is_extent: true,
             value: 0,
@@ -804,14 +804,14 @@ impl Shard {
     }
 
     /// Makes the index refer to a new record; the previous one is freed.
-    fn enter(&mut self, sought: Sought<'_>, place: RecordLocation) {
+    fn enter(&mut self, sought: KeyQuery<'_>, place: RecordLocation) {
         self.counted.stored += 1;
         // Freeing memory may have moved the previous record, or removed it.
         match self.look_up(sought) {
             Some(before) => {
                 let uses = before.uses.saturating_add(1).min(crate::index::USES_MAX);
                 self.index.replace(before, sought.hash, place, uses);
-                self.let_go(before.place);
+                self.free_record(before.place);
             }
             None => {
                 let (segments, extents) = (&self.segments, &self.extents);
@@ -835,7 +835,7 @@ impl Shard {
     /// Appends to a value or prepends to it.
     fn join(
         &mut self,
-        sought: Sought<'_>,
+        sought: KeyQuery<'_>,
         found: SlotMatch,
         (before, behind): (&[u8], &[u8]),
         cas: Cas,
@@ -852,7 +852,7 @@ impl Shard {
         scratch.extend_from_slice(before);
         let item = self.item(found.place);
         scratch.extend_from_slice(item.value.bytes());
-        let tags = tags_behind(item.tags);
+        let tags = encoded_tags(item.tags);
         let outcome = if tags.is_empty() {
             self.write_copied(sought, head, (&scratch, behind), cas, Some(found))
         } else {
@@ -867,7 +867,7 @@ impl Shard {
 
     fn revise(
         &mut self,
-        sought: Sought<'_>,
+        sought: KeyQuery<'_>,
         found: SlotMatch,
         revision: Revision,
     ) -> UpdateOutcome {
@@ -889,7 +889,7 @@ impl Shard {
         }
         head.write(record);
         if revision.expires.is_some() {
-            self.expires_no_earlier(found.place.segment, head.expiry());
+            self.note_expiry(found.place.segment, head.expiry());
         }
         if revision.is_use {
             self.index.count_use(found, sought.hash);
@@ -898,7 +898,7 @@ impl Shard {
     }
 
     /// Records that a segment contains an object with this expiry.
-    fn expires_no_earlier(&mut self, number: u32, expires: Option<Seconds>) {
+    fn note_expiry(&mut self, number: u32, expires: Option<Seconds>) {
         let until = expires.unwrap_or(Seconds::MAX);
         let segment = self.segments.at_mut(number);
         if until > segment.latest {
@@ -923,7 +923,7 @@ fn key_of<'a>(segments: &'a Segments, extents: &'a Extents, place: RecordLocatio
 }
 
 /// The head of a record to write.
-fn head_of(sought: Sought<'_>, write: &Write<'_>) -> Head {
+fn head_of(sought: KeyQuery<'_>, write: &Write<'_>) -> Head {
     Head {
         cas: 0,
         expires: write.expires.map_or(0, |at| at.max(1)),
@@ -940,7 +940,7 @@ fn head_of(sought: Sought<'_>, write: &Write<'_>) -> Head {
 }
 
 /// The tags with their length, as stored after a value; empty if there are none.
-fn tags_behind(tags: &[u8]) -> Vec<u8> {
+fn encoded_tags(tags: &[u8]) -> Vec<u8> {
     let mut behind = Vec::new();
     let length = u16::try_from(tags.len()).unwrap_or(u16::MAX);
     if length > 0 {

@@ -179,7 +179,10 @@ fn what_a_killed_process_leaves_is_right() {
         temporary += usize::from(has_temporary(&folder));
 
         let store = DiskStore::open(&settings(&folder.0)).unwrap();
-        assert!(store.try_own(), "the lock went with the process");
+        assert!(
+            store.try_acquire_ownership(),
+            "the lock went with the process"
+        );
         let mut scanner = store.scanner();
         while scanner.step(100, 0) {}
         assert!(!has_temporary(&folder));

@@ -13,7 +13,7 @@ use engine::net::{Address, ListenOptions};
 use framework::compile::Compiler;
 use framework::door::ListenerId;
 use rules::server_name::{self, ServerNamePattern};
-use transport::listen::{self, Agreement, Protocols};
+use transport::listen::{self, ProtocolAgreement, Protocols};
 
 use crate::plan::Server;
 use crate::session::Session;
@@ -77,7 +77,7 @@ struct AddressGroup {
     default: Arc<Server>,
     names: ServerNames,
     /// Whether the lines agree about protocols.
-    agreement: Agreement,
+    agreement: ProtocolAgreement,
     /// The servers, in the order of the file.
     servers: Vec<(Arc<Server>, Option<Position>)>,
     /// Warnings about duplicate names, which are logged if names make a difference.
@@ -111,7 +111,7 @@ impl Addresses {
                     listen: line.clone(),
                     default: Arc::clone(&named.server),
                     names: ServerNames::default(),
-                    agreement: Agreement::default(),
+                    agreement: ProtocolAgreement::default(),
                     servers: Vec::new(),
                     conflicts: Vec::new(),
                 });
@@ -137,7 +137,7 @@ impl Addresses {
     /// Whether nginx would build a hash of names.
     pub(crate) fn need_table(&self) -> bool {
         let has_table =
-            |one: &AddressGroup| one.are_names_looked_up() && one.names.has_other_than_patterns();
+            |one: &AddressGroup| one.is_name_significant() && one.names.has_other_than_patterns();
         self.0.iter().any(has_table)
     }
 
@@ -148,7 +148,7 @@ impl Addresses {
     pub(crate) fn bindings(self, compiler: &Compiler<'_>) -> Result<Vec<Binding>, Fault> {
         let (mut sharing, mut bindings) = (Vec::new(), Vec::<Binding>::new());
         for mut one in self.0 {
-            if one.are_names_looked_up() {
+            if one.is_name_significant() {
                 for conflict in std::mem::take(&mut one.conflicts) {
                     compiler.warn_each_time(conflict, None);
                 }
@@ -213,7 +213,7 @@ impl AddressGroup {
     }
 
     /// Whether the requested server name makes a difference.
-    fn are_names_looked_up(&self) -> bool {
+    fn is_name_significant(&self) -> bool {
         self.servers.len() > 1 || self.names.may_capture()
     }
 
@@ -245,10 +245,10 @@ impl AddressGroup {
 
     fn servers(mut self) -> Arc<AddressServers> {
         self.names.finish();
-        let are_names_looked_up = self.are_names_looked_up();
+        let is_name_significant = self.is_name_significant();
         Arc::new(AddressServers {
             default: self.default,
-            names: are_names_looked_up.then_some(self.names),
+            names: is_name_significant.then_some(self.names),
             protocols: self.listen.own.protocols,
         })
     }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use conf::{Contexts, Declared, Fault, Inherit, Line, ScopeRef, Setter, Setting, Word, parse};
-use engine::net::Carries;
+use engine::net::SocketKind;
 use framework::compile::Compiler;
 use logs::{ERROR_LOG, ErrorLog};
 use rules::access::Access;
@@ -85,7 +85,7 @@ fn lines(setter: &Setter<'_>) -> Result<Vec<UnresolvedListen>, Fault> {
     let lines = setter.lines().iter();
     let read = |line: &Line| {
         let written = listen::line(line, NO_PORT, option)?;
-        if written.listen.options.carries == Carries::Datagrams {
+        if written.listen.options.carries == SocketKind::Datagrams {
             check_udp(&written.listen, line)?;
         }
         Ok(written)
@@ -94,15 +94,15 @@ fn lines(setter: &Setter<'_>) -> Result<Vec<UnresolvedListen>, Fault> {
 }
 
 /// Applies an option of `listen` that not all protocols have.
-fn option(listen: &mut Listen, name: &str) -> listen::Taken {
+fn option(listen: &mut Listen, name: &str) -> listen::OptionSupport {
     match name {
-        "udp" => listen.options.carries = Carries::Datagrams,
+        "udp" => listen.options.carries = SocketKind::Datagrams,
         "ssl" => listen.own.protocols.ssl = true,
         "proxy_protocol" => listen.own.protocols.proxy_protocol = true,
         "default_server" => listen.own.default_server = true,
-        _ => return listen::Taken::Unknown,
+        _ => return listen::OptionSupport::Unknown,
     }
-    listen::Taken::Yes
+    listen::OptionSupport::Yes
 }
 
 /// Rejects options that UDP does not support, as nginx does, and datagram Unix sockets.

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use engine::net::Address;
-use framework::door::{Accepted, Tenant};
+use framework::door::{Accepted, ServedConnection};
 use framework::generation::GenerationView;
 use framework::workers::Worker;
 use transport::Transport;
@@ -113,7 +113,7 @@ impl Connection {
     }
 }
 
-impl Tenant for Connection {
+impl ServedConnection for Connection {
     fn serial(&self) -> u64 {
         self.client.serial
     }
@@ -155,7 +155,7 @@ impl Tenant for Connection {
         }
     }
 
-    fn stay_with(&self, local: &Rc<GenerationView>) {
+    fn pin_generation(&self, local: &Rc<GenerationView>) {
         // The first generation that a reload passes is the one with which the session has started.
         let _ = self.kept.set(Rc::clone(local));
     }

@@ -4,7 +4,9 @@ use std::rc::Rc;
 
 use engine::Buffer;
 use engine::net::Datagram;
-use framework::door::{Accepted, DatagramSessions, Door, ListenerId, ReceivedDatagram};
+use framework::door::{
+    Accepted, ConnectionHandler, DatagramSessions, ListenerId, ReceivedDatagram,
+};
 use framework::generation::GenerationView;
 
 use crate::connection::Connection;
@@ -13,7 +15,7 @@ use crate::plan::StreamLocal;
 use crate::session::phases;
 
 /// The door of a thread.
-pub(crate) fn door() -> Rc<dyn Door> {
+pub(crate) fn door() -> Rc<dyn ConnectionHandler> {
     Rc::new(StreamDoor::default())
 }
 
@@ -23,7 +25,7 @@ struct StreamDoor {
     sessions: Rc<Sessions>,
 }
 
-impl Door for StreamDoor {
+impl ConnectionHandler for StreamDoor {
     fn connected(&self, accepted: Accepted) {
         let worker = Rc::clone(&accepted.worker);
         let connection = Rc::new(Connection::new(accepted));
@@ -39,12 +41,12 @@ impl Door for StreamDoor {
         Some(self)
     }
 
-    fn knows(&self, local: &GenerationView, listener: &ListenerId) -> bool {
+    fn has_listener(&self, local: &GenerationView, listener: &ListenerId) -> bool {
         StreamLocal::of(local).binding(listener).is_some()
     }
 
     // No message would be understood by clients of every protocol.
-    fn turned_away(&self) -> &'static [u8] {
+    fn rejection_message(&self) -> &'static [u8] {
         b""
     }
 

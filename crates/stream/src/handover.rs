@@ -12,9 +12,9 @@ use conf::{
 use engine::net::Address;
 use framework::address::{self, WrittenAddress};
 use framework::compile::Compiler;
-use framework::door::{Accepted, Door, Handed, ListenerId};
+use framework::door::{Accepted, ConnectionHandler, HandoverInfo, ListenerId};
 use logs::Printable;
-use rules::limit_conn::Places;
+use rules::limit_conn::ConnectionLimitState;
 use variables::{Compiling as _, Text};
 
 use crate::connection::{ClientEnd, Connection};
@@ -49,7 +49,7 @@ pub(crate) enum Pass {
 /// A connection's handover to another door.
 pub(crate) struct Handover {
     listener: ListenerId,
-    door: Rc<dyn Door>,
+    door: Rc<dyn ConnectionHandler>,
     local: Address,
 }
 
@@ -148,7 +148,7 @@ fn address_of(session: &Session, text: &[u8]) -> Result<Address, Status> {
 pub(crate) fn hand_over(
     connection: Connection,
     peer: Address,
-    places: Places<Session>,
+    places: ConnectionLimitState<Session>,
     passage: Handover,
 ) {
     let Handover {
@@ -174,7 +174,7 @@ pub(crate) fn hand_over(
         stream,
         listener,
         serial,
-        handed: Some(Box::new(Handed {
+        handed: Some(Box::new(HandoverInfo {
             peer,
             local,
             over,

@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use conf::{Declared, ScopeRef};
 use framework::compile::{Compiler, Feature as _};
-use framework::door::Door;
+use framework::door::ConnectionHandler;
 use framework::generation::Generation;
 use framework::network::DebugConnections;
 use framework::protocol_part::{CompiledPart, Directives, ListenSocket, ProtocolPart};
@@ -104,7 +104,7 @@ impl ProtocolPart for StreamPart {
             .unknown()
     }
 
-    fn door(&self) -> Rc<dyn Door> {
+    fn door(&self) -> Rc<dyn ConnectionHandler> {
         door::door()
     }
 }

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use framework::door::ListenerId;
 use framework::generation::GenerationView;
 use framework::network::DebugConnections;
-use framework::slot::{OfThread, Slot, ThreadGeneration};
+use framework::slot::{Slot, ThreadGeneration, ThreadState};
 use logs::ErrorLog;
 use rules::access::Access;
 use rules::access_log::AccessLogs;
@@ -104,7 +104,7 @@ static STREAM: Slot<Room, ThreadGeneration> = Slot::new();
 
 struct Room(Rc<StreamLocal>);
 
-impl OfThread for Room {
+impl ThreadState for Room {
     fn begin(local: &GenerationView) -> Room {
         // A generation without a `stream` block has no servers.
         Room(Rc::new(StreamLocal(

@@ -43,7 +43,7 @@ pub(crate) async fn read(session: &Session) -> Result<Buffer, Status> {
 pub(crate) struct SessionRealIp;
 
 impl ByProxy<Session> for SessionRealIp {
-    fn own_peer(session: &Session) -> &Address {
+    fn connection_peer(session: &Session) -> &Address {
         session.connection.peer()
     }
 
@@ -51,11 +51,11 @@ impl ByProxy<Session> for SessionRealIp {
         None
     }
 
-    fn is_told(session: &Session) -> bool {
-        session.told_peer.is_some()
+    fn is_realip(session: &Session) -> bool {
+        session.realip_address.is_some()
     }
 
     fn tell(session: &mut Session, peer: Address) {
-        session.told_peer = Some(peer);
+        session.realip_address = Some(peer);
     }
 }

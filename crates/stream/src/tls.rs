@@ -34,7 +34,7 @@ pub(crate) static SSL_HANDSHAKE_TIMEOUT: Setting<Duration> =
 /// The directives of this file.
 pub(crate) const DIRECTIVES: &[&dyn Declared] = &[&SSL_HANDSHAKE_TIMEOUT];
 
-impl settings::OfProtocol for Session {
+impl settings::TlsProtocol for Session {
     const NAME: &'static str = "STREAM";
 
     // The ALPN protocols of clients are ignored.

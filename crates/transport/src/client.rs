@@ -2,7 +2,7 @@
 //! transport's business, and a client may have a transport of its own (HTTP/1), share one with
 //! others, or have none.
 //!
-//! The variables about a client are available to every type that acts for one ([`OfClient`]): a
+//! The variables about a client are available to every type that acts for one ([`HasClient`]): a
 //! request, a handshake.
 
 use std::any::Any;
@@ -18,7 +18,7 @@ use variables::{BuiltinVariable, Context, Evaluate};
 
 use crate::proxy_protocol::ProxyHeader;
 use crate::tls::session::Session;
-use framework::door::{Handed, ListenerId};
+use framework::door::{HandoverInfo, ListenerId};
 
 /// A connected client.
 pub struct Client {
@@ -42,7 +42,7 @@ struct Rare {
     /// The PROXY protocol header.
     told: OnceCell<ProxyHeader>,
     /// The host name of the TLS handshake (SNI), as the client wrote it.
-    asked_name: OnceCell<Box<[u8]>>,
+    sni_name: OnceCell<Box<[u8]>>,
     /// Resources of the doors that handed the connection over, held until it ends.
     held: OnceCell<Box<dyn Any>>,
 }
@@ -62,7 +62,7 @@ impl Client {
 
     /// An accepted client, with the addresses from the door that handed the connection over, if
     /// any.
-    pub fn arrived(listener: ListenerId, serial: u64, handed: Option<&mut Handed>) -> Client {
+    pub fn arrived(listener: ListenerId, serial: u64, handed: Option<&mut HandoverInfo>) -> Client {
         let client = Client::new(listener, serial);
         let Some(handed) = handed else {
             return client;
@@ -131,13 +131,13 @@ impl Client {
 
     /// The host name of the TLS handshake (SNI), as the client wrote it; known before the session
     /// exists.
-    pub fn asked_name(&self) -> Option<&[u8]> {
-        self.rare.get()?.asked_name.get().map(|name| &**name)
+    pub fn sni_name(&self) -> Option<&[u8]> {
+        self.rare.get()?.sni_name.get().map(|name| &**name)
     }
 
     /// Stores the host name of the TLS handshake. A second name is ignored.
-    pub fn set_asked_name(&self, name: &[u8]) {
-        let _ = self.rare().asked_name.set(name.into());
+    pub fn set_sni_name(&self, name: &[u8]) {
+        let _ = self.rare().sni_name.set(name.into());
     }
 
     /// Whether `debug_connection` lists the client's address; `ask` is called at most once.
@@ -148,7 +148,7 @@ impl Client {
 }
 
 /// A type that acts for a client: a request, a handshake.
-pub trait OfClient: Context {
+pub trait HasClient: Context {
     /// The client. [`Context::peer`] is its address, or the one that a trusted proxy reported.
     fn client(&self) -> &Client;
 
@@ -168,7 +168,7 @@ pub trait OfClient: Context {
 }
 
 /// The variable with this name (in lower case, without `$`).
-pub fn find<C: OfClient>(name: &str) -> Option<BuiltinVariable<C>> {
+pub fn find<C: HasClient>(name: &str) -> Option<BuiltinVariable<C>> {
     let evaluate: Evaluate<C> = match name {
         "binary_remote_addr" => binary_remote_addr,
         "connection" => |context, out| decimal(context.client().serial, out),
@@ -196,7 +196,7 @@ pub fn find<C: OfClient>(name: &str) -> Option<BuiltinVariable<C>> {
 }
 
 /// The address as four or sixteen bytes; the path of a Unix socket.
-fn binary_remote_addr<C: OfClient>(context: &mut C, out: &mut Vec<u8>) -> bool {
+fn binary_remote_addr<C: HasClient>(context: &mut C, out: &mut Vec<u8>) -> bool {
     match context.peer().ip() {
         Some(IpAddr::V4(ip)) => out.extend_from_slice(&ip.octets()),
         Some(IpAddr::V6(ip)) => out.extend_from_slice(&ip.octets()),
@@ -206,7 +206,7 @@ fn binary_remote_addr<C: OfClient>(context: &mut C, out: &mut Vec<u8>) -> bool {
 }
 
 /// A field of `TCP_INFO`; not found for a Unix socket.
-fn tcp_info<C: OfClient>(context: &C, number: fn(TcpInfo) -> u32, out: &mut Vec<u8>) -> bool {
+fn tcp_info<C: HasClient>(context: &C, number: fn(TcpInfo) -> u32, out: &mut Vec<u8>) -> bool {
     let info = context.tcp_info();
     info.is_some_and(|info| decimal(number(info).into(), out))
 }
@@ -241,9 +241,9 @@ mod tests {
                 client.is_debugged(|| false),
                 "a reload changes nothing for it"
             );
-            client.set_asked_name(b"Site");
-            client.set_asked_name(b"other");
-            assert_eq!(client.asked_name(), Some(&b"Site"[..]));
+            client.set_sni_name(b"Site");
+            client.set_sni_name(b"other");
+            assert_eq!(client.sni_name(), Some(&b"Site"[..]));
             assert_eq!(client.listening(), "10.0.0.1:80");
 
             let imagined = Client::new(id, 8).between(address(5), address(6));

@@ -103,13 +103,13 @@ impl Protocols {
 /// Checks whether the lines for one address agree about its protocols, by nginx's rule: lines
 /// without socket options may omit protocols, or all must name the same.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Agreement {
+pub struct ProtocolAgreement {
     /// The protocols of the second and later lines.
     later: Option<Protocols>,
     changed: bool,
 }
 
-impl Agreement {
+impl ProtocolAgreement {
     /// Adds a line; `known` is the union of the lines before it. False if nginx would warn.
     /// `protocols` are those of the line.
     pub fn take<O>(
@@ -181,7 +181,7 @@ fn misplaced<O>(listen: &Listen<O>, why: &str) -> Fault {
 
 /// Whether a protocol supports an option that not all protocols have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Taken {
+pub enum OptionSupport {
     /// The protocol has the option, and it is set.
     Yes,
     /// nginx supports the option for this protocol, but Tidegate does not yet.
@@ -191,7 +191,7 @@ pub enum Taken {
 }
 
 /// Applies an option without a value that not all protocols have.
-pub type TakeOption<O> = fn(&mut Listen<O>, &str) -> Taken;
+pub type TakeOption<O> = fn(&mut Listen<O>, &str) -> OptionSupport;
 
 /// Parses a protocol's `listen` line, with a default port and the protocol's own options.
 ///
@@ -273,13 +273,15 @@ fn option<O>(listen: &mut Listen<O>, word: &Word, own: TakeOption<O>) -> Result<
         }
         (name, None) => {
             return match own(listen, name) {
-                Taken::Yes => Ok(()),
-                Taken::NotYet => {
+                OptionSupport::Yes => Ok(()),
+                OptionSupport::NotYet => {
                     let text =
                         format!("the \"{name}\" parameter is not supported by this version yet");
                     Err(Fault::at(word, text))
                 }
-                Taken::Unknown => Err(Fault::at(word, format!("invalid parameter \"{text}\""))),
+                OptionSupport::Unknown => {
+                    Err(Fault::at(word, format!("invalid parameter \"{text}\"")))
+                }
             };
         }
         _ => return Err(Fault::at(word, format!("invalid parameter \"{text}\""))),

@@ -19,7 +19,7 @@ use proto::proxy_protocol::{self, Address, Endpoint, Header, TlvError, Tlvs, Val
 use variables::write::decimal;
 use variables::{BuiltinVariable, Evaluate};
 
-use crate::client::OfClient;
+use crate::client::HasClient;
 use crate::incoming::Incoming;
 
 /// Length limit of a header, in bytes, except before HTTP requests (nginx's
@@ -108,11 +108,11 @@ pub async fn receive<I: Incoming>(
         let mut input = match received {
             Ok(input) if !input.is_empty() => input,
             Ok(_) => {
-                tell_missing(connection, None);
+                log_missing_header(connection, None);
                 return Err(NoHeader::Missing);
             }
             Err(error) => {
-                tell_missing(connection, Some(&error));
+                log_missing_header(connection, Some(&error));
                 return Err(NoHeader::Missing);
             }
         };
@@ -131,7 +131,7 @@ pub async fn receive<I: Incoming>(
             Ok(None) if before > 0 => {}
             Ok(None) => pieces.extend_from_slice(&input),
             Err(error) => {
-                tell_broken(connection, &error.log_text());
+                log_invalid_header(connection, &error.log_text());
                 return Err(NoHeader::Broken);
             }
         }
@@ -139,7 +139,7 @@ pub async fn receive<I: Incoming>(
 }
 
 /// Logs that no header was received: the client closed, or receiving failed.
-fn tell_missing(client: &dyn Subject, cause: Option<&io::Error>) {
+fn log_missing_header(client: &dyn Subject, cause: Option<&io::Error>) {
     const ACTION: &str = "reading PROXY protocol";
     match cause {
         None => {
@@ -158,13 +158,13 @@ fn tell_missing(client: &dyn Subject, cause: Option<&io::Error>) {
 }
 
 /// Logs that the received bytes are not a header.
-fn tell_broken(client: &dyn Subject, text: &[u8]) {
+fn log_invalid_header(client: &dyn Subject, text: &[u8]) {
     let text = format_args!("{} while reading PROXY protocol", Printable(text));
     write(client, Level::Error, text);
 }
 
 /// The address of one end of the client's connection to the proxy.
-fn address<C: OfClient>(
+fn address<C: HasClient>(
     context: &C,
     end: fn(&ProxyHeader) -> &ProxiedEndpoint,
     out: &mut Vec<u8>,
@@ -177,7 +177,7 @@ fn address<C: OfClient>(
 }
 
 /// The port of one end; port 0 exists, with an empty value.
-fn port<C: OfClient>(
+fn port<C: HasClient>(
     context: &C,
     end: fn(&ProxyHeader) -> &ProxiedEndpoint,
     out: &mut Vec<u8>,
@@ -187,7 +187,7 @@ fn port<C: OfClient>(
 }
 
 /// The value of a TLV, by nginx's names.
-fn tlv<C: OfClient>(context: &mut C, name: &[u8], out: &mut Vec<u8>) -> bool {
+fn tlv<C: HasClient>(context: &mut C, name: &[u8], out: &mut Vec<u8>) -> bool {
     let told = context.client().told();
     match told.map_or(Ok(None), |told| told.tlv(name)) {
         Ok(None) => false,
@@ -208,7 +208,7 @@ fn tlv<C: OfClient>(context: &mut C, name: &[u8], out: &mut Vec<u8>) -> bool {
 }
 
 /// The variable with this name (in lower case, without `$`).
-pub fn find<C: OfClient>(name: &str) -> Option<BuiltinVariable<C>> {
+pub fn find<C: HasClient>(name: &str) -> Option<BuiltinVariable<C>> {
     let evaluate: Evaluate<C> = match name {
         "proxy_protocol_addr" => |context, out| address(context, |told| &told.source, out),
         "proxy_protocol_port" => |context, out| port(context, |told| &told.source, out),

@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 
 use engine::net::{Address, Drained, Recv, Segment, Stream, TcpInfo};
 use engine::{Buffer, Deadline};
-use framework::door::Handed;
+use framework::door::HandoverInfo;
 
 use crate::tls::session::Session;
 use crate::tls::upstream::ClientSession;
@@ -98,7 +98,7 @@ impl From<Stream> for Transport {
 impl Transport {
     /// The transport of an accepted connection, with the TLS session of the door that handed it
     /// over, if one did.
-    pub fn of(stream: Stream, handed: Option<&mut Handed>) -> Transport {
+    pub fn of(stream: Stream, handed: Option<&mut HandoverInfo>) -> Transport {
         let transport = Transport::from(stream);
         let over = handed.and_then(|handed| handed.over.take());
         if let Some(Ok(layer)) = over.map(|over| over.downcast::<Layer>()) {
@@ -378,9 +378,9 @@ impl Transport {
         self.stream.shutdown();
     }
 
-    /// See [`Stream::reset_when_dropped`].
-    pub fn reset_when_dropped(&self) {
-        self.stream.reset_when_dropped();
+    /// See [`Stream::set_reset_on_drop`].
+    pub fn set_reset_on_drop(&self) {
+        self.stream.set_reset_on_drop();
     }
 
     /// See [`Stream::set_nodelay`].

@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use engine::net::{Address, ConnectStep, Stream};
 use engine::select::{Either, either};
-use framework::workers::{self, ConnectError, NotEnough};
+use framework::workers::{self, ConnectError, TooManyConnections};
 use logs::{Errno, Printable, Subject};
 
 use crate::backlog::{self, BacklogSlot};
@@ -127,8 +127,8 @@ fn failure<C: Caller>(caller: &C, address: &Address, error: &io::Error) -> Attem
 
 /// Logs that no place is left for a connection to a peer, or for another request on a shared
 /// connection.
-pub fn note_shortage<S: Subject>(subject: &S, shortage: NotEnough) {
-    if shortage.is_told {
+pub fn note_shortage<S: Subject>(subject: &S, shortage: TooManyConnections) {
+    if shortage.should_log {
         logs::error!(subject, Alert, "{shortage} {CONNECTING}");
     }
 }
@@ -142,7 +142,7 @@ fn error_of_peer<S: Subject>(
 ) -> Option<io::Error> {
     let failed = match failed {
         ConnectError::Failed(failed) => failed,
-        ConnectError::NotEnough(shortage) => {
+        ConnectError::TooManyConnections(shortage) => {
             note_shortage(subject, shortage);
             return None;
         }
@@ -234,7 +234,7 @@ async fn anew(way: &ConnectOptions<'_>) -> Result<Connected, ConnectError> {
 fn has_timed_out(error: &ConnectError) -> bool {
     match error {
         ConnectError::Failed(failed) => failed.error.kind() == ErrorKind::TimedOut,
-        ConnectError::NotEnough(_) => false,
+        ConnectError::TooManyConnections(_) => false,
     }
 }
 

@@ -20,7 +20,7 @@ use base::slab::{self, Slab};
 use bytes::Bytes;
 use engine::net::Address;
 use framework::generation::GenerationView;
-use framework::slot::{OfThread, Slot, Thread};
+use framework::slot::{Slot, Thread, ThreadState};
 use framework::workers::{Spare, SpareEntry};
 use transport::Transport;
 
@@ -149,7 +149,7 @@ impl Wake for IdleWatch {
     }
 }
 
-impl OfThread for Pool {
+impl ThreadState for Pool {
     fn begin(_: &GenerationView) -> Pool {
         Pool {
             idle: Slab::new(),

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use framework::handover::{StateReader, StateWriter, Unfit};
-use framework::zone::{Fact, State as ZoneState, Tell, Zone};
+use framework::zone::{State as ZoneState, Zone, ZoneFact, ZoneFactSink};
 
 use crate::handover;
 use crate::roster::Roster;
@@ -39,21 +39,21 @@ impl ZoneState for Remembered {
         Ok(())
     }
 
-    fn describe(&self, roster: &Arc<Roster>, tell: &mut Tell<'_>) {
+    fn describe(&self, roster: &Arc<Roster>, tell: &mut ZoneFactSink<'_>) {
         let peers = roster.peers();
         let count = |of: &dyn Fn(&crate::Peer) -> u64| peers.iter().map(of).sum();
-        tell("peers", Fact::Number(count(&|_| 1)));
+        tell("peers", ZoneFact::Number(count(&|_| 1)));
         tell(
             "connections",
-            Fact::Number(count(&|peer| peer.state().connections() as u64)),
+            ZoneFact::Number(count(&|peer| peer.state().connections() as u64)),
         );
         tell(
             "requests",
-            Fact::Number(count(&|peer| peer.state().requests())),
+            ZoneFact::Number(count(&|peer| peer.state().requests())),
         );
         tell(
             "failures",
-            Fact::Number(count(&|peer| peer.state().failures())),
+            ZoneFact::Number(count(&|peer| peer.state().failures())),
         );
     }
 }

@@ -84,7 +84,7 @@ pub trait Context: Subject + Sized + 'static {
         match self.scratch().enter() {
             Entry::Open => {}
             Entry::Closed => return false,
-            Entry::Circle => {
+            Entry::TooDeep => {
                 let name = &definition.name;
                 logs::error!(self, Error, "cycle while evaluating variable \"{name}\"");
                 return false;

@@ -123,11 +123,11 @@ impl<C: Context> Regex<C> {
 
     /// The text of such an alert.
     pub fn undecided(&self, subject: &[u8], undecided: Undecided) -> String {
-        said_of(undecided, subject, self.pattern())
+        undecided_message(undecided, subject, self.pattern())
     }
 }
 
-fn said_of(undecided: Undecided, subject: &[u8], pattern: &str) -> String {
+fn undecided_message(undecided: Undecided, subject: &[u8], pattern: &str) -> String {
     let (code, subject) = (undecided.code, Printable(subject));
     format!("pcre2_match() failed: {code} on \"{subject}\" using \"{pattern}\"")
 }
@@ -217,9 +217,9 @@ pub fn match_once(pattern: &[u8], subject: &[u8]) -> Result<Option<Vec<Group>>, 
     let pattern = Pattern::for_one_match(pattern)
         .map_err(|refusal| MatchError::Pattern(refusal.to_string()))?;
     let mut spans = Spans::default();
-    let matched = pattern
-        .captures(subject, &mut spans)
-        .map_err(|undecided| MatchError::Undecided(said_of(undecided, subject, pattern.text())))?;
+    let matched = pattern.captures(subject, &mut spans).map_err(|undecided| {
+        MatchError::Undecided(undecided_message(undecided, subject, pattern.text()))
+    })?;
     if !matched {
         return Ok(None);
     }

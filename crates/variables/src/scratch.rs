@@ -14,7 +14,7 @@ pub struct Scratch {
 pub(crate) enum Entry {
     Open,
     /// The depth is exceeded.
-    Circle,
+    TooDeep,
     /// The depth was exceeded too often: values that depend on themselves more than once would
     /// double the work at each level.
     Closed,
@@ -50,7 +50,7 @@ impl Scratch {
         }
         if self.depth == DEPTH_MAX {
             self.circles += 1;
-            return Entry::Circle;
+            return Entry::TooDeep;
         }
         self.depth += 1;
         Entry::Open

@@ -9,8 +9,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use conf::{
-    Contexts, Declared, Inherit, Level, Recording, Registry, ScopeRef, Sealed, Setting, Template,
-    Word, parse,
+    Contexts, Declared, Inherit, Level, RecordedFiles, Recording, Registry, ScopeRef, Setting,
+    Template, Word, parse,
 };
 use engine::net::Address;
 use framework::compile::{Compiler, Environment};
@@ -137,7 +137,7 @@ fn compiled(
     compile: impl Fn(&Compiler<'_>, ScopeRef<'_>),
 ) -> Result<Session, String> {
     let path = Path::new("/sessions.conf");
-    let files = Sealed::new(Recording {
+    let files = RecordedFiles::new(Recording {
         files: vec![(path.into(), format!("sessions {{ {blocks} }}").into_bytes())],
         ..Recording::default()
     });

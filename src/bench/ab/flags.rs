@@ -84,18 +84,18 @@ pub(super) struct Flags {
 
 /// Why there is no run.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum NothingToRun {
+pub(super) enum EarlyExit {
     Version,
     /// The message of an error, or `None` if help was requested.
     Usage(Option<String>),
 }
 
-fn fault(text: impl Into<String>) -> NothingToRun {
-    NothingToRun::Usage(Some(text.into()))
+fn fault(text: impl Into<String>) -> EarlyExit {
+    EarlyExit::Usage(Some(text.into()))
 }
 
 impl Flags {
-    pub(super) fn parse(arguments: &[OsString]) -> Result<Flags, NothingToRun> {
+    pub(super) fn parse(arguments: &[OsString]) -> Result<Flags, EarlyExit> {
         let mut flags = Flags {
             url: String::new(),
             requests: 1,
@@ -155,7 +155,7 @@ impl Flags {
         &mut self,
         letters: &str,
         next: &mut dyn FnMut() -> Option<String>,
-    ) -> Result<(), NothingToRun> {
+    ) -> Result<(), EarlyExit> {
         for (place, letter) in letters.char_indices() {
             match letter {
                 'k' => self.keep_alive = true,
@@ -166,8 +166,8 @@ impl Flags {
                 'd' => self.percentiles = false,
                 'S' => self.confidence = false,
                 'i' => self.method = "HEAD".to_owned(),
-                'h' => return Err(NothingToRun::Usage(None)),
-                'V' => return Err(NothingToRun::Version),
+                'h' => return Err(EarlyExit::Usage(None)),
+                'V' => return Err(EarlyExit::Version),
                 'b' | 'v' | 'w' | 'x' | 'y' | 'z' | 'P' | 'X' => {
                     return Err(fault(format!("-{letter} is not supported here")));
                 }
@@ -187,7 +187,7 @@ impl Flags {
         Ok(())
     }
 
-    fn set(&mut self, letter: char, value: String) -> Result<(), NothingToRun> {
+    fn set(&mut self, letter: char, value: String) -> Result<(), EarlyExit> {
         let number = || {
             let number = value.parse::<u64>().ok().filter(|number| *number > 0);
             number.ok_or_else(|| fault(format!("invalid argument -- {letter}")))
@@ -294,7 +294,7 @@ impl Flags {
 mod tests {
     use super::*;
 
-    fn parse(line: &str) -> Result<Flags, NothingToRun> {
+    fn parse(line: &str) -> Result<Flags, EarlyExit> {
         let words: Vec<OsString> = line.split_whitespace().map(OsString::from).collect();
         Flags::parse(&words)
     }
@@ -326,8 +326,8 @@ mod tests {
         ] {
             assert_eq!(parse(line).unwrap_err(), fault(text), "{line}");
         }
-        assert_eq!(parse("-V").unwrap_err(), NothingToRun::Version);
-        assert_eq!(parse("-h").unwrap_err(), NothingToRun::Usage(None));
+        assert_eq!(parse("-V").unwrap_err(), EarlyExit::Version);
+        assert_eq!(parse("-h").unwrap_err(), EarlyExit::Usage(None));
     }
 
     #[test]

@@ -17,11 +17,11 @@ use std::time::Duration;
 use engine::EngineKind;
 use load::plan::{Expect, Length, Order, Protocol, Request, Server};
 use load::tally::RequestError;
-use load::tls::Maker;
+use load::tls::TlsFactory;
 use load::{Plan, RunResult, Target, machine};
 use process::Interrupt;
 
-use super::Called;
+use super::ForeignArguments;
 use flags::Flags;
 
 /// The first lines of the output.
@@ -32,15 +32,15 @@ Licensed to The Apache Software Foundation, http://www.apache.org/
 
 ";
 
-pub(super) fn run(called: Called) -> ExitCode {
+pub(super) fn run(called: ForeignArguments) -> ExitCode {
     let flags = match Flags::parse(&called.arguments) {
         Ok(flags) => flags,
-        Err(flags::NothingToRun::Version) => {
+        Err(flags::EarlyExit::Version) => {
             print!("{BANNER}");
             return ExitCode::SUCCESS;
         }
         // ab prints its usage to standard error and exits with EINVAL, even for `-h`.
-        Err(flags::NothingToRun::Usage(fault)) => {
+        Err(flags::EarlyExit::Usage(fault)) => {
             if let Some(fault) = fault {
                 eprintln!("ab: {fault}");
             }
@@ -86,7 +86,7 @@ fn bench(flags: &Flags, allow_remote: &[String]) -> Result<ExitCode, String> {
             .time_limit
             .is_some_and(|limit| progress.elapsed >= limit);
         let broken = progress.broken > 0 && !flags.keep_going;
-        !(over || broken || interrupt.has_come())
+        !(over || broken || interrupt.has_arrived())
     })
     .map_err(|error| error.to_string())?;
     tell(outcome.tally.ended());
@@ -170,7 +170,7 @@ fn plan(flags: &Flags, target: &Target) -> Result<Plan, String> {
     Ok(Plan {
         servers: vec![Server {
             address: target.address.clone(),
-            tls: Maker::new(flags.tls.clone())
+            tls: TlsFactory::new(flags.tls.clone())
                 .tls(target)
                 .map_err(|error| error.to_string())?,
             requests: vec![Request::http1(

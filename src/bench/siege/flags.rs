@@ -121,18 +121,18 @@ pub(super) struct Flags {
 
 /// Why there is no run.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum NothingToRun {
+pub(super) enum EarlyExit {
     Version,
     Help,
     Fault(String),
 }
 
-fn fault(text: impl Into<String>) -> NothingToRun {
-    NothingToRun::Fault(text.into())
+fn fault(text: impl Into<String>) -> EarlyExit {
+    EarlyExit::Fault(text.into())
 }
 
 impl Flags {
-    pub(super) fn parse(arguments: impl Iterator<Item = String>) -> Result<Flags, NothingToRun> {
+    pub(super) fn parse(arguments: impl Iterator<Item = String>) -> Result<Flags, EarlyExit> {
         let mut flags = Flags {
             users: USERS_DEFAULT,
             repetitions: Repetitions::Endless,
@@ -186,7 +186,7 @@ impl Flags {
             return Err(fault("-g/--get requires a commandline URL"));
         }
         if flags.url.is_none() && flags.file.is_none() {
-            return Err(NothingToRun::Help);
+            return Err(EarlyExit::Help);
         }
         Ok(flags)
     }
@@ -196,7 +196,7 @@ impl Flags {
         &mut self,
         letters: &str,
         arguments: &mut impl Iterator<Item = String>,
-    ) -> Result<bool, NothingToRun> {
+    ) -> Result<bool, EarlyExit> {
         let mut benchmark = false;
         for (place, letter) in letters.char_indices() {
             let rest = letters.get(place + letter.len_utf8()..).unwrap_or_default();
@@ -217,10 +217,10 @@ impl Flags {
         Ok(benchmark)
     }
 
-    fn switch(&mut self, letter: char, value: Option<String>) -> Result<(), NothingToRun> {
+    fn switch(&mut self, letter: char, value: Option<String>) -> Result<(), EarlyExit> {
         match letter {
-            'V' => return Err(NothingToRun::Version),
-            'h' => return Err(NothingToRun::Help),
+            'V' => return Err(EarlyExit::Version),
+            'h' => return Err(EarlyExit::Help),
             'q' => self.quiet = true,
             'g' => self.show = Some(Show::Heads),
             'p' => self.show = Some(Show::Page),
@@ -237,7 +237,7 @@ impl Flags {
         Ok(())
     }
 
-    fn set(&mut self, letter: char, value: String) -> Result<(), NothingToRun> {
+    fn set(&mut self, letter: char, value: String) -> Result<(), EarlyExit> {
         let bad = || fault(format!("-{letter}: {value:?} is no number"));
         match letter {
             'c' => {
@@ -272,7 +272,7 @@ fn letter(known: &[(char, &str)], name: &str) -> Option<char> {
     found.map(|(letter, _)| *letter)
 }
 
-fn missing(name: &str) -> NothingToRun {
+fn missing(name: &str) -> EarlyExit {
     fault(format!("option requires an argument -- '{name}'"))
 }
 
@@ -298,7 +298,7 @@ fn time(text: &str) -> Option<Duration> {
 mod tests {
     use super::*;
 
-    fn parse(line: &str) -> Result<Flags, NothingToRun> {
+    fn parse(line: &str) -> Result<Flags, EarlyExit> {
         Flags::parse(line.split_whitespace().map(str::to_owned))
     }
 
@@ -349,7 +349,7 @@ mod tests {
         ] {
             assert_eq!(parse(line).unwrap_err(), fault(text), "{line}");
         }
-        assert_eq!(parse("").unwrap_err(), NothingToRun::Help);
-        assert_eq!(parse("-V").unwrap_err(), NothingToRun::Version);
+        assert_eq!(parse("").unwrap_err(), EarlyExit::Help);
+        assert_eq!(parse("-V").unwrap_err(), EarlyExit::Version);
     }
 }

@@ -25,8 +25,8 @@ use load::plan::{Expect, Length, Order, Protocol};
 use load::{Plan, RunResult, machine};
 use process::Interrupt;
 
-use super::Called;
-use flags::{Flags, NothingToRun, Repetitions, Show};
+use super::ForeignArguments;
+use flags::{EarlyExit, Flags, Repetitions, Show};
 use report::Figures;
 use urls::UrlLine;
 
@@ -42,7 +42,7 @@ const TIMEOUT: Duration = Duration::from_secs(30);
 /// The length of a run without a limit.
 const ENDLESS: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
 
-pub(super) fn run(called: Called) -> ExitCode {
+pub(super) fn run(called: ForeignArguments) -> ExitCode {
     let words = called.arguments.iter();
     let words = words.map(|word| word.to_string_lossy().into_owned());
     let flags = match Flags::parse(words) {
@@ -50,16 +50,16 @@ pub(super) fn run(called: Called) -> ExitCode {
             allow_remote: called.allow_remote,
             ..flags
         },
-        Err(NothingToRun::Version) => {
+        Err(EarlyExit::Version) => {
             eprintln!("{VERSION}");
             return ExitCode::SUCCESS;
         }
-        Err(NothingToRun::Help) => {
+        Err(EarlyExit::Help) => {
             eprintln!("{VERSION}");
             print!("{}", flags::USAGE);
             return ExitCode::SUCCESS;
         }
-        Err(NothingToRun::Fault(text)) => return fail(&text),
+        Err(EarlyExit::Fault(text)) => return fail(&text),
     };
     match siege(&flags) {
         Ok(()) => ExitCode::SUCCESS,
@@ -114,7 +114,7 @@ fn load_on(flags: &Flags, lines: &[UrlLine], interrupt: &Interrupt) -> Result<Ru
     }
     let outcome = load::run(&plan, |progress| {
         let over = flags.time.is_some_and(|time| progress.elapsed >= time);
-        !(over || progress.failed >= FAILURES_MAX || interrupt.has_come())
+        !(over || progress.failed >= FAILURES_MAX || interrupt.has_arrived())
     })
     .map_err(|error| error.to_string())?;
     let excessive = outcome.tally.failed() >= FAILURES_MAX;

@@ -6,7 +6,7 @@
 
 use load::Target;
 use load::plan::{Request, Server};
-use load::tls::{Maker, Settings};
+use load::tls::{Settings, TlsFactory};
 
 use super::flags::{Flags, Show};
 
@@ -158,8 +158,8 @@ pub(super) fn request(line: &UrlLine, target: &Target, flags: &Flags) -> Result<
 }
 
 /// A TLS configuration that accepts any certificate, as in siege.
-pub(super) fn maker() -> Maker {
-    Maker::new(Settings {
+pub(super) fn maker() -> TlsFactory {
+    TlsFactory::new(Settings {
         insecure: true,
         ..Settings::default()
     })

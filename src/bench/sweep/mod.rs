@@ -180,8 +180,8 @@ fn first_answer(plan: &Plan, interrupt: &Interrupt) -> Result<Option<First>, Str
         samples: true,
         ..plan.clone()
     };
-    let outcome =
-        load::run(&Arc::new(plan), |_| !interrupt.has_come()).map_err(|error| error.to_string())?;
+    let outcome = load::run(&Arc::new(plan), |_| !interrupt.has_arrived())
+        .map_err(|error| error.to_string())?;
     if outcome.interrupted {
         Err("interrupted".to_owned())
     } else {
@@ -205,7 +205,7 @@ fn measure(
         let mut line = ProgressLine::new(&plan);
         let outcome = load::run(&plan, |progress| {
             line.show(progress);
-            !interrupt.has_come()
+            !interrupt.has_arrived()
         });
         line.clear();
         let outcome = outcome.map_err(|error| error.to_string())?;
@@ -223,7 +223,7 @@ fn measure(
 fn pause(time: Duration, interrupt: &Interrupt) -> bool {
     let begin = Instant::now();
     while begin.elapsed() < time {
-        if interrupt.has_come() {
+        if interrupt.has_arrived() {
             return false;
         }
         std::thread::sleep(PAUSE_TICK.min(time.saturating_sub(begin.elapsed())));

@@ -87,7 +87,7 @@ impl Address {
             let name = user.name();
             return AddressCheck::Refused(format!("user {name} may not connect to it"));
         }
-        match self.says_that_it_is_fastcgi() {
+        match self.speaks_fastcgi() {
             Ok(true) => {}
             Ok(false) => return AddressCheck::Refused("it does not speak FastCGI".to_owned()),
             Err(AddressError::Connecting(error)) => {
@@ -116,7 +116,7 @@ impl Address {
     }
 
     /// Whether a FastCGI application answers here.
-    pub(super) fn says_that_it_is_fastcgi(&self) -> Result<bool, AddressError> {
+    pub(super) fn speaks_fastcgi(&self) -> Result<bool, AddressError> {
         let answer = self.exchange(&GET_VALUES, |answer| answer.len() >= GET_VALUES.len())?;
         Ok(matches!(
             answer.as_slice(),

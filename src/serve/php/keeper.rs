@@ -59,7 +59,7 @@ pub(crate) fn run() -> Option<ExitCode> {
     let (folder, program) = (arguments.next()?, arguments.next()?);
     // Users look for the program's name, but the name of the executed file is `exe`.
     let _ = rustix::thread::set_name(c"tidegate");
-    let keeper = Keeper {
+    let keeper = PhpSupervisor {
         folder: PathBuf::from(folder),
         program: PathBuf::from(program),
         options: arguments.collect(),
@@ -67,7 +67,7 @@ pub(crate) fn run() -> Option<ExitCode> {
     Some(keeper.run())
 }
 
-struct Keeper {
+struct PhpSupervisor {
     folder: PathBuf,
     program: PathBuf,
     options: Vec<OsString>,
@@ -95,7 +95,7 @@ enum Event {
     Nothing,
 }
 
-impl Keeper {
+impl PhpSupervisor {
     fn run(self) -> ExitCode {
         let first = self.start();
         let (said, code) = match &first {
@@ -127,7 +127,7 @@ impl Keeper {
         let address = Address::Unix(self.folder.join(SOCKET));
         let deadline = php.started + START_LIMIT;
         loop {
-            if let Ok(true) = address.says_that_it_is_fastcgi() {
+            if let Ok(true) = address.speaks_fastcgi() {
                 return Ok(php);
             }
             match wait(Some(&php), ASK_PAUSE) {
@@ -166,7 +166,7 @@ impl Keeper {
             .process_group(0)
             .stdin(Stdio::null())
             .stdout(Stdio::null());
-        let started = process::companion::end_with_us(&mut command).spawn();
+        let started = process::companion::set_parent_death_signal(&mut command).spawn();
         let mut child =
             started.map_err(|error| process::log::failure("it cannot be executed", &error))?;
         let pid = Pid::from_child(&child);

@@ -5,7 +5,7 @@ use std::fs;
 
 /// The id of a user who listens on a port and is neither root, nor the user of this process, nor
 /// `also`.
-pub(super) fn stranger(port: u16, also: Option<u32>) -> Option<u32> {
+pub(super) fn foreign_listener(port: u16, also: Option<u32>) -> Option<u32> {
     let own = rustix::process::geteuid().as_raw();
     let tables = ["/proc/net/tcp", "/proc/net/tcp6"];
     let tables = tables.map(|path| fs::read_to_string(path).unwrap_or_default());
@@ -42,6 +42,6 @@ mod tests {
         assert!(users(table, 81).next().is_none());
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
-        assert_eq!(stranger(port, None), None);
+        assert_eq!(foreign_listener(port, None), None);
     }
 }

@@ -10,7 +10,7 @@ use crate::serve::words::quoted;
 
 /// How PHP scripts and other sources are handled.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(in crate::serve) enum Treatment {
+pub(in crate::serve) enum PhpHandling {
     /// Scripts are run by the upstream with this `server` argument.
     Run(String),
     /// Sources are refused.
@@ -66,21 +66,21 @@ const PARAMETERS: &[(&str, &str)] = &[
     ("HTTP_PROXY", "\"\""),
 ];
 
-impl Treatment {
+impl PhpHandling {
     /// Lines of the `http` block.
     pub(in crate::serve) fn http_lines(&self) -> String {
         match self {
-            Treatment::Run(server) => {
+            PhpHandling::Run(server) => {
                 format!(
                     "    upstream php {{\n        server {};\n    }}\n{}",
                     quoted(server),
                     hint("is PHP by its name, but by none that is run: not sent")
                 )
             }
-            Treatment::Refuse => {
+            PhpHandling::Refuse => {
                 hint("is PHP by its name, and not sent; --php runs it, --php-source sends it")
             }
-            Treatment::Send => String::new(),
+            PhpHandling::Send => String::new(),
         }
     }
 
@@ -107,7 +107,7 @@ impl Treatment {
 
     /// Whether scripts are run.
     pub(in crate::serve) fn runs(&self) -> bool {
-        matches!(self, Treatment::Run(_))
+        matches!(self, PhpHandling::Run(_))
     }
 
     /// Locations that precede those of files. `fallback` handles paths without a file; `headers`
@@ -129,7 +129,7 @@ impl Treatment {
                 headers = indented(headers),
             );
         }
-        if *self != Treatment::Send {
+        if *self != PhpHandling::Send {
             let _ = write!(
                 text,
                 "location ~* {source} {{\n    access_log \"\" php_source if=$is_php_source;\n{access_logs}    \

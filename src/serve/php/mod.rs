@@ -112,13 +112,15 @@ fn search(directory: &Path, user: Option<&User>) -> Result<Php, String> {
     let mut passed_by = String::new();
     for address in addresses {
         // Only root can create sockets in those folders, but any user can listen on a port.
-        let stranger = match &address {
-            Address::Tcp(address) => listeners::stranger(address.port(), user.map(User::number)),
+        let foreign_listener = match &address {
+            Address::Tcp(address) => {
+                listeners::foreign_listener(address.port(), user.map(User::number))
+            }
             Address::Unix(_) => None,
         };
-        if let Some(stranger) = stranger {
+        if let Some(foreign_listener) = foreign_listener {
             passed_by.push_str(&format!(
-                "{address} is not used: it belongs to user {stranger}, who would see everything.\n"
+                "{address} is not used: it belongs to user {foreign_listener}, who would see everything.\n"
             ));
             continue;
         }

@@ -181,7 +181,7 @@ impl Client {
         stream.set_write_timeout(Some(SILENCE_MAX))?;
         let stream: Box<dyn Stream> = match &name {
             None => Box::new(stream),
-            Some(name) => Box::new(self.shake_hands(stream, name)?),
+            Some(name) => Box::new(self.do_handshake(stream, name)?),
         };
         Ok(Connection {
             stream,
@@ -191,7 +191,7 @@ impl Client {
     }
 
     /// Speaks TLS with a server as one of this name.
-    fn shake_hands(
+    fn do_handshake(
         &self,
         stream: TcpStream,
         name: &str,
@@ -205,7 +205,7 @@ impl Client {
         let host = without_port(&self.address).to_owned();
         let target = load::Target::parse(&url, &[host]);
         let target = target.map_err(|error| io::Error::other(error.to_string()))?;
-        let tls = tls::Maker::new(settings).tls(&target);
+        let tls = tls::TlsFactory::new(settings).tls(&target);
         let tls = tls.map_err(|error| io::Error::other(error.to_string()))?;
         let tls = tls.ok_or_else(|| invalid("URL"))?;
         tls.over(stream).map_err(io::Error::other)

@@ -12,7 +12,7 @@ use support::http2::{Client, Response};
 use support::{PATIENCE, is_nginx};
 
 use super::flow::{bytes, is_still};
-use super::upstream::{Heard, Upstream, WINDOW_AT_FIRST, data, plain, whole};
+use super::upstream::{Heard, INITIAL_WINDOW_SIZE_DEFAULT, Upstream, data, plain, whole};
 use super::{By, each, open, pairs, post, send, server, wait_for};
 
 /// Passes all on as it comes.
@@ -396,7 +396,9 @@ fn what_waits_of_a_body_while_the_answer_begins_is_not_lost(engine: &'static str
         peer.settings(&[]);
         let stream = peer.wait_for_head();
         // As much comes as may, and more waits on the way.
-        peer.wait_until(|peer| peer.requests[&stream].body.len() == WINDOW_AT_FIRST as usize);
+        peer.wait_until(|peer| {
+            peer.requests[&stream].body.len() == INITIAL_WINDOW_SIZE_DEFAULT as usize
+        });
         assert!(is_still(&mut peer));
         peer.head(stream, &[(":status", "200")], false);
         assert!(is_still(&mut peer));

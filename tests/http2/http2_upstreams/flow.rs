@@ -8,7 +8,9 @@ use proto::h2::{ErrorCode, frame};
 use support::http2::Client;
 use support::{PATIENCE, Server, is_nginx};
 
-use super::upstream::{Heard, INITIAL_WINDOW_SIZE, Peer, Upstream, WINDOW_AT_FIRST, data, whole};
+use super::upstream::{
+    Heard, INITIAL_WINDOW_SIZE, INITIAL_WINDOW_SIZE_DEFAULT, Peer, Upstream, data, whole,
+};
 use super::{By, each, get, lines_with, open, send, server, wait_for};
 
 /// Passes on to a group that keeps connections, as it comes.
@@ -104,7 +106,7 @@ fn a_window_that_is_never_opened_is_a_timeout(engine: &'static str) {
             let upstream = Upstream::bind();
             let server = kept_server(engine, by, "300ms", &upstream);
             let (window, length) = if of_connection {
-                (1 << 20, WINDOW_AT_FIRST as usize + 1)
+                (1 << 20, INITIAL_WINDOW_SIZE_DEFAULT as usize + 1)
             } else {
                 (10, 100)
             };
@@ -120,7 +122,7 @@ fn a_window_that_is_never_opened_is_a_timeout(engine: &'static str) {
                 peer.wait_for_end();
             } else {
                 assert_eq!(peer.wait_for_reset(stream), ErrorCode::Cancel);
-                peer.give(0, WINDOW_AT_FIRST as u32);
+                peer.give(0, INITIAL_WINDOW_SIZE_DEFAULT as u32);
                 peer.settings(&[(INITIAL_WINDOW_SIZE, 1000)]);
                 peer.wait_for_settings();
                 let mut client = Client::connect(server.port);
@@ -156,13 +158,13 @@ fn the_end_of_a_body_needs_no_window(engine: &'static str) {
             let stream = peer.wait_for_head();
             peer.wait_until(|peer| peer.requests[&stream].body == b"1234");
             let rest = if of_connection {
-                bytes(WINDOW_AT_FIRST as usize - 4)
+                bytes(INITIAL_WINDOW_SIZE_DEFAULT as usize - 4)
             } else {
                 Vec::new()
             };
             if of_connection {
                 send(&mut client, asked, &rest, false);
-                let at_first = WINDOW_AT_FIRST as usize;
+                let at_first = INITIAL_WINDOW_SIZE_DEFAULT as usize;
                 peer.wait_until(|peer| peer.requests[&stream].body.len() == at_first);
             }
             send(&mut client, asked, b"", true);
@@ -203,7 +205,7 @@ fn an_upload_that_is_not_read_stops_no_other(engine: &'static str) {
         let attack = open(&mut attacker, "/unread", &[]);
         let unread = peer.wait_for_head();
         send(&mut attacker, attack, &bytes(60_000), false);
-        let at_first = WINDOW_AT_FIRST as usize;
+        let at_first = INITIAL_WINDOW_SIZE_DEFAULT as usize;
         peer.wait_until(|peer| peer.requests[&unread].body.len() > at_first / 2);
         while !is_still(&mut peer) {}
         let taken = peer.requests[&unread].body.len();
@@ -265,7 +267,7 @@ fn a_window_may_be_made_smaller_than_what_is_used_of_it(engine: &'static str) {
             let sent = body.clone();
             let client = thread::spawn(move || upload(port, path, &sent));
             let stream = peer.wait_for_head();
-            let at_first = WINDOW_AT_FIRST as usize;
+            let at_first = INITIAL_WINDOW_SIZE_DEFAULT as usize;
             peer.wait_until(|peer| peer.requests[&stream].body.len() == at_first);
             peer.settings(&[(INITIAL_WINDOW_SIZE, 10)]);
             peer.wait_for_settings();

@@ -19,7 +19,7 @@ use support::http2::put_data;
 use support::master::wait_for;
 
 /// What a window is at first, and the setting of its size.
-pub(crate) const WINDOW_AT_FIRST: i64 = 65_535;
+pub(crate) const INITIAL_WINDOW_SIZE_DEFAULT: i64 = 65_535;
 pub(crate) const INITIAL_WINDOW_SIZE: u16 = 4;
 pub(crate) const MAX_CONCURRENT_STREAMS: u16 = 3;
 
@@ -367,12 +367,12 @@ impl Peer {
             passed_over: VecDeque::new(),
             is_over: false,
             gives_credit: true,
-            window: WINDOW_AT_FIRST,
-            initial_window: WINDOW_AT_FIRST,
+            window: INITIAL_WINDOW_SIZE_DEFAULT,
+            initial_window: INITIAL_WINDOW_SIZE_DEFAULT,
             streams_max: usize::MAX,
             unheard: VecDeque::new(),
-            credit: WINDOW_AT_FIRST,
-            initial_credit: WINDOW_AT_FIRST,
+            credit: INITIAL_WINDOW_SIZE_DEFAULT,
+            initial_credit: INITIAL_WINDOW_SIZE_DEFAULT,
             protocol,
             server_name,
         }

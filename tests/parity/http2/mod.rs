@@ -29,7 +29,7 @@ pub(crate) type Fields = Vec<(Vec<u8>, Vec<u8>)>;
 /// The window that the client gives for everything.
 const WINDOW: u32 = (1 << 31) - 1;
 /// The window that every connection and stream has at first.
-const WINDOW_AT_FIRST: i64 = 65_535;
+const INITIAL_WINDOW_SIZE_DEFAULT: i64 = 65_535;
 /// The number of the setting of a stream's window.
 const INITIAL_WINDOW_SIZE: u16 = 4;
 /// How long after a response the reset of its stream may come.
@@ -144,14 +144,14 @@ impl Session {
         }
         let mut out = PREFACE.to_vec();
         frame::put_settings(&mut out, &[(INITIAL_WINDOW_SIZE, WINDOW)]);
-        frame::put_window_update(&mut out, 0, WINDOW - WINDOW_AT_FIRST as u32);
+        frame::put_window_update(&mut out, 0, WINDOW - INITIAL_WINDOW_SIZE_DEFAULT as u32);
         Ok(Session {
             connection,
             encoder: Encoder::new(4096),
             decoder: Decoder::new(),
             streams: Vec::new(),
-            window: WINDOW_AT_FIRST,
-            stream_window: WINDOW_AT_FIRST,
+            window: INITIAL_WINDOW_SIZE_DEFAULT,
+            stream_window: INITIAL_WINDOW_SIZE_DEFAULT,
             out,
             block: Vec::new(),
             block_ends: false,

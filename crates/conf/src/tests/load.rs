@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::Instant;
 
 use super::{BODY_SIZE, DAEMON, LISTEN, USER, load, load_files, messages, registry};
-use crate::{Block, Disk, Files, Level, Recorder, Sealed, StandIns, dump};
+use crate::{Block, Disk, Files, Level, PlaceholderHosts, RecordedFiles, Recorder, dump};
 
 #[test]
 fn every_error_of_every_file_is_reported_in_the_order_of_reading() {
@@ -257,7 +257,7 @@ fn blocks_open_what_their_declarations_say() {
         .opens(Contexts::UPSTREAM);
     const TABLE: &[&dyn Declared] = &[&ROOM, &SHELF, &SERVER];
     let text = b"room { room { shelf { server { } } } }";
-    let files = crate::Sealed::new(crate::Recording {
+    let files = crate::RecordedFiles::new(crate::Recording {
         files: vec![("/nginx.conf".into(), text.to_vec())],
         ..crate::Recording::default()
     });
@@ -447,7 +447,7 @@ fn a_recording_answers_like_the_disk() {
     }
 
     std::fs::remove_dir_all(&folder).unwrap();
-    let sealed = Sealed::new(recorder.recording());
+    let sealed = RecordedFiles::new(recorder.recording());
     let two = crate::load(&main, &folder, &[], &registry(), &sealed);
     assert_eq!(users(&two), users(&one));
     assert_eq!(two.sources, one.sources);
@@ -548,13 +548,13 @@ fn a_name_is_looked_up_once_and_never_where_it_is_known() {
     }
     assert_eq!(*names.0.borrow(), ["a", "x"]);
     // Only names with an address are part of the recording.
-    let sealed = Sealed::new(recorder.recording());
+    let sealed = RecordedFiles::new(recorder.recording());
     assert_eq!(sealed.addresses("known").unwrap(), [known]);
     assert!(sealed.addresses("a").is_some());
     assert_eq!(sealed.addresses("x"), None);
     assert_eq!(sealed.addresses("other"), None);
 
-    let stand_ins = StandIns::new(&names);
+    let stand_ins = PlaceholderHosts::new(&names);
     let (one, other) = (stand_ins.addresses("x"), stand_ins.addresses("a"));
     assert!(one.is_some() && other.is_some() && one != other);
     assert_eq!(names.0.borrow().len(), 2);

@@ -12,8 +12,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use crate::{
-    Arity, Contexts, Declared, Diagnostic, Fault, Inherit, Loaded, Recording, Registry, Sealed,
-    Setter, Setting, Template, parse,
+    Arity, Contexts, Declared, Diagnostic, Fault, Inherit, Loaded, RecordedFiles, Recording,
+    Registry, Setter, Setting, Template, parse,
 };
 
 const HSL: Contexts = Contexts::HTTP.or(Contexts::SERVER).or(Contexts::LOCATION);
@@ -285,7 +285,7 @@ fn load_files(files: &[(&str, &[u8])], globals: &[&str]) -> Loaded {
         Path::new("/conf/"),
         &globals,
         &registry(),
-        &Sealed::new(recording),
+        &RecordedFiles::new(recording),
     )
 }
 

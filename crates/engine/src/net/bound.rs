@@ -3,7 +3,7 @@
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
 
-use super::Carries;
+use super::SocketKind;
 use super::listen::carries;
 use crate::engine::Socket;
 
@@ -14,12 +14,12 @@ use crate::engine::Socket;
 pub struct BoundSocket {
     socket: Socket,
     /// What a simulated one carries; the kernel is asked about its own.
-    simulated: Carries,
+    simulated: SocketKind,
 }
 
 impl BoundSocket {
     /// One of a simulated network.
-    pub(crate) fn simulated(socket: Socket, carries: Carries) -> BoundSocket {
+    pub(crate) fn simulated(socket: Socket, carries: SocketKind) -> BoundSocket {
         BoundSocket {
             socket,
             simulated: carries,
@@ -37,12 +37,12 @@ impl BoundSocket {
 
     /// What the socket carries.
     #[must_use]
-    pub fn carries(&self) -> Carries {
+    pub fn carries(&self) -> SocketKind {
         match &self.socket {
             // A descriptor that is no socket is refused where the socket is used.
             Socket::Descriptor(descriptor) => carries(descriptor).unwrap_or_default(),
             Socket::Simulated(_) => self.simulated,
-            Socket::Carried { .. } => Carries::Streams,
+            Socket::Carried { .. } => SocketKind::Streams,
         }
     }
 
@@ -69,7 +69,7 @@ impl From<OwnedFd> for BoundSocket {
     fn from(descriptor: OwnedFd) -> BoundSocket {
         BoundSocket {
             socket: Socket::Descriptor(descriptor),
-            simulated: Carries::default(),
+            simulated: SocketKind::default(),
         }
     }
 }

@@ -118,7 +118,7 @@ impl DatagramSocket {
             outgoing: false,
             receiving: false,
             sending: false,
-            leaves_soon: false,
+            is_flush_scheduled: false,
             dropped: false,
             reader: None,
             writer: None,
@@ -234,7 +234,7 @@ pub(crate) struct DatagramsState {
     /// The engine watches it for room.
     sending: bool,
     /// What is pending leaves at the end of this turn.
-    leaves_soon: bool,
+    is_flush_scheduled: bool,
     /// The handle is gone.
     dropped: bool,
     reader: Option<Waker>,
@@ -343,22 +343,22 @@ impl Reactor {
         };
         if state.pending.len() >= LEAVE_SOON_MAX {
             self.start_send_datagrams(key);
-        } else if !std::mem::replace(&mut state.leaves_soon, true) {
-            self.datagrams_leave_soon.push(key);
+        } else if !std::mem::replace(&mut state.is_flush_scheduled, true) {
+            self.datagrams_to_flush.push(key);
         }
     }
 
     /// Sends what has waited for the end of the turn.
-    pub(crate) fn send_datagrams_that_leave_soon(&mut self) {
-        let mut keys = std::mem::take(&mut self.datagrams_leave_soon);
+    pub(crate) fn flush_datagrams(&mut self) {
+        let mut keys = std::mem::take(&mut self.datagrams_to_flush);
         for key in keys.drain(..) {
             if let Some(state) = self.datagrams.get_mut(key)
-                && std::mem::take(&mut state.leaves_soon)
+                && std::mem::take(&mut state.is_flush_scheduled)
             {
                 self.start_send_datagrams(key);
             }
         }
-        self.datagrams_leave_soon = keys;
+        self.datagrams_to_flush = keys;
     }
 
     fn start_send_datagrams(&mut self, key: Key) {
@@ -421,7 +421,7 @@ impl Reactor {
 impl Reactor {
     fn drop_datagrams(&mut self, key: Key) {
         if let Some(state) = self.datagrams.get_mut(key)
-            && std::mem::take(&mut state.leaves_soon)
+            && std::mem::take(&mut state.is_flush_scheduled)
         {
             self.start_send_datagrams(key);
         }

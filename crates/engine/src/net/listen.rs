@@ -13,7 +13,7 @@ use crate::sys;
 
 /// The kind of traffic of a socket. TCP and UDP ports with the same number are distinct.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Carries {
+pub enum SocketKind {
     /// Streams of bytes: TCP, or a Unix socket.
     #[default]
     Streams,
@@ -28,7 +28,7 @@ pub struct ListenOptions {
     /// The address that the socket listens on.
     pub address: Address,
     /// The kind of traffic.
-    pub carries: Carries,
+    pub carries: SocketKind,
     /// Length of the queue of connections that wait to be accepted; the kernel limits it to
     /// `net.core.somaxconn`.
     pub backlog: i32,
@@ -59,7 +59,7 @@ impl ListenOptions {
     pub fn new(address: Address) -> ListenOptions {
         ListenOptions {
             address,
-            carries: Carries::Streams,
+            carries: SocketKind::Streams,
             backlog: 511,
             reuseport: false,
             deferred: false,
@@ -130,10 +130,10 @@ pub fn listen(options: &ListenOptions) -> Result<OwnedFd, CallError> {
     set_options(&socket, options)?;
     match &options.address {
         Address::Inet(address) => {
-            if options.carries == Carries::Datagrams {
+            if options.carries == SocketKind::Datagrams {
                 // Set this before the bind, so that every datagram carries its local address: one
                 // that arrives earlier would not.
-                sys::tell_local_address(socket.as_fd(), *address)
+                sys::enable_packet_info(socket.as_fd(), *address)
                     .map_err(named("setsockopt(IP_PKTINFO)"))?;
             }
             rustix::net::bind(&socket, address).map_err(|e| named("bind()")(e.into()))?;
@@ -147,7 +147,7 @@ pub fn listen(options: &ListenOptions) -> Result<OwnedFd, CallError> {
             }
         }
     }
-    if options.carries == Carries::Streams {
+    if options.carries == SocketKind::Streams {
         rustix::net::listen(&socket, options.backlog).map_err(|e| named("listen()")(e.into()))?;
     }
     Ok(socket)
@@ -157,7 +157,7 @@ pub fn listen(options: &ListenOptions) -> Result<OwnedFd, CallError> {
 ///
 /// # Errors
 /// If the kernel does not report them.
-pub fn bound_address(socket: &OwnedFd) -> io::Result<(Address, Carries)> {
+pub fn bound_address(socket: &OwnedFd) -> io::Result<(Address, SocketKind)> {
     Ok((sys::local(socket.as_fd())?, carries(socket)?))
 }
 
@@ -165,22 +165,22 @@ pub fn bound_address(socket: &OwnedFd) -> io::Result<(Address, Carries)> {
 ///
 /// # Errors
 /// If the descriptor is not a socket.
-pub(crate) fn carries(socket: impl AsFd) -> io::Result<Carries> {
+pub(crate) fn carries(socket: impl AsFd) -> io::Result<SocketKind> {
     Ok(match sockopt::socket_type(socket)? {
-        SocketType::DGRAM => Carries::Datagrams,
-        _ => Carries::Streams,
+        SocketType::DGRAM => SocketKind::Datagrams,
+        _ => SocketKind::Streams,
     })
 }
 
-fn new_socket(address: &Address, carries: Carries) -> io::Result<OwnedFd> {
+fn new_socket(address: &Address, carries: SocketKind) -> io::Result<OwnedFd> {
     let family = match address {
         Address::Inet(SocketAddr::V4(_)) => AddressFamily::INET,
         Address::Inet(SocketAddr::V6(_)) => AddressFamily::INET6,
         Address::Unix(_) => AddressFamily::UNIX,
     };
     let kind = match carries {
-        Carries::Streams => SocketType::STREAM,
-        Carries::Datagrams => SocketType::DGRAM,
+        SocketKind::Streams => SocketType::STREAM,
+        SocketKind::Datagrams => SocketType::DGRAM,
     };
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     Ok(rustix::net::socket_with(family, kind, flags, None)?)
@@ -190,7 +190,7 @@ fn new_socket(address: &Address, carries: Carries) -> io::Result<OwnedFd> {
 fn set_options(socket: &OwnedFd, o: &ListenOptions) -> Result<(), CallError> {
     // With SO_REUSEADDR a second server could silently bind the same UDP port and take the
     // datagrams of the first.
-    if o.carries == Carries::Streams {
+    if o.carries == SocketKind::Streams {
         sockopt::set_socket_reuseaddr(socket, true).map_err(failed("setsockopt(SO_REUSEADDR)"))?;
     }
     if let Address::Inet(address) = &o.address {
@@ -221,7 +221,7 @@ pub fn share(socket: &OwnedFd) -> Result<(), CallError> {
 #[must_use]
 pub fn adjust(socket: &OwnedFd, options: &ListenOptions) -> Vec<CallError> {
     let mut results = changeable(socket, options);
-    if options.carries == Carries::Datagrams {
+    if options.carries == SocketKind::Datagrams {
         return results.into_iter().filter_map(Result::err).collect();
     }
     if matches!(options.address, Address::Inet(_)) && !options.deferred {
@@ -244,7 +244,7 @@ fn changeable(socket: &OwnedFd, o: &ListenOptions) -> Vec<Result<(), CallError>>
         let result = sockopt::set_socket_send_buffer_size(socket, bytes);
         results.push(result.map_err(failed("setsockopt(SO_SNDBUF)")));
     }
-    if matches!(o.address, Address::Unix(_)) || o.carries == Carries::Datagrams {
+    if matches!(o.address, Address::Unix(_)) || o.carries == SocketKind::Datagrams {
         return results;
     }
     let nodelay = sockopt::set_tcp_nodelay(socket, o.nodelay);

@@ -93,9 +93,9 @@ impl Listener {
     /// Accepts the oldest waiting connection although the process is out of descriptors (`EMFILE`),
     /// sends `answer` and closes it. The engine keeps a reserve descriptor for this. False if no
     /// connection waits, or another thread took it.
-    pub fn turn_away(&self, answer: &[u8]) -> bool {
+    pub fn shed_connection(&self, answer: &[u8]) -> bool {
         enter(|worker| match worker.listeners.get(self.key) {
-            Some(state) => worker.engine.turn_away(&state.socket, answer),
+            Some(state) => worker.engine.shed_connection(&state.socket, answer),
             None => false,
         })
     }

@@ -26,7 +26,7 @@ pub use connect::{connect, connect_with, unconnected};
 pub use datagram::Datagram;
 pub use datagram_socket::DatagramSocket;
 pub use listen::{
-    CallError, Carries, KeepAlive, ListenOptions, adjust, bound_address, listen, share,
+    CallError, KeepAlive, ListenOptions, SocketKind, adjust, bound_address, listen, share,
 };
 pub use listener::{Accept, Listener};
 pub use options::{ConnectError, ConnectStep, SocketOptions};

@@ -100,12 +100,12 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::net::{Address, Carries, ListenOptions, bound_address, listen};
+    use crate::net::{Address, ListenOptions, SocketKind, bound_address, listen};
 
     /// Sockets of one address, in the order in which they were bound.
     fn group(address: &str, count: usize) -> (Vec<UdpSocket>, SocketAddr) {
         let mut options = ListenOptions::new(Address::Inet(address.parse().unwrap()));
-        options.carries = Carries::Datagrams;
+        options.carries = SocketKind::Datagrams;
         options.reuseport = true;
         options.ipv6only = Some(false);
         let mut sockets = Vec::new();

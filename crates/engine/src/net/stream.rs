@@ -263,7 +263,7 @@ impl Stream {
 
     /// Makes dropping the stream close the connection with a reset, so that the peer can tell that
     /// its response is incomplete.
-    pub fn reset_when_dropped(&self) {
+    pub fn set_reset_on_drop(&self) {
         self.control(Control::ResetOnClose);
     }
 

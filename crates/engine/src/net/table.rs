@@ -51,7 +51,7 @@ pub(crate) struct StreamState {
     /// The connection counts among [`outgoing`](super::outgoing).
     outgoing: bool,
     /// The queue is sent at the end of the turn, together with those of other streams.
-    leaves_soon: bool,
+    is_flush_scheduled: bool,
 
     // Set by the owner.
     /// Shut down the sending side after the queue has been sent.
@@ -74,7 +74,7 @@ pub(crate) struct StreamState {
 
     arrived: Option<Buffer>,
     #[expect(clippy::box_collection, reason = "rarely there, and 24 bytes smaller")]
-    arrived_more: Option<Box<VecDeque<Buffer>>>,
+    more_received: Option<Box<VecDeque<Buffer>>>,
     pending: Option<Box<Outgoing>>,
     /// Queued bytes that the kernel has not taken yet.
     backlog: u64,
@@ -124,7 +124,7 @@ impl StreamState {
             receiving: false,
             connecting: false,
             outgoing: false,
-            leaves_soon: false,
+            is_flush_scheduled: false,
             shutdown: false,
             resets_late: false,
             nodelay,
@@ -137,7 +137,7 @@ impl StreamState {
             reader_deadline_ms: NEVER,
             writer: None,
             arrived: None,
-            arrived_more: None,
+            more_received: None,
             pending: None,
             backlog: 0,
             sent: 0,
@@ -152,7 +152,7 @@ impl StreamState {
     #[inline]
     fn take_arrived(&mut self) -> Option<Buffer> {
         let first = self.arrived.take()?;
-        if self.arrived_more.is_some() {
+        if self.more_received.is_some() {
             self.move_up();
         }
         Some(first)
@@ -161,16 +161,16 @@ impl StreamState {
     /// Moves the next received buffer to the front.
     #[cold]
     fn move_up(&mut self) {
-        if let Some(more) = &mut self.arrived_more {
+        if let Some(more) = &mut self.more_received {
             self.arrived = more.pop_front();
             if more.is_empty() {
-                self.arrived_more = None;
+                self.more_received = None;
             }
         }
     }
 
     fn put_arrived(&mut self, buffer: Buffer) {
-        let more = &mut self.arrived_more;
+        let more = &mut self.more_received;
         let last = match more.as_mut().and_then(|more| more.back_mut()) {
             None => self.arrived.as_mut(),
             last => last,
@@ -189,13 +189,13 @@ impl StreamState {
     /// Puts taken bytes back in front of all others.
     fn put_back(&mut self, buffer: Buffer) {
         if let Some(next) = self.arrived.replace(buffer) {
-            self.arrived_more.get_or_insert_default().push_front(next);
+            self.more_received.get_or_insert_default().push_front(next);
         }
     }
 
     fn arrived_count(&self) -> usize {
         usize::from(self.arrived.is_some())
-            + self.arrived_more.as_ref().map_or(0, |more| more.len())
+            + self.more_received.as_ref().map_or(0, |more| more.len())
     }
 
     /// The earliest deadline of the stream's waiting tasks.
@@ -384,26 +384,26 @@ impl Reactor {
             self.start_send(key);
             return;
         }
-        if !state.leaves_soon {
-            state.leaves_soon = true;
-            self.leave_soon.push(key);
+        if !state.is_flush_scheduled {
+            state.is_flush_scheduled = true;
+            self.streams_to_flush.push(key);
         }
-        if self.leave_soon.len() >= LEAVE_SOON_MAX {
-            self.send_what_leaves_soon();
+        if self.streams_to_flush.len() >= LEAVE_SOON_MAX {
+            self.flush_streams();
         }
     }
 
     /// Sends the queues that were scheduled for the end of the turn.
-    pub(crate) fn send_what_leaves_soon(&mut self) {
-        let mut keys = std::mem::take(&mut self.leave_soon);
+    pub(crate) fn flush_streams(&mut self) {
+        let mut keys = std::mem::take(&mut self.streams_to_flush);
         for key in keys.drain(..) {
             if let Some(state) = self.streams.get_mut(key)
-                && std::mem::take(&mut state.leaves_soon)
+                && std::mem::take(&mut state.is_flush_scheduled)
             {
                 self.start_send(key);
             }
         }
-        self.leave_soon = keys;
+        self.streams_to_flush = keys;
     }
 
     pub(crate) fn push(&mut self, key: Key, segment: Segment) {
@@ -495,7 +495,7 @@ impl Reactor {
         self.take_spent(&mut outgoing);
         let now_ms = self.clock.now_ms();
         let Some(state) = self.streams.get_mut(key) else {
-            self.give_queue(outgoing);
+            self.recycle_queue(outgoing);
             return;
         };
         state.send = SendState::Idle;
@@ -526,19 +526,21 @@ impl Reactor {
         let dropped = state.handle == HandleState::Dropped;
         if failed || dropped {
             let later = state.pending.take();
-            self.give_queue(outgoing);
-            later.into_iter().for_each(|queue| self.give_queue(queue));
+            self.recycle_queue(outgoing);
+            later
+                .into_iter()
+                .for_each(|queue| self.recycle_queue(queue));
             if dropped {
                 self.close(key);
             }
         } else if outgoing.is_empty() {
-            self.give_queue(outgoing);
+            self.recycle_queue(outgoing);
         } else {
             // Segments queued meanwhile go behind the unsent ones.
             if let Some(mut later) = state.pending.take() {
                 outgoing.append(&mut later, BLOCKED_SEGMENTS_MAX, &mut self.after.spent);
                 state.pending = Some(outgoing);
-                self.give_queue(later);
+                self.recycle_queue(later);
             } else {
                 state.pending = Some(outgoing);
             }
@@ -795,7 +797,7 @@ impl Reactor {
         state.reader = None;
         state.writer = None;
         state.arrived = None;
-        state.arrived_more = None;
+        state.more_received = None;
         if state.send_failure != StoredError::NONE {
             self.close(key);
             return;
@@ -811,7 +813,7 @@ impl Reactor {
     /// closes.
     pub(crate) fn drop_stream(&mut self, key: Key) {
         if let Some(state) = self.streams.get_mut(key)
-            && std::mem::take(&mut state.leaves_soon)
+            && std::mem::take(&mut state.is_flush_scheduled)
         {
             self.start_send(key);
         }
@@ -831,11 +833,11 @@ impl Reactor {
         state.reader = None;
         state.writer = None;
         state.arrived = None;
-        state.arrived_more = None;
+        state.more_received = None;
         let (receiving, connecting) = (state.receiving, state.connecting);
         let sending = state.send.is_in_flight();
         if let Some(queue) = state.pending.take() {
-            self.give_queue(queue);
+            self.recycle_queue(queue);
         }
         if receiving {
             self.cancel_receive(key);

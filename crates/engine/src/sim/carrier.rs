@@ -46,7 +46,7 @@ pub(super) struct Carrier {
 
 /// An event at an end or a listener.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum News {
+pub(super) enum CarrierEvent {
     /// A connection waits at the listener.
     Listener(i32),
     Connected(i32),
@@ -188,7 +188,7 @@ impl Carrier {
     }
 
     /// Runs both hosts up to now, and returns the events.
-    pub(super) fn run(&mut self, now: Duration) -> Vec<News> {
+    pub(super) fn run(&mut self, now: Duration) -> Vec<CarrierEvent> {
         self.wire.now = now;
         // Frames without latency arrive within the same call.
         loop {
@@ -207,13 +207,15 @@ impl Carrier {
         news
     }
 
-    fn news(&self, side: LinkSide, event: Event) -> Option<News> {
+    fn news(&self, side: LinkSide, event: Event) -> Option<CarrierEvent> {
         let number = |id| self.ends.get(&(side, id)).copied();
         match event {
-            Event::Acceptable(id) => self.listeners.get(&id).copied().map(News::Listener),
-            Event::Connected(id) => number(id).map(News::Connected),
-            Event::Readable(id) | Event::Writable(id) => number(id).map(News::End),
-            Event::Closed(id, reason) => number(id).map(|number| News::Closed(number, reason)),
+            Event::Acceptable(id) => self.listeners.get(&id).copied().map(CarrierEvent::Listener),
+            Event::Connected(id) => number(id).map(CarrierEvent::Connected),
+            Event::Readable(id) | Event::Writable(id) => number(id).map(CarrierEvent::End),
+            Event::Closed(id, reason) => {
+                number(id).map(|number| CarrierEvent::Closed(number, reason))
+            }
         }
     }
 

@@ -92,7 +92,7 @@ impl Network {
                 None if connected => {
                     let learned = self.arrival();
                     self.mailbox(number)?.refused_at.get_or_insert(learned);
-                    self.happens_at(learned, EventTarget::Mailbox(number));
+                    self.schedule_event(learned, EventTarget::Mailbox(number));
                 }
                 None => {}
             }
@@ -122,7 +122,7 @@ impl Network {
             local: mailbox.address.ip().is_unspecified().then_some(to.ip()),
         };
         mailbox.arriving.insert((arrival, serial), arrived);
-        self.happens_at(arrival, EventTarget::Mailbox(number));
+        self.schedule_event(arrival, EventTarget::Mailbox(number));
     }
 
     /// Takes the next datagram that has arrived.

@@ -35,7 +35,7 @@ use crate::engine::{
 use crate::frames::Frames;
 use crate::messages::BATCH_MAX;
 use crate::net::{
-    Address, BoundSocket, Carries, ConnectError, ConnectStep, Datagram, Segment, SocketOptions,
+    Address, BoundSocket, ConnectError, ConnectStep, Datagram, Segment, SocketKind, SocketOptions,
 };
 use crate::notifier::Notifier;
 use crate::reserve::READ_AWAY_MAX;
@@ -95,7 +95,7 @@ pub fn listen(address: Address) -> io::Result<(BoundSocket, Address)> {
         return Err(io::Error::from_raw_os_error(libc::EADDRINUSE));
     }
     let number = network.listen(address)?;
-    let socket = BoundSocket::simulated(Socket::Simulated(number), Carries::Streams);
+    let socket = BoundSocket::simulated(Socket::Simulated(number), SocketKind::Streams);
     Ok((socket, Address::Inet(address)))
 }
 
@@ -107,7 +107,7 @@ pub fn listen(address: Address) -> io::Result<(BoundSocket, Address)> {
 pub fn bind_datagrams(address: &Address) -> io::Result<BoundSocket> {
     let number = network()?.borrow_mut().open_mailbox(Some(address), None)?;
     let socket = Socket::Simulated(number);
-    Ok(BoundSocket::simulated(socket, Carries::Datagrams))
+    Ok(BoundSocket::simulated(socket, SocketKind::Datagrams))
 }
 
 /// Changes how the network of this thread behaves from now on.
@@ -138,7 +138,7 @@ pub fn fail_accept(address: &Address, errno: i32) -> io::Result<()> {
         listener.errors.push_back(errno);
     }
     let now = network.now;
-    network.happens_at(now, EventTarget::Listener(number));
+    network.schedule_event(now, EventTarget::Listener(number));
     Ok(())
 }
 
@@ -238,11 +238,11 @@ pub(crate) struct Sim {
     pending: BTreeMap<i32, Pending>,
     accepting: BTreeMap<i32, Key>,
     /// Sockets of datagrams on which a receive waits.
-    hearing: BTreeMap<i32, Key>,
+    datagram_receivers: BTreeMap<i32, Key>,
     /// Every other receive is into one of these, so that what holds for buffers of either kind is
     /// tried by every test.
     frames: Frames,
-    frame_is_next: bool,
+    is_frame_next: bool,
 }
 
 /// Operations in flight on one socket.
@@ -266,11 +266,11 @@ impl Sim {
             start: Instant::now(),
             notifier,
             frames,
-            frame_is_next: false,
+            is_frame_next: false,
             sockets: BTreeMap::new(),
             pending: BTreeMap::new(),
             accepting: BTreeMap::new(),
-            hearing: BTreeMap::new(),
+            datagram_receivers: BTreeMap::new(),
         })
     }
 
@@ -284,8 +284,8 @@ impl Sim {
     }
 
     fn receive(&mut self, socket: i32) -> Option<OperationOutcome> {
-        self.frame_is_next = !self.frame_is_next;
-        let frame = if self.frame_is_next {
+        self.is_frame_next = !self.is_frame_next;
+        let frame = if self.is_frame_next {
             self.frames.take()
         } else {
             None
@@ -406,7 +406,7 @@ impl Sim {
         }
         drop(network);
         if into.is_empty() {
-            self.hearing.insert(number, key);
+            self.datagram_receivers.insert(number, key);
             return None;
         }
         Some(OperationOutcome::Messages(Ok(into.len())))
@@ -456,7 +456,7 @@ impl Sim {
             }
             EventTarget::Carrier => self.network.borrow_mut().resume_carrier(),
             EventTarget::Mailbox(number) => {
-                if let Some(key) = self.hearing.remove(&number) {
+                if let Some(key) = self.datagram_receivers.remove(&number) {
                     complete(key, OpKind::RecvMsg, OperationOutcome::Ready);
                 }
             }
@@ -512,7 +512,7 @@ impl Sim {
     }
 
     /// Nothing can happen any more, except that another thread posts something, in real time.
-    fn stand_still(&self) -> io::Result<()> {
+    fn wait_for_real_events(&self) -> io::Result<()> {
         let fd = self.notifier.fd();
         let mut polled = [PollFd::new(&fd, PollFlags::IN)];
         if rustix::event::poll(&mut polled, Some(&STANDSTILL))? == 0 {
@@ -608,8 +608,12 @@ impl Engine for Sim {
             return Some(OperationOutcome::Accepted(Err(cancelled())));
         }
         if token.kind == OpKind::RecvMsg {
-            let number = *self.hearing.iter().find(|(_, key)| **key == token.key)?.0;
-            self.hearing.remove(&number);
+            let number = *self
+                .datagram_receivers
+                .iter()
+                .find(|(_, key)| **key == token.key)?
+                .0;
+            self.datagram_receivers.remove(&number);
             return Some(OperationOutcome::Ready);
         }
         let pending = self
@@ -656,7 +660,7 @@ impl Engine for Sim {
             if !advanced {
                 return match limit {
                     Some(_) => Ok(()),
-                    None => self.stand_still(),
+                    None => self.wait_for_real_events(),
                 };
             }
         }
@@ -767,7 +771,7 @@ impl Engine for Sim {
         Ok((Socket::Simulated(end), Some(peer)))
     }
 
-    fn turn_away(&mut self, listener: &Socket, answer: &[u8]) -> bool {
+    fn shed_connection(&mut self, listener: &Socket, answer: &[u8]) -> bool {
         let mut network = self.network.borrow_mut();
         let waiting = listening(listener).and_then(|number| network.take_waiting(number));
         let Some(end) = waiting else { return false };
@@ -965,15 +969,15 @@ mod tests {
         let (socket, address) = listen(Address::Inet("10.0.0.1:80".parse().unwrap())).unwrap();
         runtime.block_on(async {
             let listener = Listener::new(socket).unwrap();
-            assert!(!listener.turn_away(b"nobody is there"));
+            assert!(!listener.shed_connection(b"nobody is there"));
             let mut clients = [0, 1].map(|_| Client::connect(&address).unwrap());
             clients[0].write(b"GET / HTTP/1.1").unwrap();
             sleep(Duration::from_millis(1)).await;
             fail_accept(&address, libc::EMFILE).unwrap();
             assert!(listener.accept().await.is_err());
-            assert!(listener.turn_away(b"full"));
-            assert!(listener.turn_away(b"full"));
-            assert!(!listener.turn_away(b"full"));
+            assert!(listener.shed_connection(b"full"));
+            assert!(listener.shed_connection(b"full"));
+            assert!(!listener.shed_connection(b"full"));
             sleep(Duration::from_millis(1)).await;
             for client in &mut clients {
                 let mut answer = Vec::new();

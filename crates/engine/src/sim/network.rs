@@ -13,7 +13,7 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
-use super::carrier::{Carried, Carrier, News};
+use super::carrier::{Carried, Carrier, CarrierEvent};
 use super::mailbox::Mailbox;
 use crate::net::Address;
 
@@ -191,7 +191,7 @@ impl Network {
         self.now + self.faults.delay_min + Duration::from_nanos(extra)
     }
 
-    pub(super) fn happens_at(&mut self, at: Duration, place: EventTarget) {
+    pub(super) fn schedule_event(&mut self, at: Duration, place: EventTarget) {
         self.next_event += 1;
         self.events.push(Reverse((at, self.next_event, place)));
     }
@@ -272,9 +272,9 @@ impl Network {
         if let Some(listener) = self.listeners.get_mut(&number) {
             listener.waiting.push_back((arrives, server));
         }
-        self.happens_at(arrives, EventTarget::Listener(number));
+        self.schedule_event(arrives, EventTarget::Listener(number));
         let stands = arrives + (arrives - self.now);
-        self.happens_at(stands, EventTarget::End(client));
+        self.schedule_event(stands, EventTarget::End(client));
         Ok(Connecting::Stands(stands))
     }
 
@@ -332,24 +332,24 @@ impl Network {
             && carrier.scheduled.is_none_or(|before| at < before)
         {
             carrier.scheduled = Some(at);
-            self.happens_at(at, EventTarget::Carrier);
+            self.schedule_event(at, EventTarget::Carrier);
         }
         for news in news {
             let (number, place) = match news {
-                News::Listener(number) => (number, EventTarget::Listener(number)),
-                News::Connected(number) | News::Closed(number, _) | News::End(number) => {
-                    (number, EventTarget::End(number))
-                }
+                CarrierEvent::Listener(number) => (number, EventTarget::Listener(number)),
+                CarrierEvent::Connected(number)
+                | CarrierEvent::Closed(number, _)
+                | CarrierEvent::End(number) => (number, EventTarget::End(number)),
             };
             let outcome = match news {
-                News::Connected(_) => Some(Ok(())),
-                News::Closed(_, reason) => Some(Err(crate::carried::errno(reason))),
-                News::Listener(_) | News::End(_) => None,
+                CarrierEvent::Connected(_) => Some(Ok(())),
+                CarrierEvent::Closed(_, reason) => Some(Err(crate::carried::errno(reason))),
+                CarrierEvent::Listener(_) | CarrierEvent::End(_) => None,
             };
             if let (Some(outcome), Some(end)) = (outcome, self.ends.get_mut(&number)) {
                 end.connected.get_or_insert(outcome);
             }
-            self.happens_at(now, place);
+            self.schedule_event(now, place);
         }
     }
 
@@ -438,7 +438,7 @@ impl Network {
         end.held += count;
         end.arriving
             .push_back((arrival, bytes.get(..count).unwrap_or_default().to_vec()));
-        self.happens_at(arrival, EventTarget::End(to));
+        self.schedule_event(arrival, EventTarget::End(to));
         Ok(Some(count))
     }
 
@@ -528,7 +528,7 @@ impl Network {
         if let Some(other) = end.other {
             // There is room again; the sender learns of it after the latency.
             let arrival = self.arrival();
-            self.happens_at(arrival, EventTarget::End(other));
+            self.schedule_event(arrival, EventTarget::End(other));
         }
         Ok(Some(count))
     }
@@ -539,7 +539,7 @@ impl Network {
         if let Some(end) = self.ends.get_mut(&at) {
             end.reset_at.get_or_insert(arrival);
         }
-        self.happens_at(arrival, EventTarget::End(at));
+        self.schedule_event(arrival, EventTarget::End(at));
     }
 
     pub(super) fn shutdown_write(&mut self, from: i32) {
@@ -558,7 +558,7 @@ impl Network {
         if let Some(end) = self.ends.get_mut(&to) {
             let arrival = arrival.max(end.last_arrival);
             end.ends_at = Some(arrival);
-            self.happens_at(arrival, EventTarget::End(to));
+            self.schedule_event(arrival, EventTarget::End(to));
         }
     }
 
@@ -566,7 +566,7 @@ impl Network {
         let now = self.now;
         if let Some(end) = self.ends.get_mut(&at) {
             end.ends_at = Some(now);
-            self.happens_at(now, EventTarget::End(at));
+            self.schedule_event(now, EventTarget::End(at));
         }
     }
 

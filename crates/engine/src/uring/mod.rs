@@ -805,9 +805,9 @@ impl Engine for Uring {
         sys::take_listener(descriptor)
     }
 
-    fn turn_away(&mut self, listener: &Socket, answer: &[u8]) -> bool {
+    fn shed_connection(&mut self, listener: &Socket, answer: &[u8]) -> bool {
         let descriptor = listener.descriptor();
-        descriptor.is_some_and(|descriptor| self.reserve.turn_away(descriptor, answer))
+        descriptor.is_some_and(|descriptor| self.reserve.shed_connection(descriptor, answer))
     }
 }
 

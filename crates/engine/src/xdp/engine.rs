@@ -26,7 +26,7 @@ use crate::carried::error_of;
 use crate::engine::{
     Completion, Control, Engine, Op, OpKind, OperationOutcome, SendStop, Socket, Token,
 };
-use crate::epoll::{Epoll, Watched};
+use crate::epoll::{Epoll, PollPolicy};
 use crate::net::{Address, ConnectError, ConnectStep, SocketOptions, TcpInfo};
 use crate::notifier::Notifier;
 use crate::reserve::READ_AWAY_MAX;
@@ -564,13 +564,13 @@ impl Engine for Xdp {
         }
     }
 
-    fn turn_away(&mut self, listener: &Socket, answer: &[u8]) -> bool {
+    fn shed_connection(&mut self, listener: &Socket, answer: &[u8]) -> bool {
         let address = self
             .listening_at(listener)
             .map(|listening| listening.address);
         let waiting = address.and_then(|address| self.accept_carried(address));
         let Some((Socket::Carried { port, id }, _)) = waiting else {
-            return self.kernel.turn_away(listener, answer);
+            return self.kernel.shed_connection(listener, answer);
         };
         if let Some(Some(port)) = self.ports.get_mut(port) {
             let now = port.time(Instant::now());
@@ -634,9 +634,9 @@ impl Engine for Xdp {
         for listening in &self.listening {
             port.listen(listening.address);
         }
-        self.kernel.watch(port.frames(), Watched::Often)?;
+        self.kernel.watch(port.frames(), PollPolicy::Often)?;
         if let Some(ways) = port.ways() {
-            self.kernel.watch(ways, Watched::Seldom)?;
+            self.kernel.watch(ways, PollPolicy::OnReadable)?;
         }
         self.ports.push(Some(port));
         Ok(())

@@ -8,10 +8,10 @@ use base::level::Level;
 use engine::Event;
 use engine::net::{DatagramSocket, Listener, Stream};
 
-use super::places::Spared;
-use super::{NotEnough, Worker};
+use super::places::EvictionExemption;
+use super::{TooManyConnections, Worker};
 use crate::display::Errno;
-use crate::door::{Accepted, Door, ListenerId};
+use crate::door::{Accepted, ConnectionHandler, ListenerId};
 
 /// How long accepting pauses after a failed `accept4()` (nginx's 500 ms).
 const ACCEPT_PAUSE: Duration = Duration::from_millis(500);
@@ -28,14 +28,14 @@ pub(super) struct Accepting {
     /// Set when accepting from the socket is to stop.
     pub(super) stop: Event,
     /// The door that takes accepted connections, of the current generation.
-    door: RefCell<Rc<dyn Door>>,
+    door: RefCell<Rc<dyn ConnectionHandler>>,
     /// The socket itself, where datagrams come to it.
     pub(super) datagrams: OnceCell<Rc<DatagramSocket>>,
 }
 
 impl Accepting {
     /// A socket whose connections go to this door.
-    pub(super) fn new(door: Rc<dyn Door>) -> Accepting {
+    pub(super) fn new(door: Rc<dyn ConnectionHandler>) -> Accepting {
         Accepting {
             stop: Event::new(),
             door: RefCell::new(door),
@@ -44,13 +44,13 @@ impl Accepting {
     }
 
     /// Sends connections to this door from now on. False if they went to it already.
-    pub(super) fn change_door(&self, door: Rc<dyn Door>) -> bool {
+    pub(super) fn change_door(&self, door: Rc<dyn ConnectionHandler>) -> bool {
         let before = self.door.replace(Rc::clone(&door));
         !Rc::ptr_eq(&before, &door)
     }
 
     /// The door that connections go to now.
-    pub(super) fn door(&self) -> Rc<dyn Door> {
+    pub(super) fn door(&self) -> Rc<dyn ConnectionHandler> {
         Rc::clone(&self.door.borrow())
     }
 }
@@ -86,7 +86,7 @@ pub(super) async fn accept(
                     error,
                     lasting: now.duration_since(since),
                 };
-                failed.meet(&worker, &listener, &*accepting.door());
+                failed.handle(&worker, &listener, &*accepting.door());
                 engine::sleep(ACCEPT_PAUSE).await;
             }
         }
@@ -115,10 +115,10 @@ fn take(worker: &Rc<Worker>, id: &ListenerId, accepting: &Accepting, stream: Str
 /// Closes a connection for which `worker_connections` leaves no room, and those behind it in the
 /// backlog, as nginx does. To leave them waiting could deadlock: the request that keeps a place may
 /// wait for one of them, when the server proxies to itself.
-fn refuse(worker: &Worker, listener: &Listener, stream: Stream, shortage: NotEnough) {
+fn refuse(worker: &Worker, listener: &Listener, stream: Stream, shortage: TooManyConnections) {
     drop(stream);
-    (0..TURNED_AWAY_MAX).all(|_| listener.turn_away(b""));
-    if shortage.is_told {
+    (0..TURNED_AWAY_MAX).all(|_| listener.shed_connection(b""));
+    if shortage.should_log {
         worker.report(Level::Alert, format_args!("{shortage}"));
     }
 }
@@ -134,12 +134,15 @@ impl AcceptError {
     /// Handles the error. As with nginx, clients wait in the listen backlog while the process is
     /// out of file descriptors. Unlike nginx, idle connections are closed to make room for them,
     /// and if all connections stay busy for `QUEUE_TIME_MAX`, waiting clients are turned away.
-    fn meet(&self, worker: &Worker, listener: &Listener, door: &dyn Door) {
+    fn handle(&self, worker: &Worker, listener: &Listener, door: &dyn ConnectionHandler) {
         let lasting = self.lasting;
         let is_waited_for = self.is_of_descriptors() && !lasting.is_zero();
-        if is_waited_for && !worker.close_idlest(Spared::Nobody) && lasting >= QUEUE_TIME_MAX {
+        if is_waited_for
+            && !worker.close_idlest(EvictionExemption::Nobody)
+            && lasting >= QUEUE_TIME_MAX
+        {
             let told = (0..TURNED_AWAY_MAX)
-                .take_while(|_| listener.turn_away(door.turned_away()))
+                .take_while(|_| listener.shed_connection(door.rejection_message()))
                 .count();
             worker.turned_away.set(worker.turned_away.get() + told);
         }

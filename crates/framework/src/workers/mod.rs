@@ -21,22 +21,22 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use base::level::Level;
-use engine::net::{BoundSocket, Carries, steering};
+use engine::net::{BoundSocket, SocketKind, steering};
 use engine::{EngineKind, Remote, Runtime};
 
 use crate::counters::Counters;
 use crate::display::Errno;
-use crate::door::{Door, ListenerId};
+use crate::door::{ConnectionHandler, ListenerId};
 use crate::generation::Generation;
 use crate::panics::{self, AbortOnPanic};
 use crate::report::ThreadReport;
-use crate::watch::{self, ThreadWatch, Watched};
+use crate::watch::{self, ThreadStatus, ThreadWatch};
 
-pub use holding::Hold;
+pub use holding::WorkGuard;
 pub use outgoing::{ConnectError, connect, connect_datagrams, connect_with};
-pub use places::{NotEnough, Registered, Spare, SpareEntry};
+pub use places::{Registered, Spare, SpareEntry, TooManyConnections};
 pub use receive::DatagramSession;
-pub use sharing::Sharing;
+pub use sharing::SharedRequests;
 use siblings::Siblings;
 use succession::Channel;
 pub use worker::Worker;
@@ -53,7 +53,7 @@ pub struct Settings {
     /// How many threads serve connections.
     pub threads: usize,
     /// Makes the doors of a thread, one for each protocol.
-    pub doors: fn() -> Vec<Rc<dyn Door>>,
+    pub doors: fn() -> Vec<Rc<dyn ConnectionHandler>>,
     /// Where threads write log lines.
     pub report: &'static dyn ThreadReport,
     /// `worker_connections`: connections that one thread may hold at most.
@@ -135,7 +135,7 @@ impl Workers {
         generation: Arc<Generation>,
         sockets: Share,
     ) -> std::io::Result<Thread> {
-        let alive = Alive::new(&self.running);
+        let alive = RunningThread::new(&self.running);
         let counters = Arc::clone(&self.counters);
         let settings = settings.clone();
         let (watch, siblings) = (Arc::clone(&self.watch), Arc::clone(&self.siblings));
@@ -161,7 +161,7 @@ impl Workers {
                 }
             };
             let remote = runtime.remote();
-            let watched = Arc::new(Watched::new(runtime.pulse()));
+            let watched = Arc::new(ThreadStatus::new(runtime.pulse()));
             watch.add(index, Arc::clone(&watched));
             let _whole = AbortOnPanic;
             runtime.block_on(async {
@@ -172,7 +172,7 @@ impl Workers {
                     (settings.doors)(),
                     settings.report,
                 );
-                worker.be_watched(watched);
+                worker.set_watch(watched);
                 worker.join(siblings, index);
                 worker.listen(sockets);
                 let _ = ready.send(Ok(remote));
@@ -300,11 +300,11 @@ impl Workers {
 
     /// Another process, to which the channel leads, is about to take the place of this one: when
     /// this one ends, its sessions of datagrams go on.
-    pub fn be_followed(&self, channel: OwnedFd) {
+    pub fn prepare_succession(&self, channel: OwnedFd) {
         let channel = Channel::new(channel);
         self.siblings.add_successor(&channel);
         let (siblings, told) = (Arc::clone(&self.siblings), Arc::clone(&channel));
-        let alive = Alive::new(&self.running);
+        let alive = RunningThread::new(&self.running);
         let body = move || {
             let _alive = alive;
             siblings.answer_successor(&told);
@@ -386,7 +386,7 @@ fn share(sockets: &Sockets, index: usize, count: usize) -> std::io::Result<Share
 fn steer(shares: &[Share]) {
     // The first thread has the first socket of every address.
     for ((id, number), socket) in shares.iter().take(1).flatten() {
-        if *number == 0 && socket.carries() == Carries::Datagrams {
+        if *number == 0 && socket.carries() == SocketKind::Datagrams {
             let ids = shares.iter().flatten().map(|(id, _)| id);
             let numbers = ids.filter(|(other, _)| other == id);
             let sockets = numbers.map(|(_, number)| number + 1).max().unwrap_or(1);
@@ -397,16 +397,16 @@ fn steer(shares: &[Share]) {
 }
 
 /// Counts a thread as running until dropped, so that a panic uncounts it too.
-struct Alive(Arc<RunningThreads>);
+struct RunningThread(Arc<RunningThreads>);
 
-impl Alive {
-    fn new(running: &Arc<RunningThreads>) -> Alive {
+impl RunningThread {
+    fn new(running: &Arc<RunningThreads>) -> RunningThread {
         *running.0.lock().unwrap_or_else(PoisonError::into_inner) += 1;
-        Alive(Arc::clone(running))
+        RunningThread(Arc::clone(running))
     }
 }
 
-impl Drop for Alive {
+impl Drop for RunningThread {
     fn drop(&mut self) {
         *self.0.0.lock().unwrap_or_else(PoisonError::into_inner) -= 1;
         self.0.1.notify_all();

@@ -9,20 +9,20 @@ use std::time::Instant;
 
 use engine::net::{Address, DatagramSocket, SocketOptions, Stream};
 
-use super::{NotEnough, worker};
+use super::{TooManyConnections, worker};
 
 /// Why a connection could not be established.
 #[derive(Debug)]
 pub enum ConnectError {
     /// All places of the thread are taken.
-    NotEnough(NotEnough),
+    TooManyConnections(TooManyConnections),
     /// A system call that opens the connection failed.
     Failed(engine::net::ConnectError),
 }
 
-impl From<NotEnough> for ConnectError {
-    fn from(shortage: NotEnough) -> ConnectError {
-        ConnectError::NotEnough(shortage)
+impl From<TooManyConnections> for ConnectError {
+    fn from(shortage: TooManyConnections) -> ConnectError {
+        ConnectError::TooManyConnections(shortage)
     }
 }
 
@@ -35,7 +35,7 @@ impl From<engine::net::ConnectError> for ConnectError {
 impl fmt::Display for ConnectError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            ConnectError::NotEnough(shortage) => shortage.fmt(f),
+            ConnectError::TooManyConnections(shortage) => shortage.fmt(f),
             ConnectError::Failed(failed) => failed.fmt(f),
         }
     }
@@ -47,7 +47,7 @@ impl std::error::Error for ConnectError {}
 /// [`engine::net::connect_with`].
 ///
 /// # Errors
-/// `NotEnough` at once if no place is free; else the errors of the engine.
+/// `TooManyConnections` at once if no place is free; else the errors of the engine.
 pub async fn connect_with(
     address: &Address,
     options: &SocketOptions,
@@ -77,7 +77,7 @@ pub async fn connect_datagrams(
     Ok(DatagramSocket::connect_with(address, options)?)
 }
 
-async fn take_place() -> Result<(), NotEnough> {
+async fn take_place() -> Result<(), TooManyConnections> {
     match worker::of_thread() {
         Some(worker) => worker.has_room_for_outgoing().await,
         None => Ok(()),

@@ -19,7 +19,7 @@ use base::level::Level;
 use base::slab::Key;
 
 use super::{Worker, worker};
-use crate::door::Tenant;
+use crate::door::ServedConnection;
 
 /// Idle connections are closed when at most one place in this many is free (nginx's
 /// `ngx_drain_connections()`).
@@ -46,7 +46,7 @@ const TOLD_EVERY: Duration = Duration::from_secs(1);
 /// The holder of a place.
 pub(super) enum Occupant {
     /// A client connection, and since when it has the place.
-    Client(Weak<dyn Tenant>, Instant),
+    Client(Weak<dyn ServedConnection>, Instant),
     /// An idle upstream connection, by its owner's key. It is counted among the thread's outgoing
     /// connections.
     Spare(Weak<dyn Spare>, Key),
@@ -54,7 +54,7 @@ pub(super) enum Occupant {
 
 impl Occupant {
     /// The client connection, if it is one.
-    pub(super) fn client(&self) -> Option<Rc<dyn Tenant>> {
+    pub(super) fn client(&self) -> Option<Rc<dyn ServedConnection>> {
         match self {
             Occupant::Client(client, _) => client.upgrade(),
             Occupant::Spare(..) => None,
@@ -64,7 +64,7 @@ impl Occupant {
 
 /// Which idle connections are not closed.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Spared {
+pub(super) enum EvictionExemption {
     Nobody,
     /// Clients that have only just connected, since their request is probably on its way.
     NewClients,
@@ -78,13 +78,13 @@ pub trait Spare {
 
 /// The thread has `worker_connections` connections, and none of them is idle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct NotEnough {
+pub struct TooManyConnections {
     connections_max: usize,
     /// Whether to log the shortage: at most once a second, since shortages come in bursts.
-    pub is_told: bool,
+    pub should_log: bool,
 }
 
-impl fmt::Display for NotEnough {
+impl fmt::Display for TooManyConnections {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
@@ -98,15 +98,15 @@ impl Worker {
     /// Checks that an accepted client may stay. If all places are taken, waits briefly: idle
     /// connections that were told to close do so, and meanwhile another thread may accept the next
     /// clients.
-    pub(super) async fn has_room_for_client(&self) -> Result<(), NotEnough> {
+    pub(super) async fn has_room_for_client(&self) -> Result<(), TooManyConnections> {
         let scarce = self.connections_max / SCARCE_SHARE;
-        self.make_room(scarce, Spared::NewClients);
+        self.make_room(scarce, EvictionExemption::NewClients);
         let until = engine::now() + ROOM_WAIT;
         while self.taken() >= self.connections_max {
             if engine::now() >= until {
                 return Err(self.shortage());
             }
-            self.make_room(scarce, Spared::Nobody);
+            self.make_room(scarce, EvictionExemption::Nobody);
             engine::sleep(ROOM_LOOK).await;
         }
         Ok(())
@@ -115,24 +115,27 @@ impl Worker {
     /// Whether a UDP client may start a session. Does not wait: idle sessions that were told to end
     /// keep their places until their tasks have ended, so the limit may be exceeded slightly.
     pub fn has_room_for_session(&self) -> bool {
-        self.make_room(self.connections_max / SCARCE_SHARE, Spared::Nobody);
+        self.make_room(
+            self.connections_max / SCARCE_SHARE,
+            EvictionExemption::Nobody,
+        );
         self.taken() < self.connections_max.saturating_add(REUSED_MAX)
     }
 
     /// Checks that the thread may open a connection. Waits only if idle connections are being
     /// closed.
-    pub(super) async fn has_room_for_outgoing(&self) -> Result<(), NotEnough> {
+    pub(super) async fn has_room_for_outgoing(&self) -> Result<(), TooManyConnections> {
         let outgoing_max = self.outgoing_max();
         // Evaluated in this order, since a thread without clients has no limit of connections.
         let scarce = self.connections_max / SCARCE_SHARE + (self.connections_max - outgoing_max);
-        let mut makes_room = self.make_room(scarce, Spared::NewClients);
+        let mut makes_room = self.make_room(scarce, EvictionExemption::NewClients);
         let until = engine::now() + ROOM_WAIT;
         while self.taken() >= outgoing_max {
             if !makes_room || engine::now() >= until {
                 return Err(self.shortage());
             }
             engine::sleep(ROOM_LOOK).await;
-            makes_room |= self.make_room(scarce, Spared::NewClients);
+            makes_room |= self.make_room(scarce, EvictionExemption::NewClients);
         }
         Ok(())
     }
@@ -148,16 +151,16 @@ impl Worker {
         self.clients.get() + engine::net::outgoing() + self.sharing.get()
     }
 
-    fn shortage(&self) -> NotEnough {
-        NotEnough {
+    fn shortage(&self) -> TooManyConnections {
+        TooManyConnections {
             connections_max: self.connections_max,
-            is_told: is_due(&self.shortage_logged),
+            should_log: is_due(&self.shortage_logged),
         }
     }
 
     /// Closes idle connections if `scarce` places or fewer are free. True if there were any to
     /// close.
-    fn make_room(&self, scarce: usize, spared: Spared) -> bool {
+    fn make_room(&self, scarce: usize, spared: EvictionExemption) -> bool {
         let free = self.connections_max.saturating_sub(self.taken());
         if free > scarce || !self.close_idlest(spared) {
             return false;
@@ -172,7 +175,7 @@ impl Worker {
 
     /// Closes an eighth of the idle connections, those that have been idle longest. False if there
     /// is none.
-    pub(super) fn close_idlest(&self, spared: Spared) -> bool {
+    pub(super) fn close_idlest(&self, spared: EvictionExemption) -> bool {
         let idle = self.idle.borrow().len();
         let wanted = (idle / 8).clamp(1, REUSED_MAX);
         let mut closed = 0;
@@ -180,7 +183,7 @@ impl Worker {
             let Some(place) = self.idle.borrow_mut().take_first() else {
                 break;
             };
-            if spared == Spared::NewClients && self.is_expected_to_ask(place) {
+            if spared == EvictionExemption::NewClients && self.is_expected_to_ask(place) {
                 self.idle.borrow_mut().enter(place);
                 continue;
             }
@@ -230,7 +233,10 @@ impl Worker {
     }
 
     /// Registers a client connection with the thread, until the returned guard is dropped.
-    pub fn register<T: Tenant + 'static>(self: &Rc<Worker>, tenant: &Rc<T>) -> Registered {
+    pub fn register<T: ServedConnection + 'static>(
+        self: &Rc<Worker>,
+        tenant: &Rc<T>,
+    ) -> Registered {
         let weak: Weak<T> = Rc::downgrade(tenant);
         let key = self
             .places
@@ -331,7 +337,7 @@ mod tests {
     use crate::counters::Counters;
     use crate::generation::{Generation, GenerationView};
     use crate::report::ThreadReport;
-    use crate::workers::{ConnectError, Sharing, connect};
+    use crate::workers::{ConnectError, SharedRequests, connect};
     use crate::zone::Zones;
 
     #[derive(Debug)]
@@ -364,7 +370,7 @@ mod tests {
         }
     }
 
-    impl Tenant for Idle {
+    impl ServedConnection for Idle {
         fn serial(&self) -> u64 {
             0
         }
@@ -388,7 +394,7 @@ mod tests {
 
         fn abort(&self) {}
 
-        fn stay_with(&self, _: &Rc<GenerationView>) {}
+        fn pin_generation(&self, _: &Rc<GenerationView>) {}
     }
 
     fn client(worker: &Rc<Worker>, name: &'static str, ended: &Ended, has_asked: bool) -> Rc<Idle> {
@@ -428,11 +434,11 @@ mod tests {
         });
     }
 
-    async fn connected(address: &Address) -> Result<engine::net::Stream, NotEnough> {
+    async fn connected(address: &Address) -> Result<engine::net::Stream, TooManyConnections> {
         let deadline = engine::now() + Duration::from_secs(60);
         match connect(address, deadline).await {
             Ok(stream) => Ok(stream),
-            Err(ConnectError::NotEnough(shortage)) => Err(shortage),
+            Err(ConnectError::TooManyConnections(shortage)) => Err(shortage),
             Err(ConnectError::Failed(failed)) => panic!("{failed}"),
         }
     }
@@ -451,9 +457,9 @@ mod tests {
             let before = engine::now();
             let shortage = connected(&address).await.unwrap_err();
             assert_eq!(shortage.to_string(), "64 worker_connections are not enough");
-            assert!(shortage.is_told);
+            assert!(shortage.should_log);
             assert!(
-                !connected(&address).await.unwrap_err().is_told,
+                !connected(&address).await.unwrap_err().should_log,
                 "not twice a second"
             );
             assert_eq!(engine::now(), before, "at once");
@@ -479,7 +485,7 @@ mod tests {
         on_a_thread_with(16, async |worker, address| {
             let ended = Ended::default();
             let _stream = connected(&address).await.unwrap();
-            let (shared, other) = (Sharing::begin(), Sharing::begin());
+            let (shared, other) = (SharedRequests::begin(), SharedRequests::begin());
             for _ in 0..13 {
                 shared.has_room().await.unwrap();
                 shared.enter();

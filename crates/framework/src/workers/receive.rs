@@ -16,9 +16,9 @@ use engine::select::{Either, either};
 use super::Worker;
 use super::accept::Accepting;
 use super::siblings::{SessionCount, Siblings};
-use super::succession::{Channel, RelayKind, Relayed};
+use super::succession::{Channel, RelayKind, RelayedDatagram};
 use crate::display::Errno;
-use crate::door::{Door, ListenerId, ReceivedDatagram};
+use crate::door::{ConnectionHandler, ListenerId, ReceivedDatagram};
 
 /// How long receiving pauses after `recvmsg()` has failed.
 const RECEIVE_PAUSE: Duration = Duration::from_millis(500);
@@ -121,7 +121,7 @@ impl Worker {
     }
 
     /// Takes a datagram that has come to a socket of this door.
-    fn receive_at(self: &Rc<Worker>, door: &dyn Door, mut received: ReceivedDatagram) {
+    fn receive_at(self: &Rc<Worker>, door: &dyn ConnectionHandler, mut received: ReceivedDatagram) {
         let Some(sessions) = door.datagram_sessions() else {
             return door.received(received);
         };
@@ -129,7 +129,7 @@ impl Worker {
             && own.is_elsewhere(received.datagram.peer)
         {
             let bytes = received.datagram.bytes.to_vec();
-            return own.siblings.hand_over(Relayed {
+            return own.siblings.hand_over(RelayedDatagram {
                 listener: received.listener,
                 datagram: received.datagram.with(bytes),
                 asked: 0,
@@ -145,14 +145,18 @@ impl Worker {
     }
 
     /// Takes a datagram that has come to another thread, or that a predecessor does not know.
-    pub(super) fn receive_relayed(self: &Rc<Worker>, relayed: Relayed, counted: SessionCount) {
-        let Relayed {
+    pub(super) fn receive_relayed(
+        self: &Rc<Worker>,
+        relayed: RelayedDatagram,
+        counted: SessionCount,
+    ) {
+        let RelayedDatagram {
             listener,
             datagram,
             asked,
         } = relayed;
         let datagram = with_bytes(datagram);
-        let Err(datagram) = self.give_to_session(&listener, datagram) else {
+        let Err(datagram) = self.dispatch_to_session(&listener, datagram) else {
             return;
         };
         if self.is_elsewhere(&listener, &datagram, asked) {
@@ -168,7 +172,7 @@ impl Worker {
             // The address may have gone.
             while engine::now() < until {
                 engine::sleep(LISTEN_LOOK).await;
-                let Err(still) = worker.give_to_session(&listener, datagram) else {
+                let Err(still) = worker.dispatch_to_session(&listener, datagram) else {
                     break;
                 };
                 let Err(still) = worker.begin_session(&listener, still) else {
@@ -201,7 +205,7 @@ impl Worker {
     }
 
     /// Gives a datagram to its session, whatever the protocol of that; back where there is none.
-    fn give_to_session(
+    fn dispatch_to_session(
         &self,
         listener: &ListenerId,
         datagram: Datagram<Buffer>,
@@ -237,13 +241,13 @@ impl Worker {
     }
 
     /// Answers a successor whose session a datagram is of.
-    pub(super) fn answer(&self, channel: &Channel, relayed: Relayed) {
-        let Relayed {
+    pub(super) fn answer(&self, channel: &Channel, relayed: RelayedDatagram) {
+        let RelayedDatagram {
             listener,
             datagram,
             asked,
         } = relayed;
-        if let Err(datagram) = self.give_to_session(&listener, with_bytes(datagram)) {
+        if let Err(datagram) = self.dispatch_to_session(&listener, with_bytes(datagram)) {
             channel.send(RelayKind::Unknown, &listener, &datagram, asked);
         }
     }
@@ -258,7 +262,7 @@ impl Worker {
         self.successor
             .borrow_mut()
             .take_if(|successor| Arc::ptr_eq(successor, gone));
-        self.end_what_nobody_receives_for();
+        self.end_orphaned_sessions();
     }
 
     /// Whether another process receives for the sessions of datagrams that are here, or is about
@@ -269,9 +273,9 @@ impl Worker {
     }
 
     /// Whether a process that follows may ask this one about sessions, of whichever thread.
-    pub(super) fn may_be_asked(&self) -> bool {
+    pub(super) fn answers_session_queries(&self) -> bool {
         let own = self.membership.get();
-        own.is_some_and(|own| own.siblings.may_be_asked())
+        own.is_some_and(|own| own.siblings.answers_session_queries())
     }
 
     /// What waited to be taken by this thread is taken now.

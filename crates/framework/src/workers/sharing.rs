@@ -7,20 +7,20 @@
 use std::cell::Cell;
 use std::rc::Rc;
 
-use super::{NotEnough, Worker, worker};
+use super::{TooManyConnections, Worker, worker};
 
 /// The requests that share one connection. The first of them uses the place of the connection
 /// itself.
-pub struct Sharing {
+pub struct SharedRequests {
     /// `None` on a thread without a worker, which has no limit.
     worker: Option<Rc<Worker>>,
     requests: Cell<usize>,
 }
 
-impl Sharing {
+impl SharedRequests {
     /// For a connection that this thread has just established, and that no request uses yet.
-    pub fn begin() -> Sharing {
-        Sharing {
+    pub fn begin() -> SharedRequests {
+        SharedRequests {
             worker: worker::of_thread(),
             requests: Cell::new(0),
         }
@@ -31,7 +31,7 @@ impl Sharing {
     ///
     /// # Errors
     /// If no place is free.
-    pub async fn has_room(&self) -> Result<(), NotEnough> {
+    pub async fn has_room(&self) -> Result<(), TooManyConnections> {
         match &self.worker {
             Some(worker) if self.requests.get() > 0 => worker.has_room_for_outgoing().await,
             _ => Ok(()),

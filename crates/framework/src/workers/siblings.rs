@@ -14,7 +14,7 @@ use engine::Remote;
 use engine::net::{Datagram, steering};
 
 use super::Worker;
-use super::succession::{Channel, RelayKind, Relayed, SuccessionMessage};
+use super::succession::{Channel, RelayKind, RelayedDatagram, SuccessionMessage};
 use super::worker::with_worker;
 use crate::door::ListenerId;
 
@@ -100,7 +100,7 @@ impl Siblings {
     }
 
     /// Hands a datagram to the thread that its client belongs to.
-    pub(super) fn hand_over(self: &Arc<Siblings>, relayed: Relayed) {
+    pub(super) fn hand_over(self: &Arc<Siblings>, relayed: RelayedDatagram) {
         let counted = self.count_session();
         self.on_owner(relayed, move |worker, relayed| {
             worker.receive_relayed(relayed, counted);
@@ -109,7 +109,11 @@ impl Siblings {
 
     /// Has the thread that a datagram's client belongs to do something with it, unless too much
     /// waits for that thread.
-    fn on_owner(&self, relayed: Relayed, job: impl FnOnce(&Rc<Worker>, Relayed) + Send + 'static) {
+    fn on_owner(
+        &self,
+        relayed: RelayedDatagram,
+        job: impl FnOnce(&Rc<Worker>, RelayedDatagram) + Send + 'static,
+    ) {
         let owner = relayed.datagram.peer.and_then(|client| self.owner(client));
         let Some(sibling) = owner.and_then(|owner| self.threads().get(owner)) else {
             return;
@@ -208,7 +212,7 @@ impl Siblings {
     }
 
     /// Whether others may ask about sessions of this process.
-    pub(super) fn may_be_asked(&self) -> bool {
+    pub(super) fn answers_session_queries(&self) -> bool {
         self.sessions.load(Ordering::SeqCst) > 0 && self.is_followed()
     }
 
@@ -255,9 +259,9 @@ impl Siblings {
         while all.recv_timeout(HEARD_WAIT).is_ok() {}
     }
 
-    fn answer(self: &Arc<Siblings>, channel: &Arc<Channel>, relayed: Relayed) {
+    fn answer(self: &Arc<Siblings>, channel: &Arc<Channel>, relayed: RelayedDatagram) {
         let Some(counted) = self.count_question() else {
-            let Relayed {
+            let RelayedDatagram {
                 listener,
                 datagram,
                 asked,

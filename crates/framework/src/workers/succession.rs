@@ -34,7 +34,7 @@ const MESSAGE_MAX: usize = 72 * 1024;
 
 /// A datagram on its way to another thread or process.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Relayed {
+pub(super) struct RelayedDatagram {
     pub(super) listener: ListenerId,
     pub(super) datagram: Datagram<Vec<u8>>,
     /// How many of the successor's predecessors do not know its client.
@@ -47,9 +47,9 @@ pub(super) enum SuccessionMessage {
     /// The successor receives from now on.
     Begun,
     /// Whose session is it? To a predecessor.
-    Asked(Relayed),
+    Asked(RelayedDatagram),
     /// It is of no session of a predecessor. To the successor.
-    Unknown(Relayed),
+    Unknown(RelayedDatagram),
 }
 
 /// What a message about a datagram says of it.
@@ -202,7 +202,7 @@ fn parse(bytes: &[u8]) -> Option<SuccessionMessage> {
     let length = u16::from_be_bytes(take(&mut rest)?);
     let (name, bytes) = rest.split_at_checked(length.into())?;
     let name = std::str::from_utf8(name).ok()?;
-    Some(message(Relayed {
+    Some(message(RelayedDatagram {
         listener: ListenerId(Arc::new(name.to_owned())),
         datagram: Datagram {
             bytes: bytes.to_vec(),
@@ -234,8 +234,8 @@ fn take_ip(rest: &mut &[u8]) -> Option<Option<IpAddr>> {
 mod tests {
     use super::*;
 
-    fn relayed(client: &str, local: Option<&str>, bytes: Vec<u8>) -> Relayed {
-        Relayed {
+    fn relayed(client: &str, local: Option<&str>, bytes: Vec<u8>) -> RelayedDatagram {
+        RelayedDatagram {
             listener: ListenerId(Arc::new("listen udp [::]:53".to_owned())),
             datagram: Datagram {
                 bytes,
@@ -246,7 +246,7 @@ mod tests {
         }
     }
 
-    fn bytes_of(relayed: &Relayed) -> Vec<u8> {
+    fn bytes_of(relayed: &RelayedDatagram) -> Vec<u8> {
         let head = head(kind::ASKED, &relayed.listener, &relayed.datagram, 3).unwrap();
         [head, relayed.datagram.bytes.clone()].concat()
     }

@@ -12,7 +12,7 @@ use base::hash::Map;
 use base::level::Level;
 use base::slab::Slab;
 use engine::Event;
-use engine::net::{Address, BoundSocket, Carries, DatagramSocket, Listener};
+use engine::net::{Address, BoundSocket, DatagramSocket, Listener, SocketKind};
 
 use super::accept::{Accepting, accept};
 use super::places::Occupant;
@@ -21,11 +21,11 @@ use super::siblings::Siblings;
 use super::succession::Channel;
 use super::{Share, SocketId};
 use crate::counters::{Counters, ThreadCounters};
-use crate::door::{Door, ListenerId, Tenant};
+use crate::door::{ConnectionHandler, ListenerId, ServedConnection};
 use crate::generation::{Generation, GenerationView};
 use crate::idle::IdleQueue;
 use crate::report::ThreadReport;
-use crate::watch::Watched;
+use crate::watch::ThreadStatus;
 
 /// How often a thread that is ending checks whether all responses have been sent.
 const FINISHING_LOOK: Duration = Duration::from_millis(10);
@@ -52,7 +52,7 @@ pub struct Worker {
     /// The number of accepting tasks, those that are stopping included.
     pub(super) accept_tasks: Cell<usize>,
     /// The doors, each of which takes the connections of its addresses.
-    pub(super) doors: Vec<Rc<dyn Door>>,
+    pub(super) doors: Vec<Rc<dyn ConnectionHandler>>,
     report: &'static dyn ThreadReport,
     /// The places of client connections and of idle upstream connections.
     pub(super) places: RefCell<Slab<Occupant>>,
@@ -85,7 +85,7 @@ pub struct Worker {
     pub(super) refusal_logged: Cell<Option<Instant>>,
     /// Clients that were turned away since then.
     pub(super) turned_away: Cell<usize>,
-    watched: OnceCell<Arc<Watched>>,
+    watched: OnceCell<Arc<ThreadStatus>>,
     /// What it is to the other threads; none where it is alone.
     pub(super) membership: OnceCell<Membership>,
     /// The way to the process that receives datagrams in the place of this one.
@@ -100,7 +100,7 @@ impl Worker {
         generation: Arc<Generation>,
         connections_max: usize,
         counters: Arc<Counters>,
-        doors: Vec<Rc<dyn Door>>,
+        doors: Vec<Rc<dyn ConnectionHandler>>,
         report: &'static dyn ThreadReport,
     ) -> Rc<Worker> {
         let counts = counters.join();
@@ -179,7 +179,7 @@ impl Worker {
 
     /// Whether the connection of this number is closed while it waits for a request, instead of
     /// serving one more.
-    pub fn ends_idle(&self, serial: u64) -> bool {
+    pub fn closes_idle(&self, serial: u64) -> bool {
         self.is_ending(serial) && (!self.draining.get() || self.is_limited(serial))
     }
 
@@ -200,7 +200,7 @@ impl Worker {
     }
 
     /// Where the thread notes its current work for the watchdog, if it is watched.
-    pub fn watched(&self) -> Option<&Watched> {
+    pub fn watched(&self) -> Option<&ThreadStatus> {
         self.watched.get().map(|watched| &**watched)
     }
 
@@ -225,7 +225,7 @@ impl Worker {
         let is_elsewhere = self.find_doors(&kept);
         *self.accepting.borrow_mut() = kept;
         if !gone.is_empty() || is_elsewhere {
-            self.leave_over(&old);
+            self.pin_leftovers(&old);
         }
         for accepting in gone.into_values() {
             accepting.stop.set();
@@ -243,11 +243,11 @@ impl Worker {
     }
 
     /// Connections whose listener is not in the new generation stay with the old one.
-    fn leave_over(&self, old: &Rc<GenerationView>) {
+    fn pin_leftovers(&self, old: &Rc<GenerationView>) {
         let current = self.current();
         for connection in self.open_connections() {
             if !connection.is_known(&current) {
-                connection.stay_with(old);
+                connection.pin_generation(old);
             }
         }
     }
@@ -282,11 +282,11 @@ impl Worker {
     ) -> io::Result<()> {
         let (worker, id) = (Rc::clone(self), id.0.clone());
         match socket.carries() {
-            Carries::Streams => {
+            SocketKind::Streams => {
                 let listener = Listener::new(socket)?;
                 engine::spawn(accept(worker, id, listener, accepting));
             }
-            Carries::Datagrams => {
+            SocketKind::Datagrams => {
                 let socket = Rc::new(DatagramSocket::new(socket)?);
                 let _ = accepting.datagrams.set(Rc::clone(&socket)); // it is new
                 engine::spawn(receive(worker, id, socket, accepting));
@@ -300,10 +300,10 @@ impl Worker {
         &self,
         local: &GenerationView,
         listener: &ListenerId,
-    ) -> Option<Rc<dyn Door>> {
+    ) -> Option<Rc<dyn ConnectionHandler>> {
         let mut doors = self.doors.iter();
         doors
-            .find(|door| door.knows(local, listener))
+            .find(|door| door.has_listener(local, listener))
             .map(Rc::clone)
     }
 
@@ -320,7 +320,7 @@ impl Worker {
         &self,
         local: &GenerationView,
         to: &Address,
-    ) -> Option<(ListenerId, Rc<dyn Door>)> {
+    ) -> Option<(ListenerId, Rc<dyn ConnectionHandler>)> {
         let any = match to {
             Address::Inet(SocketAddr::V4(at)) => Some((Ipv4Addr::UNSPECIFIED, at.port()).into()),
             Address::Inet(SocketAddr::V6(at)) => Some((Ipv6Addr::UNSPECIFIED, at.port()).into()),
@@ -328,7 +328,7 @@ impl Worker {
         };
         let addresses = [Some(to.clone()), any.map(Address::Inet)];
         addresses.into_iter().flatten().find_map(|address| {
-            let listener = ListenerId::of_address(&address, Carries::Streams);
+            let listener = ListenerId::of_address(&address, SocketKind::Streams);
             let door = self.door_of(local, &listener)?;
             Some((listener, door))
         })
@@ -348,7 +348,7 @@ impl Worker {
     }
 
     /// Sets where the thread notes its current work for the watchdog.
-    pub fn be_watched(&self, watched: Arc<Watched>) {
+    pub fn set_watch(&self, watched: Arc<ThreadStatus>) {
         self.watched.set(watched).ok(); // nothing else sets it
     }
 
@@ -381,7 +381,7 @@ impl Worker {
     }
 
     /// Ends sessions of datagrams where this process is to end and no other receives for them.
-    pub(super) fn end_what_nobody_receives_for(self: &Rc<Worker>) {
+    pub(super) fn end_orphaned_sessions(self: &Rc<Worker>) {
         if self.quitting.get() && !self.is_followed() {
             engine::spawn(close_idle(Rc::clone(self)));
         }
@@ -422,7 +422,7 @@ impl Worker {
         });
     }
 
-    fn open_connections(&self) -> Vec<Rc<dyn Tenant>> {
+    fn open_connections(&self) -> Vec<Rc<dyn ServedConnection>> {
         let places = self.places.borrow();
         let clients = places.iter().filter_map(|(_, occupant)| occupant.client());
         clients.collect()
@@ -438,13 +438,13 @@ impl Worker {
         if self.clients.get() > 0 {
             return;
         }
-        let is_held = self.held.get() > 0 || self.may_be_asked();
+        let is_held = self.held.get() > 0 || self.answers_session_queries();
         if !is_held || self.at_once.get() {
             self.ended.set();
         }
     }
 
-    fn is_idle(&self, connection: &dyn Tenant) -> bool {
+    fn is_idle(&self, connection: &dyn ServedConnection) -> bool {
         let place = connection.place();
         place.is_some_and(|place| self.idle.borrow().contains(place))
     }
@@ -460,7 +460,7 @@ async fn close_idle(worker: Rc<Worker>) {
             continue;
         }
         connection.announce_end();
-        let ends = worker.ends_idle(connection.serial()) && connection.ends_when_idle();
+        let ends = worker.closes_idle(connection.serial()) && connection.ends_when_idle();
         if ends && worker.is_idle(&*connection) {
             connection.close_reading();
         }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use engine::net::{Address, ListenOptions};
 use proto::h1;
 use rules::server_name;
-use transport::listen::{Agreement, ListenerId, Protocols};
+use transport::listen::{ListenerId, ProtocolAgreement, Protocols};
 
 use crate::config::listen::Listen;
 use crate::config::plan::Server;
@@ -31,7 +31,7 @@ pub struct AddressServers {
     pub is_single: bool,
     /// The name that a client asks for matters: there are several servers, or a regex with
     /// captures.
-    pub are_names_looked_up: bool,
+    pub is_name_significant: bool,
     /// Some server has other limits for heads than the default server, so that the limits may
     /// change within a head, after the host.
     pub head_limits_differ: bool,
@@ -77,7 +77,7 @@ impl AddressServers {
     /// Whether the name matters and the server of this host (in any case) asks for client
     /// certificates. False if a regex hit a limit.
     pub fn wants_certificates(&self, host: &[u8]) -> bool {
-        if !self.are_names_looked_up {
+        if !self.is_name_significant {
             return false;
         }
         let named = self.names.find_name(&host.to_ascii_lowercase());
@@ -128,7 +128,7 @@ pub struct AddressGroup {
     /// The servers by name.
     pub names: ServerNames,
     /// Whether the `listen` lines of the address agree about protocols.
-    pub agreement: Agreement,
+    pub agreement: ProtocolAgreement,
     /// Every server of the address with the line of its block, in the order of the file.
     pub servers: Vec<(Arc<Server>, Option<conf::Position>)>,
     /// Warnings about duplicate names. nginx only looks names up, and notices duplicates, if there
@@ -138,7 +138,7 @@ pub struct AddressGroup {
 
 impl AddressGroup {
     /// Whether the name that a client asks for matters.
-    pub fn are_names_looked_up(&self) -> bool {
+    pub fn is_name_significant(&self) -> bool {
         self.servers.len() > 1 || self.names.may_capture()
     }
 }
@@ -179,8 +179,8 @@ pub fn bindings(gathered: Vec<AddressGroup>) -> Vec<Binding> {
         let most = |server: &Arc<Server>| server.core.head_limits().headers_max;
         let headers_max = one.names.servers().map(most).max().unwrap_or_default();
         let servers = Arc::new(AddressServers {
-            are_names_looked_up: one.are_names_looked_up(),
-            is_single: !one.are_names_looked_up() || one.names.lead_only_to(&one.default),
+            is_name_significant: one.is_name_significant(),
+            is_single: !one.is_name_significant() || one.names.all_lead_to(&one.default),
             head_limits_differ,
             headers_max: headers_max.max(limits.headers_max),
             default: one.default,

@@ -13,7 +13,7 @@ use framework::compile::Compiler;
 use framework::places::FileAccess;
 use proto::method::Method;
 use rules::server_name::{self, ServerNamePattern};
-use transport::listen::Agreement;
+use transport::listen::ProtocolAgreement;
 use transport::tls::settings::{self, TlsSettings};
 
 use crate::config::address::{self, AddressGroup};
@@ -123,7 +123,7 @@ pub fn http(
         handshake::compile(compiler, scope);
     }
     for address in address::in_order(&gathered) {
-        if address.are_names_looked_up() {
+        if address.is_name_significant() {
             for conflict in &address.conflicts {
                 compiler.warn_each_time(conflict.clone(), None);
             }
@@ -134,7 +134,7 @@ pub fn http(
     }
     for http in root.children("http") {
         let has_table = |address: &AddressGroup| {
-            address.are_names_looked_up() && address.names.has_other_than_patterns()
+            address.is_name_significant() && address.names.has_other_than_patterns()
         };
         if gathered.iter().any(has_table)
             && let Err(fault) = server_name::check_table(http)
@@ -283,7 +283,7 @@ impl Builder<'_, '_> {
                     listen: listen.clone(),
                     default: Arc::clone(server),
                     names: Default::default(),
-                    agreement: Agreement::default(),
+                    agreement: ProtocolAgreement::default(),
                     servers: Vec::new(),
                     conflicts: Vec::new(),
                 });
@@ -418,7 +418,7 @@ impl Builder<'_, '_> {
             .map_err(|fault| self.compiler.report(fault))
             .ok()?;
         let kind = Kind {
-            outer_content: content.filter(|content| content.stays_in_limit_except),
+            outer_content: content.filter(|content| content.inherited_by_limit_except),
             ..Kind::default()
         };
         let own = self.content(scope)?;

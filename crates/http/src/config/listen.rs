@@ -6,9 +6,9 @@
 use std::net::{Ipv4Addr, SocketAddr};
 
 use conf::{Arity, Contexts, Fault, Inherit, Line, ScopeRef, Setter, Setting, Word};
-use engine::net::{Address, Carries};
+use engine::net::{Address, SocketKind};
 use framework::compile::Compiler;
-use transport::listen::{self, ListenLine, Protocols, Taken};
+use transport::listen::{self, ListenLine, OptionSupport, Protocols};
 
 use crate::config::http3::HTTP3_NOT_YET;
 
@@ -61,7 +61,7 @@ pub fn of_server(compiler: &Compiler<'_>, server: ScopeRef<'_>) -> Result<Vec<Li
         Some(lines) => {
             let mut all = listen::addresses(compiler, lines)?;
             // No socket is opened for HTTP/3 yet.
-            all.retain(|one| one.options.carries == Carries::Streams);
+            all.retain(|one| one.options.carries == SocketKind::Streams);
             Ok(all)
         }
         None => Ok(vec![default_listen(compiler.privileged)]),
@@ -87,12 +87,13 @@ fn listens(setter: &Setter<'_>) -> Result<Vec<ListenLine<HttpOptions>>, Fault> {
             setter.warn_once(word, HTTP3_NOT_YET);
         }
         let written = listen::line(line, HTTP_PORT, option)?;
-        if written.listen.options.carries == Carries::Datagrams {
+        if written.listen.options.carries == SocketKind::Datagrams {
             check_quic(&written.listen, line)?;
         }
         all.push(written);
     }
-    let is_quic = |one: &ListenLine<HttpOptions>| one.listen.options.carries == Carries::Datagrams;
+    let is_quic =
+        |one: &ListenLine<HttpOptions>| one.listen.options.carries == SocketKind::Datagrams;
     if !all.is_empty() && all.iter().all(is_quic) {
         let text = "no client reaches this server: it listens with \"quic\" alone";
         setter.warn(&setter.first().name, text);
@@ -104,7 +105,7 @@ fn listens(setter: &Setter<'_>) -> Result<Vec<ListenLine<HttpOptions>>, Fault> {
 const HTTP_PORT: u16 = 80;
 
 /// Parses an option that only HTTP has.
-fn option(listen: &mut Listen, name: &str) -> Taken {
+fn option(listen: &mut Listen, name: &str) -> OptionSupport {
     match name {
         "default_server" | "default" => listen.own.default_server = true,
         "proxy_protocol" => listen.own.protocols.proxy_protocol = true,
@@ -112,10 +113,10 @@ fn option(listen: &mut Listen, name: &str) -> Taken {
         // `listens` warns that the option is deprecated.
         "http2" => listen.own.protocols.http2 = true,
         // `listens` warns that no socket is opened.
-        "quic" => listen.options.carries = Carries::Datagrams,
-        _ => return Taken::Unknown,
+        "quic" => listen.options.carries = SocketKind::Datagrams,
+        _ => return OptionSupport::Unknown,
     }
-    Taken::Yes
+    OptionSupport::Yes
 }
 
 /// Refuses options that have no meaning for UDP, as nginx does.

@@ -287,7 +287,7 @@ fn parents(prefixes: &[Prefix]) -> Box<[Option<u32>]> {
     parents.into()
 }
 
-/// Observes the lookup of a location (`tidegate explain`). Requests use [`Nobody`].
+/// Observes the lookup of a location (`tidegate explain`). Requests use [`NoObserver`].
 pub trait Observer {
     /// An exact location was found.
     fn exact(&mut self, _: &Arc<Plan>) {}
@@ -298,14 +298,14 @@ pub trait Observer {
 }
 
 /// An observer that does nothing.
-pub struct Nobody;
+pub struct NoObserver;
 
-impl Observer for Nobody {}
+impl Observer for NoObserver {}
 
 /// Finds the plan for the request's URI, starting at its server, and applies `limit_except`. `http`
 /// must be the request's.
 pub fn find<'a>(request: &mut Request, http: &'a Http) -> LocationMatch<'a> {
-    find_observed(request, http, &mut Nobody)
+    find_observed(request, http, &mut NoObserver)
 }
 
 /// Like [`find`], and reports each step to an observer.

@@ -26,7 +26,8 @@ use crate::files::open_file_cache::settings::OpenFileCache;
 use crate::handshake::Handshake;
 use crate::logging::zone_meter::CountedZones;
 use crate::module::{
-    After, Check, Handle, OnRequestEnd, Permit, PermitResponse, Prebuilt, Recall, Script,
+    AfterResponse, Check, OnRequestEnd, Permit, PermitResponse, PhaseHandler, Prebuilt, Recall,
+    Script,
 };
 use crate::request::Request;
 use crate::request::body::BodySettings;
@@ -95,7 +96,7 @@ pub struct Phases {
     /// The zones that requests are counted in.
     pub zones: CountedZones,
     /// Run as soon as the head of a main request has been read; used from the server's plan.
-    pub arrived: Box<[Arc<dyn Handle>]>,
+    pub arrived: Box<[Arc<dyn PhaseHandler>]>,
     /// The rewrite phase: the server's in a server's plan, else the location's.
     pub scripts: Box<[Arc<dyn Script>]>,
     /// Once the location is known, before its script; of main requests and of subrequests.
@@ -109,19 +110,19 @@ pub struct Phases {
     /// Whether one of `endings` may read the response's head.
     pub endings_read_response: bool,
     /// Run after the response of a main request.
-    pub after: Box<[Arc<dyn After>]>,
+    pub after: Box<[Arc<dyn AfterResponse>]>,
     /// The preaccess phase.
-    pub preaccess: Box<[Arc<dyn Handle>]>,
+    pub preaccess: Box<[Arc<dyn PhaseHandler>]>,
     /// The access phase; for main requests only.
     pub access: Box<[Arc<dyn Check>]>,
     /// The precontent phase.
-    pub precontent: Box<[Arc<dyn Handle>]>,
+    pub precontent: Box<[Arc<dyn PhaseHandler>]>,
     /// The content handler; without one, static files are served.
-    pub content: Option<Arc<dyn Handle>>,
+    pub content: Option<Arc<dyn PhaseHandler>>,
     /// Answers requests from the content handler's responses in memory.
     pub recall: Option<Arc<dyn Recall>>,
     /// Handlers that map URIs to files and directories.
-    pub files: Box<[Arc<dyn Handle>]>,
+    pub files: Box<[Arc<dyn PhaseHandler>]>,
     /// Whether methods other than GET, HEAD and POST act on files, such as PUT, so that bodies are
     /// read.
     pub changes_files: bool,

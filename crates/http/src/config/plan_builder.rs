@@ -9,7 +9,8 @@ use framework::compile::{Compiler, Feature};
 use crate::config::plan::{Permits, Phases, Plan};
 use crate::logging::zone_meter::CountedZones;
 use crate::module::{
-    After, Check, Content, Entry, Handle, OnRequestEnd, Permit, PermitResponse, Script, Shortcut,
+    AfterResponse, Check, Content, Entry, OnRequestEnd, Permit, PermitResponse, PhaseHandler,
+    Script, Shortcut,
 };
 use crate::request::Request;
 use crate::response::chain::{Chain, FilterRejection, HeadFilter, Link};
@@ -25,17 +26,17 @@ pub struct PlanBuilder<'a> {
     /// The scope of the plan builder.
     pub scope: ScopeRef<'a>,
     zones: CountedZones,
-    arrived: Vec<Arc<dyn Handle>>,
+    arrived: Vec<Arc<dyn PhaseHandler>>,
     scripts: Vec<Arc<dyn Script>>,
     located: Vec<Arc<dyn Script>>,
     warns_unset: bool,
     prepared: Vec<Arc<dyn Script>>,
-    after: Vec<Arc<dyn After>>,
+    after: Vec<Arc<dyn AfterResponse>>,
     endings: Vec<Arc<dyn OnRequestEnd>>,
-    preaccess: Vec<Arc<dyn Handle>>,
+    preaccess: Vec<Arc<dyn PhaseHandler>>,
     access: Vec<Arc<dyn Check>>,
-    precontent: Vec<Arc<dyn Handle>>,
-    files: Vec<Arc<dyn Handle>>,
+    precontent: Vec<Arc<dyn PhaseHandler>>,
+    files: Vec<Arc<dyn PhaseHandler>>,
     changes_files: bool,
     filters: Vec<Link>,
     kept: Vec<Option<Arc<dyn Any + Send + Sync>>>,
@@ -47,7 +48,7 @@ pub struct PlanBuilder<'a> {
     /// is known.
     said: Option<Shortcut>,
     has_registered: bool,
-    comes_before_location: bool,
+    runs_before_location: bool,
     plan_of: &'a mut PlanOf<'a>,
 }
 
@@ -81,7 +82,7 @@ impl<'a> PlanBuilder<'a> {
             shortcuts_of_server: Shortcuts::default(),
             said: None,
             has_registered: false,
-            comes_before_location: false,
+            runs_before_location: false,
             plan_of,
         }
     }
@@ -93,16 +94,19 @@ impl<'a> PlanBuilder<'a> {
             return Some(());
         };
         self.said = None;
-        (self.has_registered, self.comes_before_location) = (false, false);
+        (self.has_registered, self.runs_before_location) = (false, false);
         register(self)?;
         if self.has_registered {
             let shortcut = self.said.take().unwrap_or(Shortcut::Never);
             debug_assert!(
-                entry.shortcuts.iter().any(|told| told.tells_of(&shortcut)),
+                entry
+                    .shortcuts
+                    .iter()
+                    .any(|told| told.describes_shortcut(&shortcut)),
                 "docs/shortcuts.md does not tell what a module says: {:?}",
                 entry.shortcuts
             );
-            if self.comes_before_location {
+            if self.runs_before_location {
                 self.shortcuts_of_server.add(shortcut.clone());
             }
             self.shortcuts.add(shortcut);
@@ -134,15 +138,15 @@ impl<'a> PlanBuilder<'a> {
 
     /// Registers a handler that runs as soon as the head of a main request has been read; used from
     /// the server's plan.
-    pub fn arrived<H: Handle + 'static>(&mut self, handler: &Arc<H>) {
-        (self.has_registered, self.comes_before_location) = (true, true);
+    pub fn arrived<H: PhaseHandler + 'static>(&mut self, handler: &Arc<H>) {
+        (self.has_registered, self.runs_before_location) = (true, true);
         self.arrived.push(handler.clone());
     }
 
     /// Registers a script of the rewrite phase: the server's if the scope is a server, else the
     /// location's.
     pub fn script<S: Script + 'static>(&mut self, script: &Arc<S>) {
-        (self.has_registered, self.comes_before_location) = (true, true);
+        (self.has_registered, self.runs_before_location) = (true, true);
         self.scripts.push(script.clone());
     }
 
@@ -172,7 +176,7 @@ impl<'a> PlanBuilder<'a> {
     }
 
     /// Registers a handler that runs after the responses of main requests.
-    pub fn after<A: After + 'static>(&mut self, after: &Arc<A>) {
+    pub fn after<A: AfterResponse + 'static>(&mut self, after: &Arc<A>) {
         self.has_registered = true;
         self.after.push(after.clone());
     }
@@ -184,7 +188,7 @@ impl<'a> PlanBuilder<'a> {
     }
 
     /// Registers a handler of the preaccess phase, before the access checks.
-    pub fn preaccess<H: Handle + 'static>(&mut self, handler: &Arc<H>) {
+    pub fn preaccess<H: PhaseHandler + 'static>(&mut self, handler: &Arc<H>) {
         self.has_registered = true;
         self.preaccess.push(handler.clone());
     }
@@ -197,13 +201,13 @@ impl<'a> PlanBuilder<'a> {
 
     /// Registers a handler of the precontent phase, after the access checks and before the content
     /// handler.
-    pub fn precontent<H: Handle + 'static>(&mut self, handler: &Arc<H>) {
+    pub fn precontent<H: PhaseHandler + 'static>(&mut self, handler: &Arc<H>) {
         self.has_registered = true;
         self.precontent.push(handler.clone());
     }
 
     /// Registers a handler that may serve a file or a directory if there is no content handler.
-    pub fn file<H: Handle + 'static>(&mut self, handler: &Arc<H>) {
+    pub fn file<H: PhaseHandler + 'static>(&mut self, handler: &Arc<H>) {
         self.has_registered = true;
         self.files.push(handler.clone());
     }
@@ -249,7 +253,7 @@ impl<'a> PlanBuilder<'a> {
             if content.recall.is_none() {
                 self.shortcuts.add(Shortcut::Never);
             }
-            if content.leaves_to_files {
+            if content.falls_back_to_files {
                 self.files.push(Arc::clone(&content.handler));
             }
         }
@@ -267,7 +271,7 @@ impl<'a> PlanBuilder<'a> {
             access: from_end(self.access),
             precontent: from_end(self.precontent),
             content: content
-                .filter(|content| !content.leaves_to_files)
+                .filter(|content| !content.falls_back_to_files)
                 .map(|content| Arc::clone(&content.handler)),
             recall: content.and_then(|content| content.recall.clone()),
             files: from_end(self.files),

@@ -18,7 +18,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use engine::net::Segment;
 use engine::select::{Either, either};
-use proto::head::{Control, Head};
+use proto::head::{ControlData, Head};
 
 use crate::exchange::Exchange;
 use crate::exchange::abort::Abort;
@@ -35,7 +35,7 @@ const RECEIVED_MAX: usize = 16;
 pub fn take_head(request: &mut Request, text: &str) -> Option<()> {
     let (line, fields) = text.split_once("\r\n").unwrap_or((text, ""));
     let mut words = line.split(' ').map(str::as_bytes);
-    let control = Control {
+    let control = ControlData {
         method: words.next()?,
         target: words.next()?,
         authority: Some(b"site"),
@@ -323,8 +323,8 @@ impl Stream {
         self.with(|flow| !flow.received.is_empty() || flow.has_ended())
     }
 
-    /// See `Exchange::drop_body_at_hand`.
-    pub fn drop_body_at_hand(&mut self, request: &mut Request) {
+    /// See `Exchange::discard_received_body`.
+    pub fn discard_received_body(&mut self, request: &mut Request) {
         let ended = self.with(|flow| {
             if flow.has_ended() {
                 return None;

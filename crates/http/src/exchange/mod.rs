@@ -157,9 +157,9 @@ impl Exchange {
 
     /// Like [`Exchange::has_buffered_body`], after receiving what the kernel holds of the body
     /// beyond a full receive buffer.
-    pub async fn receive_at_hand(&mut self, request: &Request) -> bool {
+    pub async fn receive_available(&mut self, request: &Request) -> bool {
         match &mut self.protocol {
-            Protocol::H1(h1) => h1.receive_at_hand(request).await,
+            Protocol::H1(h1) => h1.receive_available(request).await,
             Protocol::H2(h2) => h2.has_buffered_body(),
             #[cfg(any(test, feature = "testing"))]
             Protocol::Memory(stream) => stream.has_buffered_body(),
@@ -169,16 +169,16 @@ impl Exchange {
 
     /// Discards the received part of a body that no handler reads, and whatever follows: a response
     /// that does not depend on the body is about to be sent.
-    pub async fn drop_body_at_hand(&mut self, request: &mut Request) -> Result<(), Abort> {
+    pub async fn discard_received_body(&mut self, request: &mut Request) -> Result<(), Abort> {
         match &mut self.protocol {
-            Protocol::H1(h1) => h1.drop_body_at_hand(request).await,
+            Protocol::H1(h1) => h1.discard_received_body(request).await,
             Protocol::H2(h2) => {
-                h2.drop_body_at_hand(request);
+                h2.discard_received_body(request);
                 Ok(())
             }
             #[cfg(any(test, feature = "testing"))]
             Protocol::Memory(stream) => {
-                stream.drop_body_at_hand(request);
+                stream.discard_received_body(request);
                 Ok(())
             }
             _ => Ok(()),
@@ -186,7 +186,7 @@ impl Exchange {
     }
 
     /// Sets whether the response is prepared even if the client leaves, since others want it.
-    pub fn outlive_client(&mut self, outlives: bool) {
+    pub fn set_outlives_client(&mut self, outlives: bool) {
         self.outlives_client = outlives;
     }
 
@@ -479,7 +479,7 @@ fn settle_head(request: &mut Request) {
     }
     let response = &mut request.response;
     if !matches!(response.status, 200 | 206 | 304) {
-        response.last_modified_unheard = last_modified(response).is_some();
+        response.ignores_last_modified = last_modified(response).is_some();
         response.last_modified = None;
     }
     match response.status {

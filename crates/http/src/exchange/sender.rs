@@ -283,7 +283,7 @@ impl Sender {
             let copied = part.len();
             push(wire, request, Segment::Bytes(part), copied as u64);
             self.wait_for_client(wire, request).await?;
-            self.give_way(wire, request, copied).await;
+            self.yield_after_chunk(wire, request, copied).await;
         }
         Ok(())
     }
@@ -340,7 +340,7 @@ impl Sender {
     /// Yields to other tasks after each `sendfile_max_chunk` copied bytes: a client that reads fast
     /// would else delay them for its whole response, most of all with TLS. For files that the
     /// kernel sends the engine yields itself.
-    async fn give_way(&mut self, wire: &mut impl Wire, request: &Request, copied: usize) {
+    async fn yield_after_chunk(&mut self, wire: &mut impl Wire, request: &Request, copied: usize) {
         self.unshared += copied;
         let chunk = request.plan.core.sendfile_max_chunk;
         if chunk.is_some_and(|chunk| self.unshared >= chunk) {

@@ -57,7 +57,7 @@ impl Upload {
 
 /// The received bytes and the counts of an HTTP/1 body, while an upload reads the body beside the
 /// response.
-pub(crate) struct Lent {
+pub(crate) struct SharedIntake {
     connection: Rc<Connection>,
     intake: RefCell<Intake>,
     body: RefCell<RequestBody>,
@@ -66,9 +66,13 @@ pub(crate) struct Lent {
     waker: Cell<Option<Waker>>,
 }
 
-impl Lent {
-    pub(crate) fn new(connection: &Rc<Connection>, intake: Intake, body: RequestBody) -> Lent {
-        Lent {
+impl SharedIntake {
+    pub(crate) fn new(
+        connection: &Rc<Connection>,
+        intake: Intake,
+        body: RequestBody,
+    ) -> SharedIntake {
+        SharedIntake {
             connection: Rc::clone(connection),
             intake: RefCell::new(intake),
             body: RefCell::new(body),
@@ -111,7 +115,7 @@ impl Lent {
 
 /// See [`Upload`].
 pub struct H1Upload {
-    lent: Rc<Lent>,
+    lent: Rc<SharedIntake>,
     timeout: Duration,
     /// `client_max_body_size` in bytes; 0 is no limit.
     size_max: u64,
@@ -120,7 +124,7 @@ pub struct H1Upload {
 }
 
 impl H1Upload {
-    pub(crate) fn new(lent: Rc<Lent>, core: &Core) -> H1Upload {
+    pub(crate) fn new(lent: Rc<SharedIntake>, core: &Core) -> H1Upload {
         H1Upload {
             lent,
             timeout: core.client_body_timeout,

@@ -61,7 +61,7 @@ pub fn nothing_found(request: &mut Request) -> Step {
 pub async fn prepare_realpath_root(request: &mut Request) {
     let root = request.document_root();
     let root = Request::path_of(&root);
-    if warm::may_look(&root) {
+    if warm::was_checked_recently(&root) {
         return;
     }
     let path = root.to_path_buf();

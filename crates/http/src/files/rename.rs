@@ -130,7 +130,7 @@ impl Rename<'_> {
             renamed = fs::rename(self.source, self.target);
         }
         if is_errno(&renamed, libc::EXDEV) {
-            return self.over_file_systems(done);
+            return self.copy_across_filesystems(done);
         }
         match renamed {
             Ok(()) => true,
@@ -142,7 +142,7 @@ impl Rename<'_> {
     }
 
     /// Copies the file to a temporary name beside the target, and then renames the copy.
-    fn over_file_systems(&self, done: &mut RenameResult) -> bool {
+    fn copy_across_filesystems(&self, done: &mut RenameResult) -> bool {
         static NEXT: AtomicU32 = AtomicU32::new(1);
         let mut name = self.target.as_os_str().to_owned();
         name.push(format!(".{:010}", NEXT.fetch_add(1, Ordering::Relaxed)));
@@ -341,7 +341,7 @@ mod tests {
         fs::write(&target, "as before").unwrap();
         let rename = rename(&source, &target);
         let mut done = RenameResult::default();
-        assert!(!rename.over_file_systems(&mut done));
+        assert!(!rename.copy_across_filesystems(&mut done));
         // The copy has failed at this point, and the incomplete copy has been removed.
         let [(Level::Alert, line)] = &done.lines[..] else {
             panic!("{:?}", done.lines);
@@ -366,7 +366,7 @@ mod tests {
         fs::write(&source, "bytes").unwrap();
         let rename = rename(&source, &target);
         let mut done = RenameResult::default();
-        assert!(rename.over_file_systems(&mut done));
+        assert!(rename.copy_across_filesystems(&mut done));
         assert!(done.lines.is_empty(), "{:?}", done.lines);
         assert_eq!(fs::read(&target).unwrap(), b"bytes");
         assert_eq!(fs::read_dir(&folder).unwrap().count(), 1);

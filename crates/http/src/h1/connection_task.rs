@@ -29,10 +29,10 @@ use transport::tls::handshake::{self, HandshakeStart};
 use crate::connection::Connection;
 use crate::exchange::Exchange;
 use crate::exchange::abort::Abort;
-use crate::h1::exchange::{After, H1};
-use crate::handshake::ServersOf;
+use crate::h1::exchange::{ConnectionOutcome, H1};
+use crate::handshake::ConnectionServers;
 use crate::http2;
-use crate::http2::connection_task::Begins;
+use crate::http2::connection_task::DetectedProtocol;
 use crate::logging;
 use crate::logging::request_log;
 use crate::logging::subject::HeadUpTo;
@@ -76,7 +76,7 @@ pub fn serve(connection: Rc<Connection>, registered: Registered) -> impl Future<
     async move {
         logging::debug::accepted(&connection);
         let after = {
-            let mut conversation = pin!(converse(&connection));
+            let mut conversation = pin!(serve_connection(&connection));
             poll_fn(|context| {
                 if let Some(watched) = connection.worker.watched() {
                     watched.polls(connection.client.serial);
@@ -84,7 +84,7 @@ pub fn serve(connection: Rc<Connection>, registered: Registered) -> impl Future<
                 let polled = conversation.as_mut().poll(context);
                 // Whatever the connection waits for now, complete responses are sent first. Not
                 // before a close, which itself sends everything that is queued.
-                if !matches!(polled, Poll::Ready(After::Close { .. })) {
+                if !matches!(polled, Poll::Ready(ConnectionOutcome::Close { .. })) {
                     connection.send_finished();
                 }
                 polled
@@ -98,10 +98,10 @@ pub fn serve(connection: Rc<Connection>, registered: Registered) -> impl Future<
                 // A slow client may still be receiving responses: the engine sends the rest, and
                 // then closes.
                 match after {
-                    After::Close {
+                    ConnectionOutcome::Close {
                         client_is_done: true,
                     } => connection.stream.finish_quickly(),
-                    After::Close { .. } => connection.stream.finish(),
+                    ConnectionOutcome::Close { .. } => connection.stream.finish(),
                     _ => {}
                 }
                 None
@@ -118,8 +118,10 @@ pub fn serve(connection: Rc<Connection>, registered: Registered) -> impl Future<
 }
 
 /// Closes the socket of a connection that other tasks still hold.
-async fn part(connection: Rc<Connection>, after: After) {
-    if matches!(after, After::Close { .. }) && connection.stream.drained(0).await.is_ok() {
+async fn part(connection: Rc<Connection>, after: ConnectionOutcome) {
+    if matches!(after, ConnectionOutcome::Close { .. })
+        && connection.stream.drained(0).await.is_ok()
+    {
         connection.stream.shutdown_write();
     }
     connection.stream.shutdown();
@@ -133,13 +135,13 @@ async fn part(connection: Rc<Connection>, after: After) {
     clippy::manual_async_fn,
     reason = "an asynchronous function keeps its argument twice"
 )]
-fn converse(connection: &Rc<Connection>) -> impl Future<Output = After> {
+fn serve_connection(connection: &Rc<Connection>) -> impl Future<Output = ConnectionOutcome> {
     async move {
         let Some(mut input) = preamble(connection).await else {
-            return After::CLOSE;
+            return ConnectionOutcome::CLOSE;
         };
         if http2::connection_task::is_agreed(connection) {
-            return Box::pin(http2::connection_task::converse(connection, input)).await;
+            return Box::pin(http2::connection_task::serve_connection(connection, input)).await;
         }
         let mut pipelined = false;
         let mut queued: u16 = 0;
@@ -149,7 +151,7 @@ fn converse(connection: &Rc<Connection>) -> impl Future<Output = After> {
                 drop(std::mem::take(&mut input));
                 match next_input(connection).await {
                     Some(buffer) => input = buffer,
-                    None => return After::CLOSE,
+                    None => return ConnectionOutcome::CLOSE,
                 }
             }
             if connection.requests.get() == 0
@@ -158,18 +160,21 @@ fn converse(connection: &Rc<Connection>) -> impl Future<Output = After> {
                 // A box of its own, so that connections of HTTP/1 need no room for it.
                 let taken = std::mem::take(&mut input);
                 match Box::pin(http2::connection_task::begin_in_clear(connection, taken)).await {
-                    Begins::Http1(received) => input = received,
-                    Begins::Ended(after) => return after,
+                    DetectedProtocol::Http1(received) => input = received,
+                    DetectedProtocol::Ended(after) => return after,
                 }
             }
-            let Served { after, read_apart } = match serve_next(connection, &mut input, pipelined) {
+            let ServeOutcome {
+                after,
+                was_read_separately,
+            } = match serve_next(connection, &mut input, pipelined) {
                 Ok(served) => served,
                 Err(serving) => serving.await,
             };
-            pipelined = !input.is_empty() && !read_apart;
+            pipelined = !input.is_empty() && !was_read_separately;
             match after {
-                After::KeepAlive => {}
-                After::Close { .. } => {
+                ConnectionOutcome::KeepAlive => {}
+                ConnectionOutcome::Close { .. } => {
                     if logs::has_unwritten() {
                         // A client that reads to the end finds its line in the log, as with nginx.
                         connection.finish_response();
@@ -177,7 +182,7 @@ fn converse(connection: &Rc<Connection>) -> impl Future<Output = After> {
                     }
                     return after;
                 }
-                After::Drop => return after,
+                ConnectionOutcome::Drop => return after,
             }
             connection.finish_response();
             let backlog = if !input.is_empty() {
@@ -193,7 +198,7 @@ fn converse(connection: &Rc<Connection>) -> impl Future<Output = After> {
                 queued = 0;
                 input.fit();
                 if connection.stream.drained(0).await.is_err() {
-                    return After::Drop;
+                    return ConnectionOutcome::Drop;
                 }
             }
         }
@@ -201,14 +206,14 @@ fn converse(connection: &Rc<Connection>) -> impl Future<Output = After> {
 }
 
 /// The outcome of serving a request.
-struct Served {
-    after: After,
+struct ServeOutcome {
+    after: ConnectionOutcome,
     /// Whether nginx would have read the request separately from the bytes that follow (`$pipe`).
-    read_apart: bool,
+    was_read_separately: bool,
 }
 
 /// The future of a request that cannot be answered at once.
-type Serving<'a> = PooledFuture<'a, Served>;
+type ServeFuture<'a> = PooledFuture<'a, ServeOutcome>;
 
 /// Takes the next request from `input`. Answers it at once if a prebuilt response can; else returns
 /// its future.
@@ -216,7 +221,7 @@ fn serve_next<'a>(
     connection: &'a Rc<Connection>,
     input: &'a mut Buffer,
     pipelined: bool,
-) -> Result<Served, Serving<'a>> {
+) -> Result<ServeOutcome, ServeFuture<'a>> {
     let local = connection.generation();
     let repeated = if connection.takes_shortcuts() {
         pool::repeated(input, &local, connection)
@@ -231,9 +236,9 @@ fn serve_next<'a>(
         None => {
             let first = |first: &_| pool::take(&local, connection, first);
             let Some(mut request) = connection.with_first_server(&local, first) else {
-                return Ok(Served {
-                    after: After::Drop,
-                    read_apart: false,
+                return Ok(ServeOutcome {
+                    after: ConnectionOutcome::Drop,
+                    was_read_separately: false,
                 });
             };
             let head = match parse(connection, &local, &mut request, input) {
@@ -268,7 +273,7 @@ fn answer_at_once(
     request: &mut Request,
     head: &Head,
     input: &mut Buffer,
-) -> Option<After> {
+) -> Option<ConnectionOutcome> {
     if let Some(watched) = connection.worker.watched() {
         watched.begins(connection.client.serial);
     }
@@ -284,7 +289,7 @@ async fn read_and_serve(
     connection: &Rc<Connection>,
     mut request: Box<Request>,
     input: &mut Buffer,
-) -> Served {
+) -> ServeOutcome {
     let head = read_rest(connection, &mut request, input).await;
     match answer_at_once(connection, &mut request, &head, input) {
         Some(after) => settle(connection, request, Ok(after), input),
@@ -299,7 +304,7 @@ async fn serve_on(
     mut request: Box<Request>,
     head: Head,
     input: &mut Buffer,
-) -> Served {
+) -> ServeOutcome {
     let after = match head {
         Head::Complete | Head::Repeated => {
             let mut served = pin!(serve_through_phases(connection, &mut request, input));
@@ -319,15 +324,15 @@ async fn serve_on(
 fn settle(
     connection: &Connection,
     request: Box<Request>,
-    after: Result<After, panics::Panicked>,
+    after: Result<ConnectionOutcome, panics::Panicked>,
     input: &Buffer,
-) -> Served {
+) -> ServeOutcome {
     // For `$pipe`: nginx reads a body that did not come with its head, or did not fit into the
     // buffer beside it, separately from the next request. The same goes for a head that fills its
     // buffer.
-    let read_apart = !input.is_empty() && {
-        let room = reading::room_beside_head(&request);
-        let with_head = request.body.came_with_head().min(room);
+    let was_read_separately = !input.is_empty() && {
+        let room = reading::head_buffer_room(&request);
+        let with_head = request.body.received_with_head().min(room);
         let fills_buffer = room == 0 && !request.arrival.pipelined;
         fills_buffer || request.body.announced() > with_head as u64
     };
@@ -339,7 +344,10 @@ fn settle(
         }
         Err(panicked) => abandon_after_panic(request, &panicked),
     };
-    Served { after, read_apart }
+    ServeOutcome {
+        after,
+        was_read_separately,
+    }
 }
 
 /// Receives what the address requires before the first request: a PROXY protocol header, a TLS
@@ -368,7 +376,7 @@ async fn preamble(connection: &Rc<Connection>) -> Option<Buffer> {
         return Some(received);
     }
     // A box of its own, so that idle connections need no room for it.
-    let names = ServersOf(connection);
+    let names = ConnectionServers(connection);
     match Box::pin(handshake::accept(&names, received)).await {
         HandshakeStart::Secure => Some(Buffer::default()),
         HandshakeStart::Plain(received) => {
@@ -381,10 +389,13 @@ async fn preamble(connection: &Rc<Connection>) -> Option<Buffer> {
 
 /// Ends a request whose handling has panicked. The request may be in any state, so it does not go
 /// back to the pool.
-fn abandon_after_panic(mut request: Box<Request>, panicked: &panics::Panicked) -> After {
+fn abandon_after_panic(
+    mut request: Box<Request>,
+    panicked: &panics::Panicked,
+) -> ConnectionOutcome {
     note_panic(&mut request, panicked);
-    end(&mut request, &Ok(()), &After::Drop);
-    After::CLOSE
+    end(&mut request, &Ok(()), &ConnectionOutcome::Drop);
+    ConnectionOutcome::CLOSE
 }
 
 /// Logs and counts a panic during a request.
@@ -410,13 +421,13 @@ pub(crate) fn note_panic(request: &mut Request, panicked: &panics::Panicked) {
 fn next_input(connection: &Rc<Connection>) -> impl Future<Output = Option<Buffer>> {
     async move {
         let received = match patience(connection) {
-            Patience::Ended => return None,
-            Patience::Idle(wait) => {
+            IdleWait::Ended => return None,
+            IdleWait::Idle(wait) => {
                 connection.worker.counts().waiting.add(1);
                 wait_idle(connection, wait).await
             }
             // Rare, so that idle connections need no room for it.
-            Patience::Protected { protected, wait } => {
+            IdleWait::Protected { protected, wait } => {
                 connection.worker.counts().waiting.add(1);
                 Box::pin(wait_protected(connection, protected, wait)).await
             }
@@ -439,7 +450,7 @@ fn next_input(connection: &Rc<Connection>) -> impl Future<Output = Option<Buffer
 }
 
 /// How long a connection waits for the next request.
-enum Patience {
+enum IdleWait {
     /// Not at all: it is to end.
     Ended,
     /// For this time, unless it is closed to make room.
@@ -448,20 +459,20 @@ enum Patience {
     Protected { protected: Duration, wait: Duration },
 }
 
-fn patience(connection: &Connection) -> Patience {
+fn patience(connection: &Connection) -> IdleWait {
     if connection.requests.get() == 0 {
         let wait = connection.first_byte_timeout();
         let spent = engine::now().saturating_duration_since(connection.client.started());
-        return Patience::Idle(wait.saturating_sub(spent));
+        return IdleWait::Idle(wait.saturating_sub(spent));
     }
     let (wait, protected) = connection.idle_time();
     if !protected.is_zero() {
-        return Patience::Protected { protected, wait };
+        return IdleWait::Protected { protected, wait };
     }
-    if connection.ends_idle() {
-        Patience::Ended
+    if connection.closes_idle() {
+        IdleWait::Ended
     } else {
-        Patience::Idle(wait)
+        IdleWait::Idle(wait)
     }
 }
 
@@ -482,7 +493,7 @@ async fn wait_protected(
     let end = Deadline::within(wait);
     let received = connection.stream.recv_idle(protected_until).await;
     let timed_out = |error: &io::Error| error.kind() == io::ErrorKind::TimedOut;
-    if !received.as_ref().is_err_and(timed_out) || protected >= wait || connection.ends_idle() {
+    if !received.as_ref().is_err_and(timed_out) || protected >= wait || connection.closes_idle() {
         return received;
     }
     connection.set_idle(true);
@@ -569,18 +580,18 @@ fn head_deadline(connection: &Connection, local: &GenerationView, request: &Requ
 }
 
 /// Ends a request whose head was never completed: logged as in nginx, without a response.
-fn gone(connection: &Connection, request: &mut Request, timed_out: bool) -> After {
-    tell_ignored(request, false);
+fn gone(connection: &Connection, request: &mut Request, timed_out: bool) -> ConnectionOutcome {
+    log_ignored_lines(request, false);
     request.begin_refused();
-    tell_ignored(request, true);
+    log_ignored_lines(request, true);
     logging::client::incomplete_head(connection, request, timed_out);
     request.response.status = if timed_out { 408 } else { 400 };
-    end(request, &Ok(()), &After::Drop);
+    end(request, &Ok(()), &ConnectionOutcome::Drop);
     if timed_out && request.plan.core.reset_timedout_connection {
-        connection.stream.reset_when_dropped();
-        return After::Drop;
+        connection.stream.set_reset_on_drop();
+        return ConnectionOutcome::Drop;
     }
-    After::CLOSE
+    ConnectionOutcome::CLOSE
 }
 
 /// Answers an invalid head with its error status and ends the connection.
@@ -589,14 +600,14 @@ async fn refuse(
     request: &mut Request,
     input: &mut Buffer,
     error: HeadError,
-) -> After {
+) -> ConnectionOutcome {
     let text = error.log_text(&request.client.bytes);
-    tell_ignored(request, false);
+    log_ignored_lines(request, false);
     request.begin_refused();
     if matches!(error, HeadError::Misdirected) {
         request.choose_negotiated_server();
     }
-    tell_ignored(request, true);
+    log_ignored_lines(request, true);
     // For log lines, also those about a missing error page.
     request.activity.doing = if request.client.has_request_line() {
         READING_HEADERS
@@ -628,7 +639,7 @@ async fn serve_through_phases(
     connection: &Rc<Connection>,
     request: &mut Request,
     input: &mut Buffer,
-) -> After {
+) -> ConnectionOutcome {
     // The phases may change everything that was derived from the head.
     request.repeatable = Repeatable::default();
     if let Some(watched) = connection.worker.watched() {
@@ -649,7 +660,7 @@ async fn serve_through_phases(
         exchange.take_back(request);
     }
     let (after, rest) = match exchange.finish_at_once(request, outcome.is_ok()) {
-        Some(rest) => (After::KeepAlive, rest),
+        Some(rest) => (ConnectionOutcome::KeepAlive, rest),
         // Memory of its own, so that waiting requests need no room for it.
         None => PooledFuture::new(finish_exchange(exchange, request, outcome.is_ok())).await,
     };
@@ -664,7 +675,7 @@ async fn refuse_begun(
     request: &mut Request,
     input: &mut Buffer,
     (text, status): RejectedHead,
-) -> After {
+) -> ConnectionOutcome {
     request.activity.doing = request.reading();
     if !text.is_empty() {
         logs::error!(request, Info, "{}", logs::Printable(&text));
@@ -684,10 +695,11 @@ async fn finish_exchange(
     exchange: Exchange,
     request: &mut Request,
     whole: bool,
-) -> (After, Buffer) {
+) -> (ConnectionOutcome, Buffer) {
     match exchange.into_h1() {
         Some(h1) => h1.finish(request, whole).await,
-        None => (After::Drop, Buffer::default()), // no exchange of another kind is begun here
+        // No exchange of another kind is begun here.
+        None => (ConnectionOutcome::Drop, Buffer::default()),
     }
 }
 
@@ -697,9 +709,9 @@ fn begin(
     request: &mut Request,
     input: &mut Buffer,
 ) -> Result<Exchange, RejectedHead> {
-    tell_ignored(request, false);
+    log_ignored_lines(request, false);
     request.begin()?;
-    tell_ignored(request, true);
+    log_ignored_lines(request, true);
     if request.client.server_name().is_none() && connection.is_misdirected(&request.local, b"") {
         request.choose_negotiated_server();
         let error = HeadError::Misdirected;
@@ -745,7 +757,7 @@ fn begin(
 /// Logs the header lines that are ignored for their invalid names. Lines before the host go to the
 /// log of the server that the request begins under; the others go to the log of the host's server,
 /// by a second call with `is_chosen`.
-pub(crate) fn tell_ignored(request: &Request, is_chosen: bool) {
+pub(crate) fn log_ignored_lines(request: &Request, is_chosen: bool) {
     let client = &request.client;
     let ignored = client.ignored();
     if ignored.is_empty() {
@@ -767,7 +779,7 @@ pub(crate) fn tell_ignored(request: &Request, is_chosen: bool) {
 
 /// Runs the log phase of a request. As in nginx that is after the rest of its body has been
 /// discarded, and after lingering close.
-fn end(request: &mut Request, outcome: &Result<(), Abort>, after: &After) {
+fn end(request: &mut Request, outcome: &Result<(), Abort>, after: &ConnectionOutcome) {
     let ends_here = match outcome {
         // The response was sent or abandoned: the client has left or timed out, gets no response,
         // or gets no more of one that an upstream or a filter has broken off.
@@ -780,7 +792,7 @@ fn end(request: &mut Request, outcome: &Result<(), Abort>, after: &After) {
             | Abort::Silently
             | Abort::UpstreamFraming
             | Abort::Filter,
-        ) => !matches!(after, After::KeepAlive),
+        ) => !matches!(after, ConnectionOutcome::KeepAlive),
         // As in nginx, the connection did not wait for another request any more.
         Err(_) => false,
     };

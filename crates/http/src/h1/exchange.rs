@@ -25,7 +25,7 @@ use crate::exchange::abort::Abort;
 use crate::exchange::duplex::Upgraded;
 use crate::exchange::fields::{self, HeadLine};
 use crate::exchange::sender::{Sender, Wire};
-use crate::exchange::upload::{H1Upload, Lent};
+use crate::exchange::upload::{H1Upload, SharedIntake};
 use crate::h1::intake::{BodyPart, Intake};
 use crate::logging::body_fault::body_fault;
 use crate::request::Request;
@@ -44,7 +44,7 @@ const AHEAD_MAX: usize = 16 * 1024;
 
 /// Whether the connection continues after a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum After {
+pub enum ConnectionOutcome {
     /// Wait for the next request.
     KeepAlive,
     /// The response was the last: the rest is sent, then the socket is closed.
@@ -56,9 +56,9 @@ pub enum After {
     Drop,
 }
 
-impl After {
+impl ConnectionOutcome {
     /// Closes a connection on which the client may still be sending.
-    pub const CLOSE: After = After::Close {
+    pub const CLOSE: ConnectionOutcome = ConnectionOutcome::Close {
         client_is_done: false,
     };
 }
@@ -76,7 +76,7 @@ enum BodyReader {
     /// A handler, whenever it asks for more.
     Handler,
     /// An upload beside the response, which holds the [`Intake`] meanwhile.
-    Upload(Rc<Lent>),
+    Upload(Rc<SharedIntake>),
     /// None: the body is received and discarded during any other wait.
     Discard,
     /// None: the client has left while the body was being discarded.
@@ -92,7 +92,7 @@ impl BodyReader {
     }
 
     /// Whether the body is received during other waits.
-    fn receives_beside(&self) -> bool {
+    fn receives_concurrently(&self) -> bool {
         matches!(self, BodyReader::Upload(_) | BodyReader::Discard)
     }
 }
@@ -117,7 +117,7 @@ enum SendProgress {
     /// The head has been sent. There is no body, or the end of the connection ends it.
     Unframed,
     /// The response was withdrawn: nothing of it has been sent or will be.
-    TakenBack,
+    Withdrawn,
     /// The connection belongs to the tunnel.
     Upgraded,
 }
@@ -134,7 +134,7 @@ impl SendProgress {
     /// Withdraws a response of which nothing has been sent. The bytes of a tunnel stay sent.
     fn take_back(&mut self) {
         if !self.is_upgraded() {
-            *self = SendProgress::TakenBack;
+            *self = SendProgress::Withdrawn;
         }
     }
 }
@@ -169,7 +169,7 @@ impl Persistence {
 /// One request and its response on an HTTP/1 connection.
 pub struct H1 {
     connection: Rc<Connection>,
-    /// The received bytes. Code that takes bytes calls [`H1::heed_intake`] afterwards.
+    /// The received bytes. Code that takes bytes calls [`H1::update_persistence`] afterwards.
     intake: Intake,
     reader: BodyReader,
     /// The counts of a body that an upload has read, until the request takes them over.
@@ -178,12 +178,12 @@ pub struct H1 {
     had_upload: bool,
     version: Version,
     /// The client waits for `100 Continue`.
-    continue_wanted: bool,
+    expects_continue: bool,
     persistence: Persistence,
     /// The client has announced that this is its last request.
     client_is_done: bool,
     /// A fault of a discarded body that has not been logged yet.
-    bad_body: Option<Abort>,
+    discarded_body_fault: Option<Abort>,
     progress: SendProgress,
     /// Whether the kernel may send files.
     sendfile: bool,
@@ -207,7 +207,7 @@ impl H1 {
         let expect = request.header(KnownField::Expect);
         let keeps_alive = request.client.keeps_alive();
         H1 {
-            continue_wanted: version >= Version::Http11
+            expects_continue: version >= Version::Http11
                 && expect.is_some_and(|value| value.eq_ignore_ascii_case(b"100-continue")),
             persistence: if keeps_alive {
                 Persistence::KeepAlive
@@ -247,10 +247,10 @@ impl H1 {
             counted: None,
             had_upload: false,
             version,
-            continue_wanted: false,
+            expects_continue: false,
             persistence: Persistence::Close,
             client_is_done: false,
-            bad_body: None,
+            discarded_body_fault: None,
             progress: SendProgress::HeadUnsent,
             sendfile: false,
             timed_out: false,
@@ -276,7 +276,7 @@ impl H1 {
 
     /// See `Exchange::no_continue`.
     pub fn no_continue(&mut self) {
-        self.continue_wanted = false;
+        self.expects_continue = false;
     }
 
     /// See `Exchange::has_buffered_body`.
@@ -285,8 +285,8 @@ impl H1 {
         intake.is_read() || !intake.input.is_empty() || self.connection.stream.has_received()
     }
 
-    /// See `Exchange::receive_at_hand`.
-    pub async fn receive_at_hand(&mut self, request: &Request) -> bool {
+    /// See `Exchange::receive_available`.
+    pub async fn receive_available(&mut self, request: &Request) -> bool {
         if self.has_buffered_body() {
             return true;
         }
@@ -318,10 +318,10 @@ impl H1 {
 
     /// See `Exchange::read_body`.
     pub async fn read_body(&mut self, request: &mut Request) -> Result<Option<Bytes>, Abort> {
-        self.take_back_intake(request);
+        self.reclaim_intake(request);
         self.send_continue(request);
         let read = self.read_next(request).await;
-        self.heed_intake();
+        self.update_persistence();
         read
     }
 
@@ -342,7 +342,7 @@ impl H1 {
 
     /// Sends `100 Continue` if the client waits for it.
     fn send_continue(&mut self, request: &mut Request) {
-        if std::mem::take(&mut self.continue_wanted) && !self.has_sent_head() {
+        if std::mem::take(&mut self.expects_continue) && !self.has_sent_head() {
             let stream = &self.connection.stream;
             stream.push(Segment::Bytes(Bytes::from_static(CONTINUE)));
             stream.start_send();
@@ -354,13 +354,17 @@ impl H1 {
 
     /// See `Exchange::upload`.
     pub fn upload(&mut self, request: &mut Request) -> Option<H1Upload> {
-        self.take_back_intake(request);
+        self.reclaim_intake(request);
         if !matches!(self.reader, BodyReader::Handler) {
             return None; // a part of the body may have been discarded
         }
         self.send_continue(request);
         let intake = std::mem::take(&mut self.intake);
-        let lent = Rc::new(Lent::new(&self.connection, intake, request.body.clone()));
+        let lent = Rc::new(SharedIntake::new(
+            &self.connection,
+            intake,
+            request.body.clone(),
+        ));
         self.reader = BodyReader::Upload(Rc::clone(&lent));
         Some(H1Upload::new(lent, &request.plan.core))
     }
@@ -373,12 +377,12 @@ impl H1 {
             self.had_upload = true;
             self.intake = intake;
             self.counted = Some(Box::new(counted));
-            self.heed_intake();
+            self.update_persistence();
         }
     }
 
     /// Takes the intake back from an upload, and gives the request the upload's counts.
-    fn take_back_intake(&mut self, request: &mut Request) {
+    fn reclaim_intake(&mut self, request: &mut Request) {
         self.settle();
         if let Some(counted) = self.counted.take() {
             request.body.count_as(&counted);
@@ -386,7 +390,7 @@ impl H1 {
     }
 
     /// Decides by the received part of the body whether the connection may be kept alive.
-    fn heed_intake(&mut self) {
+    fn update_persistence(&mut self) {
         if self.intake.is_lost {
             self.persistence.advance(Persistence::CloseWithoutBody);
         } else if self.intake.refused {
@@ -398,7 +402,7 @@ impl H1 {
     /// Discards the received part of the body.
     fn drop_received(&mut self) -> Result<(), Abort> {
         let dropped = self.intake.drop_received();
-        self.heed_intake();
+        self.update_persistence();
         dropped
     }
 
@@ -434,7 +438,7 @@ impl H1 {
                 _ => return Ok(()),
             }
             if !self.intake.input.is_empty() {
-                self.bad_body = self.drop_received().err();
+                self.discarded_body_fault = self.drop_received().err();
                 self.intake.input.fit(); // the buffer may be kept until the response has been sent
                 continue;
             }
@@ -457,16 +461,16 @@ impl H1 {
         }
     }
 
-    /// See `Exchange::drop_body_at_hand`.
-    pub async fn drop_body_at_hand(&mut self, request: &mut Request) -> Result<(), Abort> {
+    /// See `Exchange::discard_received_body`.
+    pub async fn discard_received_body(&mut self, request: &mut Request) -> Result<(), Abort> {
         if matches!(&self.reader, BodyReader::Upload(lent) if !lent.is_over()) {
             return Ok(());
         }
-        self.take_back_intake(request);
+        self.reclaim_intake(request);
         if !self.intake.is_read() {
             self.drop_received()?;
             for _ in 0..DROPPED_AT_ONCE_MAX {
-                if self.intake.is_read() || !self.receive_at_hand(request).await {
+                if self.intake.is_read() || !self.receive_available(request).await {
                     break;
                 }
                 self.drop_received()?;
@@ -500,11 +504,11 @@ impl H1 {
 
     /// See `Exchange::keeps_alive`.
     pub fn keeps_alive(&self, request: &Request) -> bool {
-        self.may_go_on(request) && server_keeps_alive(&self.connection)
+        self.permits_keepalive(request) && server_keeps_alive(&self.connection)
     }
 
     /// Whether the client and the request permit keep-alive.
-    fn may_go_on(&self, request: &Request) -> bool {
+    fn permits_keepalive(&self, request: &Request) -> bool {
         self.persistence.keeps_alive() && !request.keepalive.refused
     }
 
@@ -577,8 +581,9 @@ impl H1 {
         let core = &request.plan.core;
         let had_upload = matches!(self.reader, BodyReader::Upload(_)) || self.counted.is_some();
         let is_whole = whole && (self.is_whole() || request.response.header_only);
-        let stays = self.may_go_on(request) && !core.keepalive_timeout.is_zero();
-        let is_odd = had_upload || self.progress.is_upgraded() || self.bad_body.is_some();
+        let stays = self.permits_keepalive(request) && !core.keepalive_timeout.is_zero();
+        let is_odd =
+            had_upload || self.progress.is_upgraded() || self.discarded_body_fault.is_some();
         if is_odd || !is_whole || !stays || !self.intake.is_read() {
             return None;
         }
@@ -596,10 +601,14 @@ impl H1 {
 
     /// Ends the exchange: returns whether the connection serves another request, and the bytes
     /// received after this one. The rest of the request's body is discarded.
-    pub async fn finish(mut self, request: &mut Request, whole: bool) -> (After, Buffer) {
-        self.take_back_intake(request);
+    pub async fn finish(
+        mut self,
+        request: &mut Request,
+        whole: bool,
+    ) -> (ConnectionOutcome, Buffer) {
+        self.reclaim_intake(request);
         if self.progress.is_upgraded() {
-            return (After::Drop, Buffer::default());
+            return (ConnectionOutcome::Drop, Buffer::default());
         }
         if !whole || !(self.is_whole() || request.response.header_only) {
             let after = self.break_off(request);
@@ -608,9 +617,9 @@ impl H1 {
             let lingers = request.plan.core.lingering_close != LingeringClose::Off;
             let is_sending = !self.intake.is_read() && self.has_begun(request);
             let lingers = lingers && is_sending && self.persistence.may_linger();
-            if after == After::CLOSE && self.has_sent_head() && lingers {
+            if after == ConnectionOutcome::CLOSE && self.has_sent_head() && lingers {
                 self.linger(request).await;
-                return (After::Drop, Buffer::default());
+                return (ConnectionOutcome::Drop, Buffer::default());
             }
             return (after, Buffer::default());
         }
@@ -628,26 +637,27 @@ impl H1 {
             // A body that no handler has read is received to its end; the rest of a body that a
             // handler has begun to read is not awaited.
             if !self.has_begun(request) && !self.skip_body(request).await {
-                return (After::Drop, Buffer::default());
+                return (ConnectionOutcome::Drop, Buffer::default());
             }
         }
-        if let Some(abort) = self.bad_body.take() {
+        if let Some(abort) = self.discarded_body_fault.take() {
             log_body_fault(request, &abort);
         }
         // The response may have announced keep-alive although the connection must close: a server
         // whose script makes the response may have `keepalive_timeout 0`, and the location of
         // `post_action` may refuse.
-        let stays = self.may_go_on(request) && !core.keepalive_timeout.is_zero();
+        let stays = self.permits_keepalive(request) && !core.keepalive_timeout.is_zero();
         if stays && self.skip_body(request).await {
             if core.tcp_nodelay && !self.connection.nodelay.replace(true) {
                 self.connection.stream.set_nodelay(true);
             }
             self.connection
                 .keep_for(core.keepalive_timeout, core.keepalive_min_timeout);
-            return (After::KeepAlive, self.intake.input);
+            return (ConnectionOutcome::KeepAlive, self.intake.input);
         }
         if stays && !self.intake.is_read() {
-            return (After::Drop, Buffer::default()); // `skip_body` has waited for the rest
+            // `skip_body` has waited for the rest.
+            return (ConnectionOutcome::Drop, Buffer::default());
         }
         let intake = &self.intake;
         let at_hand =
@@ -661,10 +671,13 @@ impl H1 {
         };
         if linger {
             self.linger(request).await;
-            return (After::Drop, Buffer::default());
+            return (ConnectionOutcome::Drop, Buffer::default());
         }
         let client_is_done = self.client_is_done && !unread;
-        (After::Close { client_is_done }, Buffer::default())
+        (
+            ConnectionOutcome::Close { client_is_done },
+            Buffer::default(),
+        )
     }
 
     /// Whether a handler or an upload has begun to read the body.
@@ -689,22 +702,22 @@ impl H1 {
     }
 
     /// Ends a response that could not be completed in a way that the client notices.
-    fn break_off(&mut self, request: &mut Request) -> After {
+    fn break_off(&mut self, request: &mut Request) -> ConnectionOutcome {
         if self.timed_out || request.response.status == 444 {
             if request.plan.core.reset_timedout_connection {
-                self.connection.stream.reset_when_dropped();
-                return After::Drop;
+                self.connection.stream.set_reset_on_drop();
+                return ConnectionOutcome::Drop;
             }
             if self.timed_out {
-                return After::Drop;
+                return ConnectionOutcome::Drop;
             }
         }
         // If nothing of the response has been sent, the client gets no response instead of a part.
-        let is_taken_back = matches!(self.progress, SendProgress::TakenBack);
+        let is_taken_back = matches!(self.progress, SendProgress::Withdrawn);
         if is_taken_back || self.has_unsent(request) {
-            return After::Drop;
+            return ConnectionOutcome::Drop;
         }
-        After::CLOSE
+        ConnectionOutcome::CLOSE
     }
 
     /// See `Exchange::has_unsent`.
@@ -739,7 +752,7 @@ impl H1 {
                 Ok(buffer) if !buffer.is_empty() => self.intake.input = buffer,
                 Err(error) if error.kind() == ErrorKind::TimedOut => {
                     if core.reset_timedout_connection {
-                        self.connection.stream.reset_when_dropped();
+                        self.connection.stream.set_reset_on_drop();
                     }
                     return false;
                 }
@@ -820,7 +833,7 @@ impl Wire for H1 {
     async fn drained(&mut self, limit: usize) -> io::Result<()> {
         let connection = Rc::clone(&self.connection);
         let stream = &connection.stream;
-        let drained = if self.reader.receives_beside() {
+        let drained = if self.reader.receives_concurrently() {
             match either(stream.drained(limit), self.discard()).await {
                 Either::First(drained) => drained,
                 // A client that has left is noticed when sending fails.
@@ -901,7 +914,7 @@ pub fn location_keeps_alive(connection: &Connection, request: &Request) -> bool 
 
 /// Whether the state of the connection and of the worker permits keep-alive.
 fn server_keeps_alive(connection: &Connection) -> bool {
-    !connection.is_ending() && !connection.is_left_over()
+    !connection.is_ending() && !connection.has_lost_listener()
 }
 
 /// How a response's body is framed, and whether the connection is kept alive.

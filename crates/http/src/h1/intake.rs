@@ -151,7 +151,7 @@ impl Intake {
                     };
                     let Ok(decoded) = decoded else {
                         body.note_refused(refused);
-                        return Err(self.lose_framing());
+                        return Err(self.fail_framing());
                     };
                     let done = decoded.done;
                     let length = decoded.data.len() as u64;
@@ -189,7 +189,7 @@ impl Intake {
         })
     }
 
-    fn lose_framing(&mut self) -> Abort {
+    fn fail_framing(&mut self) -> Abort {
         self.incoming = Incoming::Nothing;
         self.is_lost = true;
         Abort::BadBody("client sent invalid chunked body")
@@ -214,7 +214,7 @@ impl Intake {
                 }
                 Incoming::Chunked(decoder) => {
                     let Ok(decoded) = decoder.decode(&self.input) else {
-                        return Err(self.lose_framing());
+                        return Err(self.fail_framing());
                     };
                     self.input.advance(decoded.consumed);
                     decoded.done

@@ -34,9 +34,9 @@ use crate::connection::Connection;
 use crate::exchange::Exchange;
 use crate::exchange::abort::Abort;
 use crate::exchange::sender::Wire;
-use crate::h1::connection_task::{note_abort, note_panic, tell_ignored};
-use crate::h1::exchange::After;
-use crate::http2::early_answer::{self, Rest};
+use crate::h1::connection_task::{log_ignored_lines, note_abort, note_panic};
+use crate::h1::exchange::ConnectionOutcome;
+use crate::http2::early_answer::{self, RequestRest};
 use crate::http2::exchange::H2;
 use crate::http2::stream::{Flow, Flushed, IN_TRANSPORT_MAX, SharedConnection};
 use crate::http2::tunnel;
@@ -80,12 +80,12 @@ thread_local! {
 }
 
 /// Why the task was woken.
-enum Woken {
+enum WakeReason {
     Received(io::Result<Buffer>),
     /// A stream has something to send, or the transport has room.
-    Called,
+    Notified,
     /// The client has read nothing for `send_timeout`.
-    Stuck,
+    SendTimedOut,
 }
 
 /// How a connection ends.
@@ -104,11 +104,11 @@ enum ConnectionEnd {
 }
 
 /// The protocol that a plaintext client speaks.
-pub enum Begins {
+pub enum DetectedProtocol {
     /// HTTP/1, with the bytes received.
     Http1(Buffer),
     /// HTTP/2, and how the connection has ended.
-    Ended(After),
+    Ended(ConnectionOutcome),
 }
 
 /// Whether the handshake has agreed on HTTP/2.
@@ -129,7 +129,7 @@ pub fn is_spoken(connection: &Connection, input: &[u8]) -> bool {
 }
 
 /// Serves a client whose first bytes may be the preface.
-pub async fn begin_in_clear(connection: &Rc<Connection>, first: Buffer) -> Begins {
+pub async fn begin_in_clear(connection: &Rc<Connection>, first: Buffer) -> DetectedProtocol {
     let mut input = first;
     let deadline = connection.client.started() + connection.first_byte_timeout();
     while input.len() < PREFACE.len() {
@@ -138,20 +138,20 @@ pub async fn begin_in_clear(connection: &Rc<Connection>, first: Buffer) -> Begin
                 input = Buffer::copy_of(&[&*input, &*more].concat());
             }
             // The other protocol's way finds the end again.
-            _ => return Begins::Http1(input),
+            _ => return DetectedProtocol::Http1(input),
         }
         if !is_spoken(connection, &input) {
-            return Begins::Http1(input);
+            return DetectedProtocol::Http1(input);
         }
     }
-    Begins::Ended(converse(connection, input).await)
+    DetectedProtocol::Ended(serve_connection(connection, input).await)
 }
 
 /// Serves the requests of a connection until it ends; `first` are the bytes received so far.
-pub async fn converse(connection: &Rc<Connection>, first: Buffer) -> After {
+pub async fn serve_connection(connection: &Rc<Connection>, first: Buffer) -> ConnectionOutcome {
     let local = connection.generation();
     let Some(server) = connection.first_server(&local) else {
-        return After::Drop;
+        return ConnectionOutcome::Drop;
     };
     let limits = Limits {
         streams_max: server.core.http2.streams_max,
@@ -168,9 +168,9 @@ pub async fn converse(connection: &Rc<Connection>, first: Buffer) -> After {
     drop((server, local));
     let shared = Rc::new(SharedConnection::new(connection, limits));
     connection.speaks_http2(&shared);
-    let end = Talk::new(&shared).go_on(first).await;
+    let end = Http2Connection::new(&shared).run_connection(first).await;
     let after = close_connection(&shared, end).await;
-    shared.lose_all();
+    shared.end_all_streams();
     // Drop the tasks of requests before the connection.
     poll_fn(|context| {
         while shared.with(|machine| machine.live()) > 0 {
@@ -182,7 +182,7 @@ pub async fn converse(connection: &Rc<Connection>, first: Buffer) -> After {
     })
     .await;
     if shared.has_been_busy() {
-        engine::note_let_go();
+        engine::note_freed();
     }
     after
 }
@@ -191,16 +191,16 @@ pub async fn converse(connection: &Rc<Connection>, first: Buffer) -> After {
 ///
 /// Closing while unread bytes of the client are in the kernel, if only a WINDOW_UPDATE, would cause
 /// a reset, which destroys what the client has not read.
-async fn close_connection(shared: &Rc<SharedConnection>, end: ConnectionEnd) -> After {
+async fn close_connection(shared: &Rc<SharedConnection>, end: ConnectionEnd) -> ConnectionOutcome {
     let (time, timeout) = match end {
-        ConnectionEnd::Gone => return After::Drop,
+        ConnectionEnd::Gone => return ConnectionOutcome::Drop,
         ConnectionEnd::Closed | ConnectionEnd::Done => {
-            shared.with(|machine| machine.go_away());
+            shared.with(|machine| machine.send_goaway());
             match lingering_of(&shared.connection) {
                 Some(lingering) if matches!(end, ConnectionEnd::Done) => lingering,
                 _ => {
                     shared.flush_now();
-                    return After::CLOSE;
+                    return ConnectionOutcome::CLOSE;
                 }
             }
         }
@@ -216,9 +216,9 @@ async fn close_connection(shared: &Rc<SharedConnection>, end: ConnectionEnd) -> 
         }
     };
     shared.flush_now();
-    shared.lose_all();
+    shared.end_all_streams();
     shared.connection.linger(time, timeout).await;
-    After::Drop
+    ConnectionOutcome::Drop
 }
 
 /// `lingering_time` and `lingering_timeout`, if the connection lingers.
@@ -266,7 +266,7 @@ fn rules_within(limits: &h1::Limits) -> Rules {
     }
 }
 
-struct Talk<'a> {
+struct Http2Connection<'a> {
     shared: &'a Rc<SharedConnection>,
     input: Buffer,
     /// Where the input goes on.
@@ -280,7 +280,7 @@ struct Talk<'a> {
     /// The frame that has not come whole has been given up.
     is_late: bool,
     /// How many streams had ended when their tasks had their turn last.
-    gave_way_at: u64,
+    ended_at_yield: u64,
 }
 
 /// How far what has come was read.
@@ -288,14 +288,14 @@ struct Talk<'a> {
 enum ReadProgress {
     All,
     /// The rest must wait for the client to take what it was sent.
-    HeldUp,
+    AwaitsClient,
     /// The rest must wait until tasks of streams that have ended have had their turn.
-    Crowded,
+    AwaitsTasks,
 }
 
-impl<'a> Talk<'a> {
-    fn new(shared: &'a Rc<SharedConnection>) -> Talk<'a> {
-        Talk {
+impl<'a> Http2Connection<'a> {
+    fn new(shared: &'a Rc<SharedConnection>) -> Http2Connection<'a> {
+        Http2Connection {
             shared,
             input: Buffer::default(),
             at: 0,
@@ -303,11 +303,11 @@ impl<'a> Talk<'a> {
             within_frame_since: Some(engine::now()),
             announced: None,
             is_late: false,
-            gave_way_at: 0,
+            ended_at_yield: 0,
         }
     }
 
-    async fn go_on(&mut self, first: Buffer) -> ConnectionEnd {
+    async fn run_connection(&mut self, first: Buffer) -> ConnectionEnd {
         self.input = first;
         // Since when responses that go on at once have been waited for.
         let mut waits_since = None;
@@ -321,34 +321,34 @@ impl<'a> Talk<'a> {
             if self.ends() {
                 return ConnectionEnd::Done;
             }
-            if flushed == Flushed::ForNow || read == ReadProgress::Crowded {
+            if flushed == Flushed::ForNow || read == ReadProgress::AwaitsTasks {
                 waits_since.get_or_insert_with(engine::now);
                 engine::yield_now().await;
                 continue;
             }
             waits_since = None;
-            let is_held_up = read == ReadProgress::HeldUp;
+            let is_read_paused = read == ReadProgress::AwaitsClient;
             let is_full = flushed == Flushed::Full;
-            let woken = match self.wait(is_held_up, is_full).await {
+            let woken = match self.wait(is_read_paused, is_full).await {
                 Some(woken) => woken,
                 None => return ConnectionEnd::Done,
             };
             match woken {
-                Woken::Received(Ok(buffer)) if !buffer.is_empty() => {
+                WakeReason::Received(Ok(buffer)) if !buffer.is_empty() => {
                     self.set_idle(false);
                     self.input = buffer;
                     self.at = 0;
                 }
-                Woken::Received(Ok(_)) => {
+                WakeReason::Received(Ok(_)) => {
                     let unfinished = self.within_frame_since.is_some() || self.shared.is_serving();
                     logging::client::http2_closed(&self.shared.connection, unfinished);
                     // It may be we who want it to end, to make room. What has been sent is still
                     // the client's.
                     return ConnectionEnd::Closed;
                 }
-                Woken::Received(Err(error)) if error.kind() == ErrorKind::TimedOut => {
+                WakeReason::Received(Err(error)) if error.kind() == ErrorKind::TimedOut => {
                     return match self.within_frame_since {
-                        Some(_) if self.shared.with(|machine| machine.give_up_frame()) => {
+                        Some(_) if self.shared.with(|machine| machine.time_out_frame()) => {
                             logging::client::http2_timed_out(&self.shared.connection);
                             self.within_frame_since = None;
                             self.is_late = true;
@@ -358,12 +358,12 @@ impl<'a> Talk<'a> {
                         None => ConnectionEnd::Done,
                     };
                 }
-                Woken::Received(Err(error)) => {
+                WakeReason::Received(Err(error)) => {
                     logging::client::http2_broken(&self.shared.connection, &error);
                     return ConnectionEnd::Gone;
                 }
-                Woken::Stuck => return ConnectionEnd::Gone,
-                Woken::Called => {}
+                WakeReason::SendTimedOut => return ConnectionEnd::Gone,
+                WakeReason::Notified => {}
             }
         }
     }
@@ -380,7 +380,7 @@ impl<'a> Talk<'a> {
     /// way.
     fn ends(&mut self) -> bool {
         let connection = self.connection();
-        let must_end = connection.is_ending() || connection.is_left_over();
+        let must_end = connection.is_ending() || connection.has_lost_listener();
         match self.announced {
             None if must_end => {
                 self.announced = Some(engine::now());
@@ -390,11 +390,11 @@ impl<'a> Talk<'a> {
             }
             // It has had the time for that.
             Some(at) if engine::now() - at >= CONFIRMING_TIME => {
-                self.shared.with(|machine| machine.go_away());
+                self.shared.with(|machine| machine.send_goaway());
             }
             _ => {}
         }
-        self.shared.with(|machine| machine.goes_away()) && self.live() == 0 && !self.has_input()
+        self.shared.with(|machine| machine.is_going_away()) && self.live() == 0 && !self.has_input()
     }
 
     fn has_input(&self) -> bool {
@@ -441,16 +441,16 @@ impl<'a> Talk<'a> {
         let mut fields_max = named_fields_max(&connection, &local);
         let mut in_transport = connection.stream.backlog();
         loop {
-            if self.is_held_up(in_transport) {
-                return Ok(ReadProgress::HeldUp);
+            if self.is_read_paused(in_transport) {
+                return Ok(ReadProgress::AwaitsClient);
             }
             in_transport = 0;
             // A client may begin a stream as soon as it has seen the end of another, or has ended
             // it.
             let endings = self.shared.endings();
-            if self.shared.is_full_of_ended() && self.gave_way_at != endings {
-                self.gave_way_at = endings;
-                return Ok(ReadProgress::Crowded);
+            if self.shared.is_full_of_ended() && self.ended_at_yield != endings {
+                self.ended_at_yield = endings;
+                return Ok(ReadProgress::AwaitsTasks);
             }
             let mut at = self.at;
             let of_host = |host: &[u8]| rules_after(&connection, &local, host);
@@ -524,10 +524,10 @@ impl<'a> Talk<'a> {
                 }
                 Event::Refused(fault) => logging::client::http2_fault(&connection, &fault),
                 // What it has begun is still served.
-                Event::GoAway(_) => self.shared.with(|machine| machine.go_away()),
+                Event::GoAway(_) => self.shared.with(|machine| machine.send_goaway()),
                 Event::Pong => {
                     if self.announced.is_some() {
-                        self.shared.with(|machine| machine.go_away());
+                        self.shared.with(|machine| machine.send_goaway());
                     }
                 }
             }
@@ -542,7 +542,7 @@ impl<'a> Talk<'a> {
     }
 
     /// Whether nothing more is read for now.
-    fn is_held_up(&self, in_transport: usize) -> bool {
+    fn is_read_paused(&self, in_transport: usize) -> bool {
         let waiting = self.shared.waiting();
         let control = self.shared.with(|machine| machine.control_length());
         if waiting + control < CONTROL_MAX && in_transport < BACKLOG_MAX {
@@ -579,7 +579,7 @@ impl<'a> Talk<'a> {
             || requests >= core.keepalive_requests
             || age > core.keepalive_time
         {
-            self.shared.with(|machine| machine.go_away());
+            self.shared.with(|machine| machine.send_goaway());
         }
         if let Some(watched) = connection.worker.watched() {
             watched.begins(connection.client.serial);
@@ -589,7 +589,7 @@ impl<'a> Talk<'a> {
             asked.content_length.unwrap_or_default() == 0 && protocol.is_none()
         };
         if ends && asked.is_ok_and(is_without_body) {
-            let mut at_once = AtOnce {
+            let mut at_once = StreamSink {
                 shared: self.shared,
                 stream,
             };
@@ -617,7 +617,7 @@ impl<'a> Talk<'a> {
     }
 
     /// Waits for what comes next. `None`: the connection has been idle for long enough.
-    async fn wait(&mut self, is_held_up: bool, is_full: bool) -> Option<Woken> {
+    async fn wait(&mut self, is_read_paused: bool, is_full: bool) -> Option<WakeReason> {
         let shared = self.shared;
         let stream = &shared.connection.stream;
         let live = self.live();
@@ -641,21 +641,23 @@ impl<'a> Talk<'a> {
         let has_backlog = stream.backlog() > 0;
         let woken = poll_fn(|context| {
             if shared.is_called(context.waker()) {
-                return Poll::Ready(Woken::Called);
+                return Poll::Ready(WakeReason::Notified);
             }
-            if (is_full || is_held_up || has_backlog)
+            if (is_full || is_read_paused || has_backlog)
                 && let Poll::Ready(drained) = draining.as_mut().poll(context)
             {
                 match drained {
-                    Err(_) => return Poll::Ready(Woken::Stuck),
-                    Ok(()) if is_full || is_held_up => return Poll::Ready(Woken::Called),
+                    Err(_) => return Poll::Ready(WakeReason::SendTimedOut),
+                    Ok(()) if is_full || is_read_paused => {
+                        return Poll::Ready(WakeReason::Notified);
+                    }
                     Ok(()) => {}
                 }
             }
-            if is_held_up {
+            if is_read_paused {
                 Poll::Pending
             } else {
-                receiving.as_mut().poll(context).map(Woken::Received)
+                receiving.as_mut().poll(context).map(WakeReason::Received)
             }
         })
         .await;
@@ -687,12 +689,12 @@ impl<'a> Talk<'a> {
 }
 
 /// Lets responses from memory leave on a stream.
-struct AtOnce<'a> {
+struct StreamSink<'a> {
     shared: &'a Rc<SharedConnection>,
     stream: u32,
 }
 
-impl ResponseSink for AtOnce<'_> {
+impl ResponseSink for StreamSink<'_> {
     fn form(&self, _: &Request, _: bool) -> Option<ResponseForm> {
         Some(ResponseForm::Http2)
     }
@@ -702,7 +704,7 @@ impl ResponseSink for AtOnce<'_> {
     }
 
     fn takes(&self, length: usize) -> bool {
-        self.shared.with(|machine| machine.lets_go(length))
+        self.shared.with(|machine| machine.can_send_at_once(length))
     }
 
     fn send(&mut self, request: &Request, response: &DatedResponse) {
@@ -761,7 +763,7 @@ async fn serve_one(
     request: &mut Request,
     ends: bool,
     asked: Result<RequestMetadata, HeadFault>,
-) -> Rest {
+) -> RequestRest {
     let StreamGuard { shared, flow } = place;
     let connection = &shared.connection;
     if let Some(watched) = connection.worker.watched() {
@@ -834,13 +836,13 @@ async fn serve_one(
     request_log::log(request);
     // A reset is not answered with another (RFC 9113, section 5.4.2).
     if flow.is_gone() || is_reset {
-        Rest::None
+        RequestRest::None
     } else if is_malformed {
-        Rest::Malformed
+        RequestRest::Malformed
     } else if flow.has_come() {
-        Rest::None
+        RequestRest::None
     } else {
-        Rest::Unwanted
+        RequestRest::Unwanted
     }
 }
 
@@ -860,7 +862,7 @@ fn begin(
     ends: bool,
     asked: Result<RequestMetadata, HeadFault>,
 ) -> Result<(), (Vec<u8>, u16)> {
-    tell_ignored(request, false);
+    log_ignored_lines(request, false);
     let asked = match asked {
         Ok(asked) => asked,
         Err(fault) => {
@@ -869,7 +871,7 @@ fn begin(
         }
     };
     request.begin()?;
-    tell_ignored(request, true);
+    log_ignored_lines(request, true);
     if connection.is_misdirected(&request.local, &request.client.host) {
         request.choose_negotiated_server();
         let text = b"client attempted to request the server name different from the one that was negotiated";

@@ -23,7 +23,7 @@ const RESET_DELAY: Duration = Duration::from_millis(50);
 
 /// The rest of a request whose response is complete.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Rest {
+pub(super) enum RequestRest {
     /// None: the request or its stream has ended.
     None,
     /// A rest of the body that is not read.
@@ -34,19 +34,23 @@ pub(super) enum Rest {
 
 /// Waits until the stream of a response that is in the transport may be released. A stream that has
 /// not ended by then is reset on its release.
-pub(super) async fn settle_rest_of_request(shared: &SharedConnection, flow: &Flow, rest: Rest) {
+pub(super) async fn settle_rest_of_request(
+    shared: &SharedConnection,
+    flow: &Flow,
+    rest: RequestRest,
+) {
     let is_delayed = match rest {
-        Rest::None => false,
-        Rest::Unwanted => true,
+        RequestRest::None => false,
+        RequestRest::Unwanted => true,
         // A client that has ended its request takes the stream for closed when it has the response,
         // and its place among the concurrent streams for free. The same holds if the client ends
         // the request meanwhile, which is not noticed.
-        Rest::Malformed => shared.with(|machine| {
+        RequestRest::Malformed => shared.with(|machine| {
             machine.is_rest_ignored(flow.number) && machine.live() * 2 <= machine.streams_max()
         }),
     };
     if is_delayed {
-        let is_unwanted = rest == Rest::Unwanted;
+        let is_unwanted = rest == RequestRest::Unwanted;
         let is_over = |flow: &Flow| flow.is_gone() || is_unwanted && flow.has_come();
         shared.awaits_reset();
         set_apart(shared, flow, is_over).await;
@@ -55,8 +59,8 @@ pub(super) async fn settle_rest_of_request(shared: &SharedConnection, flow: &Flo
     if let Some(fault) = flow.take_fault() {
         logging::client::http2_fault(&shared.connection, &fault);
     }
-    let is_malformed = rest == Rest::Malformed || flow.is_malformed();
-    if is_malformed && rest != Rest::None && !flow.is_gone() {
+    let is_malformed = rest == RequestRest::Malformed || flow.is_malformed();
+    if is_malformed && rest != RequestRest::None && !flow.is_gone() {
         let code = ErrorCode::ProtocolError;
         shared.with(|machine| machine.reset_answered(flow.number, code));
         shared.call();

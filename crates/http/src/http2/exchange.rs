@@ -110,13 +110,13 @@ impl H2 {
         self.asks_for_tunnel || self.flow.is_readable()
     }
 
-    /// See `Exchange::drop_body_at_hand`.
-    pub fn drop_body_at_hand(&mut self, request: &mut Request) {
+    /// See `Exchange::discard_received_body`.
+    pub fn discard_received_body(&mut self, request: &mut Request) {
         if self.asks_for_tunnel || self.flow.is_read() || self.flow.is_uploaded() {
             return; // there is nothing to drop, or something reads it beside the response
         }
         if let Some(part) = self.flow.take_received() {
-            upload::give_credit(&self.shared, &self.flow, part.len());
+            upload::release_capacity(&self.shared, &self.flow, part.len());
         }
         request.body.note_skipped();
         if self.flow.is_read() {
@@ -144,10 +144,10 @@ impl H2 {
         head::write(request, &mut block);
         request.sent.bytes += FRAME_HEAD + block.len() as u64;
         let chunk_size = request.plan.core.http2_chunk_size;
-        self.frame_size = chunk_size.clamp(1, frame::SIZE_MAX_AT_FIRST as usize) as u64;
+        self.frame_size = chunk_size.clamp(1, frame::FRAME_SIZE_MAX_DEFAULT as usize) as u64;
         let ends = !is_upgrade && (header_only || is_empty);
         self.shared.send_head(&self.flow, &block, ends, chunk_size);
-        engine::keep_bytes(block);
+        engine::recycle_bytes(block);
         Ok(())
     }
 

@@ -250,7 +250,7 @@ impl Flow {
 
     /// Whether the queue is empty and the stream's task should queue more before the next stream
     /// has its turn; true once.
-    fn may_go_on(&self) -> bool {
+    fn may_queue_more(&self) -> bool {
         let is_whole = self.end.borrow().is_some() || self.ended.get() || self.gone.get();
         self.queued() == 0 && !is_whole && !self.was_waited_for.replace(true)
     }
@@ -315,7 +315,7 @@ pub struct SharedConnection {
     /// Bytes of bodies that have been given to the transport.
     sent: Cell<u64>,
     /// A request of the client has said how urgent it is.
-    says_priorities: Cell<bool>,
+    has_priorities: Cell<bool>,
     /// Many requests have been under way at once.
     has_been_busy: Cell<bool>,
     /// Streams that have ended, or that the client has ended, whose tasks have not released them.
@@ -338,7 +338,7 @@ impl SharedConnection {
             out: RefCell::default(),
             queued: Cell::new(0),
             sent: Cell::new(0),
-            says_priorities: Cell::new(false),
+            has_priorities: Cell::new(false),
             has_been_busy: Cell::new(false),
             ending: Cell::new(0),
             endings: Cell::new(0),
@@ -372,8 +372,8 @@ impl SharedConnection {
     }
 
     /// Ends the connection in order: no stream is served that begins from now on.
-    pub fn go_away(&self) {
-        self.with(|machine| machine.go_away());
+    pub fn send_goaway(&self) {
+        self.with(|machine| machine.send_goaway());
         self.call();
     }
 
@@ -398,11 +398,11 @@ impl SharedConnection {
     pub fn priority_of(&self, request: &Request) -> Priority {
         match request.client.value_named(b"priority") {
             Some(value) => {
-                self.says_priorities.set(true);
+                self.has_priorities.set(true);
                 Priority::parse(value)
             }
             None => Priority {
-                incremental: !self.says_priorities.get(),
+                incremental: !self.has_priorities.get(),
                 ..Priority::default()
             },
         }
@@ -554,7 +554,7 @@ impl SharedConnection {
             in_transport += self.send_part(&flow, allowed.min(flow.chunk_size.get()), &mut out);
             // Settings and pings are answered before the rest of a body.
             self.put_control(&mut out);
-            if is_patient && flow.may_go_on() {
+            if is_patient && flow.may_queue_more() {
                 break Flushed::ForNow;
             }
         };
@@ -754,7 +754,7 @@ impl SharedConnection {
     }
 
     /// All streams have ended with their connection.
-    pub fn lose_all(&self) {
+    pub fn end_all_streams(&self) {
         let flows: Vec<Rc<Flow>> = self.with(|machine| machine.users().map(Rc::clone).collect());
         for flow in flows {
             self.lose(&flow);

@@ -123,12 +123,12 @@ fn poll_part(
             None => flow.is_read().then_some(Ok(None)),
         }
     }))?;
-    give_credit(shared, flow, part.as_ref().map_or(0, Bytes::len));
+    release_capacity(shared, flow, part.as_ref().map_or(0, Bytes::len));
     Poll::Ready(Ok(part))
 }
 
 /// Returns flow-control credit for bytes that have been read.
-pub(super) fn give_credit(shared: &SharedConnection, flow: &Flow, bytes: usize) {
+pub(super) fn release_capacity(shared: &SharedConnection, flow: &Flow, bytes: usize) {
     shared.with(|machine| machine.consumed(flow.number, bytes));
     shared.call();
 }

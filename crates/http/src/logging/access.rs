@@ -7,7 +7,7 @@ use std::sync::Arc;
 use conf::{Fault, ScopeRef};
 use framework::compile::Compiler;
 use logs::{ERROR_LOG, ErrorLog};
-use rules::access_log::{ACCESS_LOG, Logged};
+use rules::access_log::{ACCESS_LOG, Loggable};
 
 use crate::config::plan_builder::PlanBuilder;
 use crate::config::tasks::{Task, TaskKind};
@@ -85,7 +85,7 @@ const EARLY: [&str; 31] = [
     "uri",
 ];
 
-impl Logged for Request {
+impl Loggable for Request {
     const COMBINED: Option<&'static str> = Some(
         "$remote_addr - $remote_user [$time_local] \"$request\" \
          $status $body_bytes_sent \"$http_referer\" \"$http_user_agent\"",
@@ -102,7 +102,7 @@ impl Logged for Request {
 
     /// The document root. For an `alias` that contains the URI that is the file itself.
     fn root(&mut self) -> Option<PathBuf> {
-        let is_wanted = !self.course.root_tested;
+        let is_wanted = !self.routing.root_tested;
         is_wanted.then(|| Request::path_of(&self.document_root()))
     }
 }

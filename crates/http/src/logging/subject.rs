@@ -59,7 +59,7 @@ impl Subject for Request {
 
 /// A copy of a request's fields, for log lines that are written while other code borrows the
 /// request.
-pub struct Aside {
+pub struct DetachedSubject {
     log: Arc<ErrorLog>,
     connection: ConnectionHandle,
     peer: Option<Box<Address>>,
@@ -69,13 +69,13 @@ pub struct Aside {
     upstream: Option<Rc<dyn UpstreamReport>>,
 }
 
-impl Aside {
+impl DetachedSubject {
     /// Copies the fields of a request.
-    pub fn of(request: &Request) -> Aside {
-        Aside {
+    pub fn of(request: &Request) -> DetachedSubject {
+        DetachedSubject {
             log: Arc::clone(request.error_log()),
             connection: request.connection.clone(),
-            peer: request.arrival.told_peer.clone(),
+            peer: request.arrival.realip_address.clone(),
             server: Arc::clone(&request.server),
             client: Rc::clone(&request.client),
             subrequest: (!request.is_main()).then(|| request.uri.clone()),
@@ -84,7 +84,7 @@ impl Aside {
     }
 }
 
-impl Subject for Aside {
+impl Subject for DetachedSubject {
     fn admits(&self, level: Level) -> bool {
         self.log.admits(level, Subsystem::Http) || self.connection.is_debugged()
     }

@@ -99,7 +99,7 @@ impl Drop for RequestUnderWay {
 impl RequestUnderWay {
     /// One that counts nowhere.
     #[cfg(test)]
-    pub(crate) fn nowhere() -> RequestUnderWay {
+    pub(crate) fn uncounted() -> RequestUnderWay {
         RequestUnderWay(NONE)
     }
 }

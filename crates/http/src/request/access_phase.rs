@@ -9,7 +9,7 @@ use engine::select::{Either, either};
 
 use crate::exchange::Exchange;
 use crate::exchange::abort::Abort;
-use crate::module::{AccessVerdict, Ran};
+use crate::module::{AccessVerdict, MaybeFuture};
 use crate::request::credentials::Challenge;
 use crate::request::{Request, Step};
 
@@ -22,7 +22,7 @@ pub async fn run(request: &mut Request, exchange: &mut Exchange) -> Result<Step,
     let Some(status) = refusal(request, exchange).await? else {
         return Ok(Step::Next);
     };
-    if Challenge::is_said_by(status) {
+    if Challenge::is_challenge_status(status) {
         delay(request, exchange).await?;
     }
     Ok(Step::Finish(status))
@@ -35,8 +35,8 @@ async fn refusal(request: &mut Request, exchange: &mut Exchange) -> Result<Optio
     let http = Rc::clone(&request.http);
     for check in &http.plan(request.plan.id).phases.access {
         let verdict = match check.check(request, exchange) {
-            Ran::Now(verdict) => verdict?,
-            Ran::Wait(judging) => judging.await?,
+            MaybeFuture::Now(verdict) => verdict?,
+            MaybeFuture::Wait(judging) => judging.await?,
         };
         match verdict {
             AccessVerdict::Declined => {}
@@ -49,10 +49,10 @@ async fn refusal(request: &mut Request, exchange: &mut Exchange) -> Result<Optio
             AccessVerdict::Granted => {}
             // Another check may still grant access. A challenge tells the client more than a 403.
             AccessVerdict::Refused(status)
-                if any && (status == 403 || Challenge::is_said_by(status)) =>
+                if any && (status == 403 || Challenge::is_challenge_status(status)) =>
             {
                 refused = refused
-                    .filter(|refused| Challenge::is_said_by(*refused))
+                    .filter(|refused| Challenge::is_challenge_status(*refused))
                     .or(Some(status));
             }
             AccessVerdict::Refused(status) => return Ok(Some(status)),

@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use engine::net::{Address, TcpInfo};
-use transport::client::{Client, OfClient};
+use transport::client::{Client, HasClient};
 use transport::tls::session::Session;
 use variables::{Captures, Context, Scope, Scratch, Table, Values};
 
@@ -17,7 +17,7 @@ impl Scope<Request> for HttpThreadState {
     }
 }
 
-impl OfClient for Request {
+impl HasClient for Request {
     fn client(&self) -> &Client {
         &self.connection.client
     }

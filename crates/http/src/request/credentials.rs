@@ -38,7 +38,7 @@ impl Challenge {
     }
 
     /// Whether a status is that of a challenge.
-    pub fn is_said_by(status: u16) -> bool {
+    pub fn is_challenge_status(status: u16) -> bool {
         let all = [Challenge::OF_SERVER, Challenge::OF_PROXY];
         all.iter().any(|challenge| challenge.status == status)
     }

@@ -13,7 +13,7 @@ use proto::accept::Browser;
 use proto::h1::Version;
 use proto::header::KnownField;
 use proto::method::Method;
-use transport::client::OfClient as _;
+use transport::client::HasClient as _;
 use variables::Scratch;
 
 use crate::config::core::Alias;
@@ -66,7 +66,7 @@ impl Request {
             own: Slots::default(),
             scratch: Scratch::default(),
             uri_state: UriState::default(),
-            course: RoutingState::default(),
+            routing: RoutingState::default(),
             nesting: Nesting::default(),
             arrival: Arrival::default(),
             keepalive: Keepalive::default(),
@@ -117,7 +117,7 @@ impl Request {
             own,
             scratch: _, // its buffers are empty
             uri_state,
-            course,
+            routing,
             nesting,
             arrival,
             keepalive,
@@ -139,7 +139,7 @@ impl Request {
         pass.end();
         own.end();
         *uri_state = UriState::default();
-        *course = RoutingState::default();
+        *routing = RoutingState::default();
         *nesting = Nesting::default();
         *arrival = Arrival::default();
         *keepalive = Keepalive::default();
@@ -166,7 +166,7 @@ impl Request {
 
     /// The client's address: that of the connection, unless a trusted proxy has sent another.
     pub fn peer(&self) -> &Address {
-        match &self.arrival.told_peer {
+        match &self.arrival.realip_address {
             Some(told) => told,
             None => self.connection.peer(),
         }
@@ -222,7 +222,7 @@ impl Request {
         self.counted = None;
         self.response.clear();
         if let Some(asked) = self.upstream.take() {
-            asked.put_away();
+            asked.recycle();
         }
         if self.body.is_kept() {
             self.body = RequestBody::default();
@@ -268,10 +268,10 @@ impl Request {
     /// Counts the request and derives host, virtual server and URI from its parsed head, unless
     /// that has been done.
     pub fn begin(&mut self) -> Result<(), RejectedHead> {
-        if self.course.prepared {
+        if self.routing.prepared {
             return self.server_decided();
         }
-        self.course.prepared = true;
+        self.routing.prepared = true;
         self.count();
         self.take_target();
         self.choose_server_by_name();
@@ -281,7 +281,7 @@ impl Request {
     /// Counts a request whose head is refused or incomplete, and takes over the parsed part of the
     /// head for error pages and logs.
     pub fn begin_refused(&mut self) {
-        self.course.prepared = true;
+        self.routing.prepared = true;
         self.count();
         self.method = self.client.method();
         if self.client.has_path() {
@@ -307,7 +307,7 @@ impl Request {
 
     /// 500 if a `server_name` regex failed, which has been logged.
     fn server_decided(&self) -> Result<(), RejectedHead> {
-        if self.course.server_undecided {
+        if self.routing.server_undecided {
             Err((Vec::new(), 500))
         } else {
             Ok(())
@@ -333,7 +333,7 @@ impl Request {
             let server = servers.server_for(&host, self);
             if let Err((regex, cause)) = &server {
                 regex.alert(self, &host, *cause, self.reading());
-                self.course.server_undecided = true;
+                self.routing.server_undecided = true;
             }
             self.client_mut().host = host;
             server.ok()
@@ -414,7 +414,7 @@ impl Request {
     /// Checks whether the location that has just been found permits keep-alive. As in nginx, the
     /// server's own settings do not count if the server's script makes the response, and a later
     /// location cannot undo the refusal of an earlier one.
-    pub fn ask_keepalive(&mut self) {
+    pub fn check_keepalive(&mut self) {
         if self.is_main() && !h1::exchange::location_keeps_alive(&self.connection, self) {
             self.keepalive.refused = true;
         }

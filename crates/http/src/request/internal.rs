@@ -77,7 +77,7 @@ impl InternalRequests {
         };
         let nowhere = || Address::Unix(Default::default());
         let connection = Connection::new(accepted).between(nowhere(), nowhere());
-        connection.be_internal_request(Arc::clone(about));
+        connection.mark_internal(Arc::clone(about));
         let local = self.worker.current();
         let mut request = Box::new(Request::new(&local, &Rc::new(connection), &place.server));
         request.plan = Arc::clone(&place.plan);

@@ -46,7 +46,7 @@ use crate::request::state::{
 use crate::request::upstream_report::UpstreamReport;
 use crate::response::Response;
 use crate::response::source::Body;
-use crate::slots::{OfPass, OfRequest};
+use crate::slots::{PassLifetime, RequestLifetime};
 use crate::subrequest::running::Background;
 use crate::thread_state::HttpThreadState;
 
@@ -129,9 +129,9 @@ pub struct Request {
     /// Variables and other state that it shares with its subrequests.
     pub shared: Rc<MainRequestState>,
     /// What modules keep until a redirect within the server, or the end.
-    pub pass: Slots<OfPass>,
+    pub pass: Slots<PassLifetime>,
     /// What modules keep until it ends.
-    pub own: Slots<OfRequest>,
+    pub own: Slots<RequestLifetime>,
     /// Buffers in which values of variables are made.
     pub scratch: Scratch,
 
@@ -139,7 +139,7 @@ pub struct Request {
     /// What is known of URI and arguments.
     pub uri_state: UriState,
     /// Its progress through the phases, redirects included.
-    pub course: RoutingState,
+    pub routing: RoutingState,
     /// Whether it is a main request or a subrequest, and what its response is for.
     pub nesting: Nesting,
     /// How and when the request came in.

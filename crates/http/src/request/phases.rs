@@ -139,7 +139,7 @@ fn note_unanswered(request: &mut Request, exchange: &Exchange, status: u16) {
 impl Request {
     /// Whether the response that is about to be sent has a 2xx status.
     fn succeeds(&self) -> bool {
-        let status = match self.course.error_status {
+        let status = match self.routing.error_status {
             0 => self.response.status,
             error => error,
         };
@@ -222,7 +222,7 @@ pub async fn resume(
                 None => return Ok(()),
             },
             Step::Return(status, location) => {
-                match reading::drop_at_hand(request, exchange).await {
+                match reading::discard_received(request, exchange).await {
                     Ok(()) => {
                         request.response.location = Some(location);
                         Step::Finish(status)
@@ -309,7 +309,7 @@ fn rewrite_by_server(request: &mut Request) -> Step {
     }
     let (http, id) = (Rc::clone(&request.http), plan.id);
     // The scripts may change the URI, which invalidates a location found earlier.
-    request.course.found = None;
+    request.routing.found = None;
     module::run_scripts(&http.plan(id).phases.scripts, request)
 }
 
@@ -335,7 +335,7 @@ fn rewrite_by_location(request: &mut Request) -> Step {
 /// final slash.
 fn find_location(request: &mut Request) -> Step {
     let http = Rc::clone(&request.http);
-    let found = match request.course.found.take() {
+    let found = match request.routing.found.take() {
         Some(id) => location::LocationMatch::Plan(http.shared_plan(id)),
         None => location::find(request, &http),
     };
@@ -347,7 +347,7 @@ fn find_location(request: &mut Request) -> Step {
             return Step::Finish(500);
         }
     };
-    request.leave_location();
+    request.note_left_location();
     let before = std::mem::replace(&mut request.plan, plan);
     logs::error!(
         request,
@@ -355,7 +355,7 @@ fn find_location(request: &mut Request) -> Step {
         "using configuration \"{}\"",
         logs::Printable(&request.plan.name)
     );
-    if request.plan.internal && !request.course.internal {
+    if request.plan.internal && !request.routing.internal {
         // The refusal is not logged to the location's own error log.
         let log = request.earlier_error_log.take();
         request.earlier_error_log = log.or_else(|| Some(Arc::clone(&before.error_log)));
@@ -364,7 +364,7 @@ fn find_location(request: &mut Request) -> Step {
     if request.is_main() {
         request.earlier_error_log = None;
     }
-    request.ask_keepalive();
+    request.check_keepalive();
     match (refuse_long_body(request, ""), with_slash) {
         (Some(refused), _) => refused,
         (None, Some(path)) => request.redirect_to_slash(path),

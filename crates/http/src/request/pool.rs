@@ -75,7 +75,7 @@ pub fn give_back(mut request: Box<Request>) {
         kept.len()
     });
     if kept > KEPT_AT_REST && !IS_KNOWN.replace(true) {
-        engine::on_rest(rest);
+        engine::on_idle(rest);
     }
 }
 
@@ -114,7 +114,7 @@ mod tests {
     use crate::request::upstream_report::UpstreamReport;
     use crate::response::prebuilt::LastResponse;
     use crate::response::{BodyIdentity, Field, Response};
-    use crate::slots::{OfMain, OfPass, OfRequest};
+    use crate::slots::{MainRequestLifetime, PassLifetime, RequestLifetime};
     use crate::testing::{serve, site};
     use variables::Cached;
 
@@ -133,9 +133,9 @@ mod tests {
         fn end(&self) {}
     }
 
-    static OF_PASS: Slot<Seen, OfPass> = Slot::new();
-    static OF_REQUEST: Slot<Seen, OfRequest> = Slot::new();
-    static OF_MAIN: Slot<Seen, OfMain> = Slot::new();
+    static OF_PASS: Slot<Seen, PassLifetime> = Slot::new();
+    static OF_REQUEST: Slot<Seen, RequestLifetime> = Slot::new();
+    static OF_MAIN: Slot<Seen, MainRequestLifetime> = Slot::new();
 
     /// Sets every field to a value that no new request has. A new field, also of a part, does not
     /// compile before it is set here.
@@ -161,7 +161,7 @@ mod tests {
             own,
             scratch,
             uri_state,
-            course,
+            routing,
             nesting,
             arrival,
             keepalive,
@@ -181,7 +181,7 @@ mod tests {
             name: text(),
             value: text(),
         };
-        *counted = Some(RequestUnderWay::nowhere());
+        *counted = Some(RequestUnderWay::uncounted());
         *plan = Arc::clone(location);
         *method = Method::Put;
         Rc::get_mut(client).unwrap().host.push(b'x');
@@ -197,7 +197,7 @@ mod tests {
             content_type_parameters: text(),
             content_length: Some(1),
             last_modified: Some(1),
-            last_modified_unheard: true,
+            ignores_last_modified: true,
             location: Some(text()),
             location_field: Some(text()),
             vary_accept_encoding: true,
@@ -208,7 +208,7 @@ mod tests {
             may_have_trailers: true,
             trailers: vec![field()],
             header_only: true,
-            conditions_judged: true,
+            conditions_evaluated: true,
             coding: Some(text()),
             accept_ranges: Some(text()),
             content_range: Some(text()),
@@ -218,10 +218,10 @@ mod tests {
         assert!(!captures.is_empty(), "the location is a pattern");
         *Rc::get_mut(shared).unwrap() = MainRequestState {
             values: RefCell::new(vec![Cached::Missing]),
-            became_get: Cell::new(true),
+            is_now_get: Cell::new(true),
             ahead: Cell::new(1),
             subrequests: Cell::new(1),
-            excess_told: Cell::new(true),
+            is_excess_logged: Cell::new(true),
             main: RefCell::default(),
         };
         shared.main.borrow_mut().enter(&OF_MAIN).0.push(1);
@@ -237,11 +237,11 @@ mod tests {
             valid_location: false,
             below_alias: true,
         };
-        *course = RoutingState {
+        *routing = RoutingState {
             prepared: true,
             server_undecided: true,
             internal: true,
-            changes_left: 2,
+            uri_changes_left: 2,
             error_page_taken: true,
             error_status: 404,
             found: Some(3),
@@ -293,7 +293,7 @@ mod tests {
             started_wall: Duration::from_secs(1),
             number: 7,
             pipelined: true,
-            told_peer: Some(Box::new(Address::Unix("/x".into()))),
+            realip_address: Some(Box::new(Address::Unix("/x".into()))),
         };
     }
 
@@ -326,7 +326,7 @@ mod tests {
             own,
             scratch,
             uri_state,
-            course,
+            routing,
             nesting,
             arrival,
             keepalive,
@@ -345,10 +345,10 @@ mod tests {
         assert!(buffer.is_empty(), "what is lent again is empty");
         let MainRequestState {
             values,
-            became_get,
+            is_now_get,
             ahead,
             subrequests,
-            excess_told,
+            is_excess_logged,
             main,
         } = &**shared;
         vec![
@@ -364,12 +364,12 @@ mod tests {
             format!("{args:?}"),
             format!("{response:?}"),
             format!("{:?} {:?}", captures.is_empty(), captures.group(1)),
-            format!("{values:?} {became_get:?} {ahead:?} {subrequests:?} {excess_told:?}"),
+            format!("{values:?} {is_now_get:?} {ahead:?} {subrequests:?} {is_excess_logged:?}"),
             format!("{}", main.borrow().is_empty()),
             format!("{}", pass.is_empty()),
             format!("{}", own.is_empty()),
             format!("{uri_state:?}"),
-            format!("{course:?}"),
+            format!("{routing:?}"),
             format!("{nesting:?}"),
             format!("{arrival:?}"),
             format!("{keepalive:?}"),

@@ -28,8 +28,8 @@ impl Request {
     }
 
     fn may_change(&mut self) -> bool {
-        self.course.changes_left = self.course.changes_left.saturating_sub(1);
-        self.course.changes_left > 0
+        self.routing.uri_changes_left = self.routing.uri_changes_left.saturating_sub(1);
+        self.routing.uri_changes_left > 0
     }
 
     /// Sets another URI and starts again at the server's rewrite phase (nginx's
@@ -54,7 +54,7 @@ impl Request {
         };
         self.args = args.unwrap_or_default();
         self.forget_pass();
-        self.leave_location();
+        self.note_left_location();
         self.plan = Arc::clone(&self.server.plan);
         Ok(())
     }
@@ -66,7 +66,7 @@ impl Request {
         }
         self.method = Method::Get;
         if self.is_main() {
-            self.shared.became_get.set(true);
+            self.shared.is_now_get.set(true);
         }
     }
 
@@ -100,15 +100,15 @@ impl Request {
             return Err(500);
         };
         self.forget_pass();
-        self.leave_location();
+        self.note_left_location();
         self.plan = Arc::clone(location::for_method(&plan, self.method));
-        self.ask_keepalive();
+        self.check_keepalive();
         Ok(())
     }
 
     /// Notes the `client_body_in_file_only` of the location that the request leaves. The server's
     /// setting only holds in locations.
-    pub fn leave_location(&mut self) {
+    pub fn note_left_location(&mut self) {
         let in_file_only = self.plan.body.in_file_only;
         if in_file_only != InFileOnly::Off && !Arc::ptr_eq(&self.plan, &self.server.plan) {
             self.body.note_left(in_file_only);
@@ -122,8 +122,8 @@ impl Request {
         self.response.header_only = false;
         self.body.give_up_rest();
         self.pass.end();
-        self.course.found = None;
-        self.course.internal = true;
+        self.routing.found = None;
+        self.routing.internal = true;
     }
 
     /// Redirects a request for `/x` to the location `/x/`, if that passes requests on.
@@ -163,8 +163,8 @@ impl Request {
         child.uri = uri;
         child.args = args;
         child.uri_state.unchanged = false;
-        child.course.prepared = true;
-        child.course.internal = true;
+        child.routing.prepared = true;
+        child.routing.internal = true;
         child.nesting = Nesting {
             depth: self.nesting.depth + 1,
             head_only,
@@ -177,7 +177,7 @@ impl Request {
         };
         child.arrival.started_wall = self.arrival.started_wall;
         child.arrival.number = self.arrival.number;
-        child.arrival.told_peer = self.arrival.told_peer.clone();
+        child.arrival.realip_address = self.arrival.realip_address.clone();
         child.sent.bytes = self.sent.bytes;
         child.sent.body_bytes = self.sent.body_bytes;
         child.body = self.body.shared();
@@ -209,7 +209,7 @@ impl Request {
     pub fn may_nest(&self, uri: &[u8]) -> bool {
         let too_deep = self.nesting.depth >= SUBREQUESTS_MAX;
         let too_many = self.shared.subrequests.get() >= SUBREQUESTS_IN_ALL_MAX;
-        if (too_deep || too_many) && !self.shared.excess_told.replace(true) {
+        if (too_deep || too_many) && !self.shared.is_excess_logged.replace(true) {
             let uri = logs::Printable(uri);
             let doing = self.activity.sending;
             if too_deep {
@@ -253,7 +253,7 @@ impl Request {
         child.nesting.head_only = true;
         child.shared = Rc::new(MainRequestState {
             values: self.shared.values.clone(),
-            became_get: self.shared.became_get.clone(),
+            is_now_get: self.shared.is_now_get.clone(),
             ..MainRequestState::default()
         });
         Some(child)

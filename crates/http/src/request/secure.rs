@@ -8,7 +8,7 @@
 
 use std::sync::Arc;
 
-use transport::client::OfClient as _;
+use transport::client::HasClient as _;
 use transport::tls::server::ServerTls;
 use transport::tls::verify::ClientCertificateError;
 
@@ -28,7 +28,7 @@ pub fn must_check(connection: &Connection, server: &Server) -> bool {
 pub fn newer_settings(request: &Request) -> Option<Arc<ServerTls>> {
     let session = request.session()?;
     let newer = |settings: &Arc<ServerTls>| {
-        let must_look = session.must_look_by(settings);
+        let must_look = session.must_recheck_under(settings);
         must_look.then(|| Arc::clone(settings))
     };
     let (connection, local) = (&request.connection, &request.local);
@@ -59,7 +59,7 @@ pub fn check(request: &mut Request) -> Option<Step> {
     let step = judge(request);
     match step {
         None => request.activity.doing = "",
-        Some(_) => send_away(request),
+        Some(_) => shut_down_http2(request),
     }
     step
 }
@@ -67,12 +67,12 @@ pub fn check(request: &mut Request) -> Option<Step> {
 /// Shuts down an HTTP/2 connection whose client is refused because of a reload: after a new
 /// handshake, with another certificate or later, the client may be admitted. An HTTP/1 connection
 /// closes after the response.
-fn send_away(request: &Request) {
+fn shut_down_http2(request: &Request) {
     let session = request.session();
-    if session.is_some_and(|session| session.is_judged_anew())
+    if session.is_some_and(|session| session.was_rechecked())
         && let Some(shared) = request.connection.http2()
     {
-        shared.go_away();
+        shared.send_goaway();
     }
 }
 

@@ -5,7 +5,7 @@ use std::cell::{Cell, RefCell};
 use framework::slot::Slots;
 use variables::Cached;
 
-use crate::slots::OfMain;
+use crate::slots::MainRequestLifetime;
 
 /// The state that a main request shares with all its subrequests.
 #[derive(Default)]
@@ -14,15 +14,15 @@ pub struct MainRequestState {
     pub values: RefCell<Vec<Cached>>,
     /// The main request continues as GET, whatever the client sent, since `error_page` and
     /// `X-Accel-Redirect` lead to a page.
-    pub became_get: Cell<bool>,
+    pub is_now_get: Cell<bool>,
     /// The number of subrequests that run [ahead](crate::subrequest::included).
     pub ahead: Cell<usize>,
     /// The number of subrequests so far.
     pub subrequests: Cell<u32>,
     /// Whether the refusal of a subrequest has been logged.
-    pub excess_told: Cell<bool>,
+    pub is_excess_logged: Cell<bool>,
     /// State that modules keep until the main request ends.
-    pub main: RefCell<Slots<OfMain>>,
+    pub main: RefCell<Slots<MainRequestLifetime>>,
 }
 
 impl MainRequestState {
@@ -37,17 +37,17 @@ impl MainRequestState {
         // here.
         let MainRequestState {
             values,
-            became_get,
+            is_now_get,
             ahead,
             subrequests,
-            excess_told,
+            is_excess_logged,
             main,
         } = self;
         values.get_mut().clear();
         main.get_mut().end();
-        became_get.take();
+        is_now_get.take();
         ahead.take();
         subrequests.take();
-        excess_told.take();
+        is_excess_logged.take();
     }
 }

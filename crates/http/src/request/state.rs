@@ -52,7 +52,7 @@ pub struct RoutingState {
     /// Whether the request was redirected internally, so that it may enter `internal` locations.
     pub internal: bool,
     /// How many URI changes are left. Reaching the last one means a cycle.
-    pub changes_left: u8,
+    pub uri_changes_left: u8,
     /// Whether an `error_page` has been taken and none may follow.
     pub error_page_taken: bool,
     /// The status for which an error page is shown; 0 if none is.
@@ -73,7 +73,7 @@ impl Default for RoutingState {
             prepared: false,
             server_undecided: false,
             internal: false,
-            changes_left: URI_CHANGES_MAX + 1,
+            uri_changes_left: URI_CHANGES_MAX + 1,
             error_page_taken: false,
             error_status: 0,
             found: None,
@@ -121,7 +121,7 @@ pub struct Arrival {
     /// The request was received in one read with the previous one (`$pipe`).
     pub pipelined: bool,
     /// The client's address from a trusted proxy (`set_real_ip_from`).
-    pub told_peer: Option<Box<Address>>,
+    pub realip_address: Option<Box<Address>>,
 }
 
 impl Default for Arrival {
@@ -131,7 +131,7 @@ impl Default for Arrival {
             started_wall: engine::wall(),
             number: 0,
             pipelined: false,
-            told_peer: None,
+            realip_address: None,
         }
     }
 }

@@ -15,5 +15,5 @@ pub trait UpstreamReport: Any {
     fn end(&self);
 
     /// Called after the request has ended: the record may keep its memory for later requests.
-    fn put_away(self: Rc<Self>) {}
+    fn recycle(self: Rc<Self>) {}
 }

@@ -19,7 +19,7 @@ use proto::range::ByteRange;
 use crate::exchange::abort::Abort;
 use crate::request::Request;
 use crate::response::piece::Piece;
-use crate::response::range::Cut;
+use crate::response::range::RangeCutter;
 
 /// Why a head filter rejects a response.
 #[derive(Debug)]
@@ -39,7 +39,7 @@ impl From<Abort> for FilterRejection {
 /// A filter of responses' heads, with its settings in one scope.
 pub trait HeadFilter: fmt::Debug + Send + Sync {
     /// Whether the filter applies to the response; it is skipped if not.
-    fn concerns(&self, request: &Request) -> bool;
+    fn applies_to(&self, request: &Request) -> bool;
 
     /// Changes `request.response`, and may add a body filter to the chain.
     fn head(
@@ -84,7 +84,7 @@ pub trait BodyFilter {
     }
 
     /// Whether it adds something behind the body.
-    fn adds_behind(&self) -> bool {
+    fn appends_to_body(&self) -> bool {
         false
     }
 
@@ -147,7 +147,7 @@ pub trait Parts {
 /// The filters of one response's body, and what follows the body.
 #[derive(Default)]
 pub struct Chain {
-    cut: Option<Cut>,
+    cut: Option<RangeCutter>,
     filters: Vec<Box<dyn BodyFilter>>,
     encoder: Option<Box<dyn Encoder>>,
     trailers: Vec<Arc<dyn Trailers>>,
@@ -168,14 +168,14 @@ impl Chain {
                     let head = *head;
                     head(request, &mut chain)?;
                 }
-                Link::Module(filter) if filter.concerns(request) => {
+                Link::Module(filter) if filter.applies_to(request) => {
                     Arc::clone(filter).head(request, &mut chain)?;
                 }
                 Link::Module(_) => {}
             }
         }
         if let Some(parts) = &mut chain.parts
-            && let Some(range) = chain.cut.as_ref().and_then(Cut::asked)
+            && let Some(range) = chain.cut.as_ref().and_then(RangeCutter::asked)
         {
             parts.narrow(request, range);
         }
@@ -183,7 +183,7 @@ impl Chain {
     }
 
     /// Cuts ranges out of the body as it is stored.
-    pub fn cut_out(&mut self, mut cut: Cut) {
+    pub fn cut_out(&mut self, mut cut: RangeCutter) {
         cut.seek(self.offset);
         self.cut = Some(cut);
     }
@@ -260,8 +260,8 @@ impl Chain {
 
     /// Whether a filter adds text behind the body as soon as the whole body is available. Not if
     /// further parts are yet to be fetched.
-    pub fn adds_behind(&self) -> bool {
-        self.parts.is_none() && self.filters.iter().any(|filter| filter.adds_behind())
+    pub fn appends_to_body(&self) -> bool {
+        self.parts.is_none() && self.filters.iter().any(|filter| filter.appends_to_body())
     }
 
     /// Cuts the requested ranges out of a piece of the stored body, and appends what remains.
@@ -390,7 +390,7 @@ mod tests {
         assert!(chain.is_empty() && !chain.needs_bytes());
         chain.push(Marks("a", usize::MAX));
         chain.push(Marks("b", usize::MAX));
-        assert!(!chain.is_empty() && chain.needs_bytes() && !chain.adds_behind());
+        assert!(!chain.is_empty() && chain.needs_bytes() && !chain.appends_to_body());
         let mut out = vec![Piece::Bytes("before ".into())];
         with_request(|request| chain.apply(request, text(), &mut out).unwrap());
         assert_eq!(text_of(&out), "before textbab");

@@ -51,7 +51,7 @@ pub struct Response {
     pub last_modified: Option<i64>,
     /// The status ignores `last_modified`: the client gets a Last-Modified among the fields, and
     /// `$sent_http_last_modified` is not set.
-    pub last_modified_unheard: bool,
+    pub ignores_last_modified: bool,
     /// Location; one that begins with `/` is made absolute if `absolute_redirect` is on, any
     /// other is sent before the rest of the fields.
     pub location: Option<Bytes>,
@@ -76,7 +76,7 @@ pub struct Response {
     pub header_only: bool,
     /// The client's conditions (`If-None-Match` and similar fields) are not evaluated here, since
     /// an upstream has evaluated them.
-    pub conditions_judged: bool,
+    pub conditions_evaluated: bool,
     /// The coding of the body, set by the handler or filter that encoded it. It is among the fields
     /// as well; a `Content-Encoding` of `add_header` does not count.
     pub coding: Option<Bytes>,
@@ -285,12 +285,12 @@ impl Response {
     /// Removes Last-Modified, as nginx's `ngx_http_clear_last_modified` does.
     pub fn clear_last_modified(&mut self) {
         self.last_modified = None;
-        self.last_modified_unheard = false;
+        self.ignores_last_modified = false;
         self.remove(b"Last-Modified");
     }
 
     /// Removes the fields that a handler has set for a file that will not be sent.
-    pub fn take_back_file(&mut self) {
+    pub fn clear_file_fields(&mut self) {
         self.clear_etag();
         self.clear_last_modified();
         self.remove_coding();
@@ -352,7 +352,7 @@ impl Response {
             content_type_parameters,
             content_length,
             last_modified,
-            last_modified_unheard,
+            ignores_last_modified,
             location,
             location_field,
             vary_accept_encoding,
@@ -363,7 +363,7 @@ impl Response {
             may_have_trailers,
             trailers,
             header_only,
-            conditions_judged,
+            conditions_evaluated,
             coding,
             accept_ranges,
             content_range,
@@ -373,7 +373,7 @@ impl Response {
         content_type.is_empty()
             && content_length.is_none()
             && last_modified.is_none()
-            && !last_modified_unheard
+            && !ignores_last_modified
             && fields.is_empty()
             && trailers.is_empty()
             && status_text.is_none()
@@ -384,7 +384,7 @@ impl Response {
             && charset.is_empty()
             && content_type_parameters.is_empty()
             && !header_only
-            && !conditions_judged
+            && !conditions_evaluated
             && override_charset.is_empty()
             && coding.is_none()
             && accept_ranges.is_none()
@@ -428,7 +428,7 @@ mod tests {
             |response| response.content_type_parameters = "; x".into(),
             |response| response.content_length = Some(0),
             |response| response.last_modified = Some(0),
-            |response| response.last_modified_unheard = true,
+            |response| response.ignores_last_modified = true,
             |response| response.location = text(),
             |response| response.location_field = text(),
             |response| response.vary_accept_encoding = true,
@@ -442,7 +442,7 @@ mod tests {
                 std::mem::swap(&mut response.fields, &mut response.trailers);
             },
             |response| response.header_only = true,
-            |response| response.conditions_judged = true,
+            |response| response.conditions_evaluated = true,
             |response| response.coding = text(),
             |response| response.accept_ranges = text(),
             |response| response.content_range = text(),

@@ -25,7 +25,7 @@ pub fn register(plan: &mut PlanBuilder<'_>) -> Option<()> {
 /// precondition fails.
 fn head(request: &mut Request, _: &mut Chain) -> Result<(), FilterRejection> {
     let response = &request.response;
-    if !request.is_main() || response.status != 200 || response.conditions_judged {
+    if !request.is_main() || response.status != 200 || response.conditions_evaluated {
         return Ok(());
     }
     let conditions = Conditions::of(request);

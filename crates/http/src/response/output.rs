@@ -20,7 +20,7 @@ use proto::method::Method;
 
 use crate::exchange::Exchange;
 use crate::exchange::abort::Abort;
-use crate::logging::subject::Aside;
+use crate::logging::subject::DetachedSubject;
 use crate::logging::{self, request_log};
 use crate::request::activity::WHILE_SENDING_ON;
 use crate::request::body::reading;
@@ -28,8 +28,8 @@ use crate::request::phases;
 use crate::request::{Request, Step};
 use crate::response::chain::{Chain, FilterRejection, Parts};
 use crate::response::piece::{Include, Piece, Purpose, READ_SIZE};
-use crate::response::source::{Body, Break, Source, SourceEvent};
-use crate::subrequest::included::Ahead;
+use crate::response::source::{Body, BodyError, Source, SourceEvent};
+use crate::subrequest::included::IncludedSubrequest;
 
 impl Body {
     /// The activity to log when the response begins, in nginx's words. It depends on what has made
@@ -45,7 +45,7 @@ impl Body {
     }
 
     /// The last activity to log if only the head of the response is wanted.
-    fn done_with(&self, request: &Request) -> &'static str {
+    fn head_only_activity(&self, request: &Request) -> &'static str {
         match self {
             Body::Source(_) => WHILE_SENDING_ON,
             Body::Empty | Body::Pieces(_) => self.sending(request),
@@ -67,12 +67,12 @@ pub async fn respond(
 ) -> Result<Option<Step>, Abort> {
     keep_error_status(request);
     if request.nesting.head_only {
-        request.activity.doing = body.done_with(request);
+        request.activity.doing = body.head_only_activity(request);
         return Ok(None);
     }
-    if let Err(status) = reading::drop_at_hand(request, exchange).await {
+    if let Err(status) = reading::discard_received(request, exchange).await {
         // As in nginx the body is checked before the response has any fields.
-        request.response.take_back_file();
+        request.response.clear_file_fields();
         return Ok(Some(Step::Finish(status)));
     }
     request.keepalive.on = exchange.keeps_alive(request);
@@ -115,7 +115,7 @@ pub async fn respond(
     }
     // As in nginx, the subrequests for text behind a body start as soon as the whole body is
     // available, beside those for text before it.
-    let joins_end = chain.adds_behind();
+    let joins_end = chain.appends_to_body();
     let mut last = None;
     match body {
         Body::Empty => {}
@@ -134,14 +134,14 @@ pub async fn respond(
             request.activity.sending = WHILE_SENDING_ON;
             request.activity.doing = WHILE_SENDING_ON;
             // Only made if the source makes us wait.
-            let mut reader: Option<Aside> = None;
+            let mut reader: Option<DetachedSubject> = None;
             loop {
                 let given = source.next();
                 let next = match given {
                     SourceEvent::Piece(piece) => Ok(Some(piece)),
                     SourceEvent::End => Ok(None),
                     given => {
-                        let reader = reader.get_or_insert_with(|| Aside::of(request));
+                        let reader = reader.get_or_insert_with(|| DetachedSubject::of(request));
                         let next = next_piece(given, &mut *source, reader, request, exchange);
                         PooledFuture::new(next).await
                     }
@@ -164,7 +164,7 @@ pub async fn respond(
                 } else {
                     exchange.set_queued_max(source.queued_max());
                     if let Err(piece) = send_at_once(request, exchange, &chain, piece) {
-                        let reader = reader.get_or_insert_with(|| Aside::of(request));
+                        let reader = reader.get_or_insert_with(|| DetachedSubject::of(request));
                         let sent = send_piece(request, exchange, &mut chain, piece);
                         let sent = pin!(PooledFuture::new(sent));
                         wait_while_source_runs(&mut *source, reader, sent).await?;
@@ -215,8 +215,8 @@ pub fn respond_with_upgrade(
 
 /// Gives the response of an error page the status of the error, unless `error_page` sets another.
 fn keep_error_status(request: &mut Request) {
-    if request.course.error_status != 0 {
-        request.response.status = request.course.error_status;
+    if request.routing.error_status != 0 {
+        request.response.status = request.routing.error_status;
         request.response.status_text = None;
     }
 }
@@ -244,7 +244,7 @@ fn send_at_once(
 async fn next_piece(
     given: SourceEvent,
     source: &mut dyn Source,
-    reader: &Aside,
+    reader: &DetachedSubject,
     request: &mut Request,
     exchange: &mut Exchange,
 ) -> Result<Option<Piece>, Abort> {
@@ -257,14 +257,14 @@ async fn next_piece(
                 told.write(request);
                 continue;
             }
-            SourceEvent::Broken(Break::Unfinished) => {
+            SourceEvent::Broken(BodyError::Unfinished) => {
                 // The client still gets what has been received.
                 wait_while_source_runs(source, reader, pin!(exchange.flush(request))).await?;
                 // As in nginx, `$request_completion` is `OK` nevertheless.
                 request.sent.complete = true;
                 return Err(Abort::Upstream);
             }
-            SourceEvent::Broken(Break::Reset) => {
+            SourceEvent::Broken(BodyError::Reset) => {
                 request.sent.complete = false;
                 // If the end of the connection marks the end of the body, the client would take the
                 // part for the whole, so the rest of the queue is not sent. As in nginx, a client
@@ -274,7 +274,9 @@ async fn next_piece(
                 }
                 return Err(Abort::UpstreamFraming);
             }
-            SourceEvent::Broken(Break::Framing | Break::Unkept | Break::Request) => {
+            SourceEvent::Broken(
+                BodyError::Framing | BodyError::BufferFailed | BodyError::Request,
+            ) => {
                 request.sent.complete = false;
                 return Err(Abort::UpstreamFraming);
             }
@@ -326,7 +328,7 @@ async fn more_or_late(source: &mut dyn Source, deadline: Option<Instant>) -> boo
 /// Waits for `other`, and lets the source read ahead meanwhile. True if there was any waiting.
 async fn wait_while_source_runs(
     source: &mut dyn Source,
-    reader: &Aside,
+    reader: &DetachedSubject,
     mut other: Pin<&mut impl Future<Output = Result<(), Abort>>>,
 ) -> Result<bool, Abort> {
     let mut has_waited = false;
@@ -334,7 +336,7 @@ async fn wait_while_source_runs(
         let done = other.as_mut().poll(context);
         if done.is_pending() {
             has_waited = true;
-            while let Poll::Ready(come) = source.poll_ahead(context) {
+            while let Poll::Ready(come) = source.poll_prefetch(context) {
                 match come {
                     Ok(told) => told.write(reader),
                     Err(_) => return Poll::Ready(Err(Abort::UpstreamFraming)),
@@ -391,7 +393,7 @@ async fn send_part(
             }
         }
         Body::Source(mut source) => {
-            let reader = Aside::of(part);
+            let reader = DetachedSubject::of(part);
             loop {
                 let given = source.next();
                 let next = next_piece(given, &mut *source, &reader, part, exchange);
@@ -524,7 +526,7 @@ async fn send_all(
     let mut started = VecDeque::new();
     for piece in pieces.iter() {
         if let Piece::Include(include) = piece
-            && Ahead::has_room(request)
+            && IncludedSubrequest::has_room(request)
         {
             started.push_back(start(request, include));
         }
@@ -574,7 +576,7 @@ async fn send_one(
 }
 
 /// Starts an included subrequest; `None` if includes nest too deeply: nothing is included then.
-fn start(request: &mut Request, include: &Include) -> Option<Ahead> {
+fn start(request: &mut Request, include: &Include) -> Option<IncludedSubrequest> {
     let (uri, args) = (include.uri.clone(), include.args.clone());
     let mut child = request.subrequest(uri, args, false)?;
     child.body = request.body.shared();
@@ -586,14 +588,14 @@ fn start(request: &mut Request, include: &Include) -> Option<Ahead> {
             child.sent.body_bytes = 0;
         }
     }
-    Some(Ahead::start(request, child))
+    Some(IncludedSubrequest::start(request, child))
 }
 
 /// Sends the response of an included subrequest, or sets the variable that it is for.
 async fn resolve(
     request: &mut Request,
     exchange: &mut Exchange,
-    running: Ahead,
+    running: IncludedSubrequest,
     purpose: Purpose,
 ) -> Result<(), Abort> {
     let Purpose::Value { name, put } = purpose else {

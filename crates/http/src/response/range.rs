@@ -40,7 +40,7 @@ fn head(request: &mut Request, chain: &mut Chain) -> Result<(), FilterRejection>
     Ok(())
 }
 
-fn begin(request: &mut Request) -> Result<Option<Cut>, FilterRejection> {
+fn begin(request: &mut Request) -> Result<Option<RangeCutter>, FilterRejection> {
     let max = if request.response.single_range {
         Some(1)
     } else {
@@ -58,7 +58,7 @@ fn begin(request: &mut Request) -> Result<Option<Cut>, FilterRejection> {
         return Ok(None);
     }
     let outcome = match request.header(KnownField::Range) {
-        Some(value) if still_meant(request) => range::parse(value, size, max),
+        Some(value) if if_range_matches(request) => range::parse(value, size, max),
         _ => RangeDecision::Whole,
     };
     let response = &mut request.response;
@@ -85,7 +85,7 @@ fn begin(request: &mut Request) -> Result<Option<Cut>, FilterRejection> {
 }
 
 /// Whether `If-Range`, if sent, matches the representation of the response.
-fn still_meant(request: &Request) -> bool {
+fn if_range_matches(request: &Request) -> bool {
     request.header(KnownField::IfRange).is_none_or(|value| {
         let tag = request.response.field(b"ETag").map(|tag| &tag[..]);
         etag::if_range_holds(value, tag, last_modified(&request.response))
@@ -94,12 +94,12 @@ fn still_meant(request: &Request) -> bool {
 
 /// Turns the response into a 206 with one range of a body of `size` bytes, and returns how to cut
 /// it out. The range must lie within the body.
-pub fn one(response: &mut Response, range: ByteRange, size: u64) -> Cut {
+pub fn one(response: &mut Response, range: ByteRange, size: u64) -> RangeCutter {
     response.status = 206;
     response.status_text = None;
     response.set_content_range(format!("bytes {}-{}/{size}", range.start, range.end - 1));
     response.content_length = Some(range.len());
-    Cut {
+    RangeCutter {
         offset: 0,
         parts: Parts::One(range),
     }
@@ -108,7 +108,12 @@ pub fn one(response: &mut Response, range: ByteRange, size: u64) -> Cut {
 /// Turns the response into a multipart 206 with several ranges of a body of `size` bytes, and
 /// returns how to cut them out. The ranges must lie within the body, and the boundary must be
 /// absent from it.
-pub fn many(response: &mut Response, ranges: &[ByteRange], size: u64, boundary: u64) -> Cut {
+pub fn many(
+    response: &mut Response,
+    ranges: &[ByteRange],
+    size: u64,
+    boundary: u64,
+) -> RangeCutter {
     let mut delimiter = format!("\r\n--{boundary:020}").into_bytes();
     let closing = Bytes::from([&delimiter, &b"--\r\n"[..]].concat());
     delimiter.extend_from_slice(b"\r\n");
@@ -147,14 +152,14 @@ pub fn many(response: &mut Response, ranges: &[ByteRange], size: u64, boundary: 
     response.content_type_parameters = Bytes::new();
     response.charset = Bytes::new();
     response.content_length = Some(length);
-    Cut {
+    RangeCutter {
         offset: 0,
         parts: Parts::Many { parts, closing },
     }
 }
 
 /// Cuts the requested ranges out of a body.
-pub struct Cut {
+pub struct RangeCutter {
     /// The offset of the next piece in the body.
     offset: u64,
     parts: Parts,
@@ -174,7 +179,7 @@ struct RangePart {
     range: ByteRange,
 }
 
-impl Cut {
+impl RangeCutter {
     /// Sets the offset of the next piece in the whole body.
     pub(crate) fn seek(&mut self, offset: u64) {
         self.offset = offset;
@@ -256,7 +261,7 @@ mod tests {
         text
     }
 
-    fn body(cut: &mut Cut, pieces: &[&'static str]) -> String {
+    fn body(cut: &mut RangeCutter, pieces: &[&'static str]) -> String {
         let mut out = Vec::new();
         for piece in pieces {
             cut.apply(Piece::Bytes(Bytes::from_static(piece.as_bytes())), &mut out)

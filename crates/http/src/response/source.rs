@@ -59,12 +59,12 @@ pub enum SourceEvent {
     /// The body has ended as it should.
     End,
     /// The body is broken off; no event follows.
-    Broken(Break),
+    Broken(BodyError),
 }
 
 /// How a body is broken off. It has been logged by an earlier event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Break {
+pub enum BodyError {
     /// The end is missing: the received part is valid.
     Unfinished,
     /// The upstream has reset it: the received part is valid, and the client learns that the body
@@ -73,7 +73,7 @@ pub enum Break {
     /// The framing is invalid.
     Framing,
     /// The received part could not be buffered.
-    Unkept,
+    BufferFailed,
     /// The body of the request that it answers is broken off.
     Request,
 }
@@ -93,7 +93,7 @@ pub trait Source: fmt::Debug {
     /// response that stands within the body. Wakes the task where it could go further; what comes
     /// of it is given when the source is asked again. Ready with what is to be logged at once; or
     /// with how the body is broken off, where nothing more of it is to leave.
-    fn poll_ahead(&mut self, _: &mut Context<'_>) -> Poll<Result<DeferredLog, Break>> {
+    fn poll_prefetch(&mut self, _: &mut Context<'_>) -> Poll<Result<DeferredLog, BodyError>> {
         Poll::Pending
     }
 
@@ -234,13 +234,14 @@ mod tests {
 
     #[test]
     fn a_source_that_breaks_off_ends_its_response() {
-        let (outcome, body, complete) = sent([piece("a"), SourceEvent::Broken(Break::Unfinished)]);
+        let (outcome, body, complete) =
+            sent([piece("a"), SourceEvent::Broken(BodyError::Unfinished)]);
         assert!(matches!(outcome, Err(Abort::Upstream)));
         assert_eq!((&*body, complete), (&b"a"[..], true));
-        let (outcome, body, complete) = sent([piece("a"), SourceEvent::Broken(Break::Framing)]);
+        let (outcome, body, complete) = sent([piece("a"), SourceEvent::Broken(BodyError::Framing)]);
         assert!(matches!(outcome, Err(Abort::UpstreamFraming)));
         assert_eq!((&*body, complete), (&b"a"[..], false));
-        let (outcome, body, complete) = sent([piece("a"), SourceEvent::Broken(Break::Reset)]);
+        let (outcome, body, complete) = sent([piece("a"), SourceEvent::Broken(BodyError::Reset)]);
         assert!(matches!(outcome, Err(Abort::UpstreamFraming)));
         assert_eq!((&*body, complete), (&b"a"[..], false));
     }

@@ -14,7 +14,7 @@ use std::task::{Poll, Waker};
 
 use engine::select::{Either, either};
 use framework::panics;
-use framework::workers::Hold;
+use framework::workers::WorkGuard;
 
 use crate::exchange::Exchange;
 use crate::exchange::abort::Abort;
@@ -91,7 +91,7 @@ impl Drop for EndNotifier {
 /// Runs a request of [`Request::detached`] with the content handler of its plan. The response is
 /// dropped as soon as it has a head. A thread that ends gracefully waits for the subrequest.
 pub fn detach(mut child: Box<Request>) {
-    let held = Hold::new();
+    let held = WorkGuard::new();
     engine::spawn(async move {
         let _held = held;
         let mut exchange = Exchange::sink();
@@ -130,8 +130,8 @@ async fn run(
     line: AccessLogTiming,
 ) {
     let end = EndNotifier(task);
-    let given_up = poll_fn(|context| {
-        if end.0.given_up.get() {
+    let is_abandoned = poll_fn(|context| {
+        if end.0.is_abandoned.get() {
             Poll::Ready(())
         } else {
             end.0.worker.replace(Some(context.waker().clone()));
@@ -139,7 +139,7 @@ async fn run(
         }
     });
     let answered = Box::pin(phases::handle(&mut child, &mut exchange));
-    match panics::catch(either(answered, given_up)).await {
+    match panics::catch(either(answered, is_abandoned)).await {
         Ok(Either::First(outcome)) => {
             let mut ended = Completed {
                 status: child.response.status,

@@ -23,13 +23,13 @@ use crate::subrequest::running::{AccessLogTiming, Completed, RunningSubrequest};
 const AHEAD_MAX: usize = 64;
 
 /// A started subrequest, and the reading end of its pipe.
-pub struct Ahead {
+pub struct IncludedSubrequest {
     running: RunningSubrequest,
     pipe: Rc<Pipe>,
     shared: Rc<MainRequestState>,
 }
 
-impl Ahead {
+impl IncludedSubrequest {
     /// Whether another subrequest of this main request may run before its turn.
     pub fn has_room(request: &Request) -> bool {
         request.shared.ahead.get() < AHEAD_MAX
@@ -38,14 +38,14 @@ impl Ahead {
     /// Starts a subrequest, which begins to run when the caller waits next. With `in_memory` the
     /// whole response is collected: the subrequest does not wait for the reader, and fails if the
     /// response is too large.
-    pub fn start(request: &Request, child: Box<Request>) -> Ahead {
+    pub fn start(request: &Request, child: Box<Request>) -> IncludedSubrequest {
         let shared = Rc::clone(&request.shared);
         shared.ahead.set(shared.ahead.get() + 1);
         let pipe = Rc::new(Pipe::new(child.nesting.in_memory));
         let writer = Writer {
             pipe: Rc::clone(&pipe),
         };
-        Ahead {
+        IncludedSubrequest {
             running: RunningSubrequest::start(
                 child,
                 Exchange::ahead(writer),
@@ -78,7 +78,7 @@ impl Ahead {
     }
 }
 
-impl Drop for Ahead {
+impl Drop for IncludedSubrequest {
     fn drop(&mut self) {
         let ahead = &self.shared.ahead;
         ahead.set(ahead.get().saturating_sub(1));

@@ -46,7 +46,7 @@ pub(super) struct Task {
     /// The outcome, until the request takes it.
     pub(super) outcome: Cell<Option<Result<Completed, Abort>>>,
     pub(super) ended: Cell<bool>,
-    pub(super) given_up: Cell<bool>,
+    pub(super) is_abandoned: Cell<bool>,
     /// The waker of the task.
     pub(super) worker: RefCell<Option<Waker>>,
     /// The waker of the request that waits for the task's end.
@@ -55,7 +55,7 @@ pub(super) struct Task {
 
 impl Drop for RunningSubrequest {
     fn drop(&mut self) {
-        self.0.given_up.set(true);
+        self.0.is_abandoned.set(true);
         let worker = self.0.worker.take();
         worker.into_iter().for_each(Waker::wake);
     }

@@ -62,7 +62,7 @@ struct SentRequest {
 }
 
 /// The state of one connection.
-struct Talk {
+struct Http2Connection {
     machine: Machine<SentRequest>,
     begin: Instant,
     /// Number of free streams.
@@ -78,7 +78,7 @@ struct Talk {
     /// When bytes were last received.
     heard: Instant,
     /// Whether the server's limit of concurrent streams is known.
-    is_told: bool,
+    are_streams_known: bool,
     /// The error code of the server's GOAWAY.
     error: Option<ErrorCode>,
     /// The `Server` field of the last response, if it is recorded.
@@ -86,17 +86,17 @@ struct Talk {
 }
 
 /// The event that ended a wait.
-enum Came {
+enum ConnectionEvent {
     /// The start time of the next request, or `None` at the end of the run.
     Start(Option<Instant>),
     /// The think time of a stream has ended.
-    Thought,
+    ThinkTimeOver,
     Received(io::Result<Buffer>),
 }
 
-impl Talk {
-    fn new(streams: usize, now: Instant) -> Talk {
-        Talk {
+impl Http2Connection {
+    fn new(streams: usize, now: Instant) -> Http2Connection {
+        Http2Connection {
             machine: Machine::new(LIMITS),
             begin: now,
             free: streams,
@@ -104,7 +104,7 @@ impl Talk {
             deadlines: VecDeque::with_capacity(streams),
             last: None,
             heard: now,
-            is_told: false,
+            are_streams_known: false,
             error: None,
             server: Vec::new(),
         }
@@ -142,7 +142,7 @@ impl Client {
         streams: usize,
     ) -> ClientOutcome {
         let mut now = Instant::now();
-        let mut talk = Talk::new(if plan.new_connections { 1 } else { streams }, now);
+        let mut talk = Http2Connection::new(if plan.new_connections { 1 } else { streams }, now);
         self.ask(&mut talk, plan, start, now);
         let early = connection.take_early();
         if !early.is_empty()
@@ -152,34 +152,36 @@ impl Client {
         }
         let mut buffers = 0;
         loop {
-            self.ask_more(&mut talk, plan, now);
+            self.start_requests(&mut talk, plan, now);
             self.transmit(&mut talk, connection);
             if talk.machine.live() == 0
-                && let Some(end) = self.nothing_under_way(&talk, plan)
+                && let Some(end) = self.outcome_when_idle(&talk, plan)
             {
                 return end;
             }
             let came = self.wait(&mut talk, plan, connection, now).await;
             now = Instant::now();
             let end = match came {
-                Came::Start(start) => {
+                ConnectionEvent::Start(start) => {
                     if let Some(start) = start {
                         self.ask(&mut talk, plan, start, now);
                     }
                     None
                 }
-                Came::Thought => None,
-                Came::Received(Ok(buffer)) if buffer.is_empty() => {
+                ConnectionEvent::ThinkTimeOver => None,
+                ConnectionEvent::Received(Ok(buffer)) if buffer.is_empty() => {
                     Some(self.end_of_input_http2(&mut talk))
                 }
-                Came::Received(Ok(buffer)) => {
+                ConnectionEvent::Received(Ok(buffer)) => {
                     buffers += 1;
                     self.open_http2(&mut talk, plan, connection, buffer, now)
                 }
-                Came::Received(Err(error)) if error.kind() == io::ErrorKind::TimedOut => {
+                ConnectionEvent::Received(Err(error))
+                    if error.kind() == io::ErrorKind::TimedOut =>
+                {
                     self.late(&mut talk, plan, now)
                 }
-                Came::Received(Err(error)) => {
+                ConnectionEvent::Received(Err(error)) => {
                     Some(self.lose(&mut talk, |_| receive_failure(&error)))
                 }
             };
@@ -198,7 +200,7 @@ impl Client {
     }
 
     /// Whether a connection without requests in progress ends now.
-    fn nothing_under_way(&self, talk: &Talk, plan: &Plan) -> Option<ClientOutcome> {
+    fn outcome_when_idle(&self, talk: &Http2Connection, plan: &Plan) -> Option<ClientOutcome> {
         if self.thread.has_ended() {
             return Some(ClientOutcome::Finished);
         }
@@ -209,11 +211,11 @@ impl Client {
     /// Waits for received bytes, a deadline, or the time to send a request.
     async fn wait(
         &self,
-        talk: &mut Talk,
+        talk: &mut Http2Connection,
         plan: &Plan,
         connection: &Connection,
         now: Instant,
-    ) -> Came {
+    ) -> ConnectionEvent {
         let may_open = talk.machine.may_open();
         // A server that never allows a stream must also time out.
         let is_stuck = talk.machine.live() == 0 && talk.free > 0 && !may_open;
@@ -226,7 +228,7 @@ impl Client {
         let may_ask = may_open && self.left > 0 && !self.thread.has_ended();
         let came = if may_ask && talk.free > 0 && plan.arrivals.is_some() {
             match either(self.thread.start(&self.seat), receive).await {
-                Either::First(start) => return Came::Start(start),
+                Either::First(start) => return ConnectionEvent::Start(start),
                 Either::Second(came) => came,
             }
         } else if let Some(Reverse(due)) = talk.thinking.peek()
@@ -234,17 +236,17 @@ impl Client {
         {
             let pause = due.saturating_duration_since(now);
             match either(engine::sleep(pause), receive).await {
-                Either::First(()) => return Came::Thought,
+                Either::First(()) => return ConnectionEvent::ThinkTimeOver,
                 Either::Second(came) => came,
             }
         } else {
             receive.await
         };
-        Came::Received(came)
+        ConnectionEvent::Received(came)
     }
 
     /// Sends requests on all free streams, as far as the schedule and the server's limit allow.
-    fn ask_more(&mut self, talk: &mut Talk, plan: &Plan, now: Instant) {
+    fn start_requests(&mut self, talk: &mut Http2Connection, plan: &Plan, now: Instant) {
         talk.wake(now);
         while talk.free > 0 && self.left > 0 && talk.machine.may_open() {
             let Some(start) = self.thread.try_start(now) else {
@@ -256,7 +258,7 @@ impl Client {
 
     /// Sends one request on a new stream. In the open loop, `start` may lie in the past, because no
     /// stream was free then.
-    fn ask(&mut self, talk: &mut Talk, plan: &Plan, start: Instant, now: Instant) {
+    fn ask(&mut self, talk: &mut Http2Connection, plan: &Plan, start: Instant, now: Instant) {
         let place = self.next_request(plan.order);
         let thread = Rc::clone(&self.thread);
         let Some(request) = thread.requests(self.server).get(place) else {
@@ -312,7 +314,7 @@ impl Client {
     }
 
     /// Queues all output of the connection, which is sent at the end of the turn.
-    fn transmit(&self, talk: &mut Talk, connection: &Rc<Connection>) {
+    fn transmit(&self, talk: &mut Http2Connection, connection: &Rc<Connection>) {
         while let Some((stream, allowed)) = talk.machine.turn() {
             let Some(asked) = talk.machine.user(stream) else {
                 continue;
@@ -331,7 +333,7 @@ impl Client {
     /// Handles a received buffer. `Some` ends the connection.
     fn open_http2(
         &mut self,
-        talk: &mut Talk,
+        talk: &mut Http2Connection,
         plan: &Plan,
         connection: &Connection,
         buffer: Buffer,
@@ -357,7 +359,7 @@ impl Client {
     /// Handles received bytes, after decryption. `Some` ends the connection.
     fn heard(
         &mut self,
-        talk: &mut Talk,
+        talk: &mut Http2Connection,
         plan: &Plan,
         bytes: &[u8],
         now: Instant,
@@ -383,14 +385,21 @@ impl Client {
                 }
             }
         }
-        if !talk.is_told && talk.machine.has_begun() {
-            talk.is_told = true;
+        if !talk.are_streams_known && talk.machine.has_begun() {
+            talk.are_streams_known = true;
             self.thread.allowed(talk.machine.streams_max());
         }
         None
     }
 
-    fn event(&mut self, talk: &mut Talk, plan: &Plan, event: Event, bytes: &[u8], now: Instant) {
+    fn event(
+        &mut self,
+        talk: &mut Http2Connection,
+        plan: &Plan,
+        event: Event,
+        bytes: &[u8],
+        now: Instant,
+    ) {
         match event {
             Event::Interim { stream } => self.begun(talk, stream, now),
             Event::Head { stream, ends } => {
@@ -470,7 +479,7 @@ impl Client {
     }
 
     /// Records the arrival of a response's first byte.
-    fn begun(&self, talk: &mut Talk, stream: u32, now: Instant) {
+    fn begun(&self, talk: &mut Http2Connection, stream: u32, now: Instant) {
         if let Some(asked) = talk.machine.user(stream)
             && asked.begun.is_none()
         {
@@ -479,7 +488,13 @@ impl Client {
         }
     }
 
-    fn complete_http2(&mut self, talk: &mut Talk, plan: &Plan, stream: u32, now: Instant) {
+    fn complete_http2(
+        &mut self,
+        talk: &mut Http2Connection,
+        plan: &Plan,
+        stream: u32,
+        now: Instant,
+    ) {
         let Some(asked) = talk.machine.release(stream) else {
             return;
         };
@@ -515,7 +530,7 @@ impl Client {
 
     /// Frees a stream, after its think time if there is one. If every request has its own
     /// connection, the stream stays unused.
-    fn free(&mut self, talk: &mut Talk, plan: &Plan, now: Instant) {
+    fn free(&mut self, talk: &mut Http2Connection, plan: &Plan, now: Instant) {
         if plan.new_connections {
             return;
         }
@@ -528,7 +543,12 @@ impl Client {
 
     /// Fails requests whose deadline has passed. If nothing has been received since the oldest of
     /// them was sent, ends the connection.
-    fn late(&mut self, talk: &mut Talk, plan: &Plan, now: Instant) -> Option<ClientOutcome> {
+    fn late(
+        &mut self,
+        talk: &mut Http2Connection,
+        plan: &Plan,
+        now: Instant,
+    ) -> Option<ClientOutcome> {
         if talk.machine.live() == 0 {
             self.thread.note(RequestError::Timeout);
             return Some(ClientOutcome::Closed);
@@ -550,7 +570,7 @@ impl Client {
     }
 
     /// Handles the end of the server's data.
-    fn end_of_input_http2(&self, talk: &mut Talk) -> ClientOutcome {
+    fn end_of_input_http2(&self, talk: &mut Http2Connection) -> ClientOutcome {
         let error = talk.error;
         self.lose(talk, |asked| match (error, asked.begun) {
             (Some(_), _) => RequestError::GoAway,
@@ -562,7 +582,7 @@ impl Client {
     /// Fails all requests in progress.
     fn lose(
         &self,
-        talk: &mut Talk,
+        talk: &mut Http2Connection,
         failure: impl Fn(&SentRequest) -> RequestError,
     ) -> ClientOutcome {
         for (_, asked) in talk.machine.drain() {

@@ -26,9 +26,9 @@ use crate::connection::Connection;
 use crate::plan::{Length, Order, Plan, Protocol};
 use crate::response::{CompleteResponse, Reader};
 use crate::run::{Sample, Thread};
-use crate::schedule::{Random, Seat};
+use crate::schedule::{ArrivalWaiter, Random};
 use crate::tally::RequestError;
-use crate::tls::{SessionProgress, shake_hands};
+use crate::tls::{SessionProgress, do_handshake};
 
 /// The pause after a failed attempt to connect, which avoids a busy loop while the server is down.
 const RETRY_PAUSE: Duration = Duration::from_millis(10);
@@ -57,7 +57,7 @@ pub(crate) struct Client {
     source: Option<IpAddr>,
     random: Random,
     /// The client's place in the queue for arrivals of the open loop.
-    seat: Seat,
+    seat: ArrivalWaiter,
     /// The index of the next request in the list, for [`Order::InTurn`].
     place: usize,
     reader: Reader,
@@ -91,7 +91,7 @@ impl Client {
                 .get(number % plan.sources.len().max(1))
                 .copied(),
             random: Random::new(plan.seed ^ (number as u64 + 1)),
-            seat: Seat::default(),
+            seat: ArrivalWaiter::default(),
             reader: Reader::new(plan.expect, plan.samples),
             pending: VecDeque::with_capacity(plan.pipeline),
             connect: Duration::ZERO,
@@ -159,13 +159,13 @@ impl Client {
         let Some(tls) = self.thread.tls(self.server) else {
             return Ok(Connection::new(stream, None));
         };
-        match shake_hands(tls, &stream, deadline).await {
+        match do_handshake(tls, &stream, deadline).await {
             Ok(session) => {
                 let time = begin.elapsed();
                 let handshake = time.saturating_sub(self.connect);
                 self.connect = time;
                 self.thread
-                    .shook_hands(self.server, &session, begin, handshake);
+                    .note_handshake(self.server, &session, begin, handshake);
                 Ok(Connection::new(stream, Some(session)))
             }
             Err(error) => {

@@ -22,7 +22,7 @@ use crate::grpc::status_name;
 use crate::plan::{Plan, Protocol};
 use crate::response::HEAD_BYTES_MAX;
 use crate::tally::RequestError;
-use crate::tls::{HandshakeError, NegotiatedTls, Session, SessionProgress, shake_hands};
+use crate::tls::{HandshakeError, NegotiatedTls, Session, SessionProgress, do_handshake};
 
 /// The properties of a response that are compared.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -142,7 +142,7 @@ async fn converse(plan: &Plan) -> Result<Response, AskError> {
     let session = match &server.tls {
         None => None,
         Some(tls) => {
-            let shaken = shake_hands(&tls.with_own_sessions(), &stream, deadline).await;
+            let shaken = do_handshake(&tls.with_own_sessions(), &stream, deadline).await;
             Some(shaken.map_err(AskError::Handshake)?)
         }
     };

@@ -55,7 +55,7 @@ pub(super) async fn converse(
     };
     reading.take(&mut client, &connection.take_early())?;
     while !reading.is_complete {
-        send_what_is_allowed(&mut client, connection, &mut rest);
+        send_allowed(&mut client, connection, &mut rest);
         let mut taken = Ok(());
         let more = receive(connection, deadline, |bytes| {
             if taken.is_ok() {
@@ -69,8 +69,8 @@ pub(super) async fn converse(
         }
     }
     // The response is complete, so anything that the server still sends is ignored.
-    client.go_away();
-    send_what_is_allowed(&mut client, connection, &mut rest);
+    client.send_goaway();
+    send_allowed(&mut client, connection, &mut rest);
     let mut response = reading.response;
     response.sha256 = reading.digest.finalize().into();
     if plan.protocol.is_grpc() {
@@ -81,7 +81,7 @@ pub(super) async fn converse(
 }
 
 /// Sends pending output, and as much of the request's body as flow control allows.
-fn send_what_is_allowed(client: &mut Client<()>, connection: &Connection, rest: &mut Bytes) {
+fn send_allowed(client: &mut Client<()>, connection: &Connection, rest: &mut Bytes) {
     while let Some((stream, allowed)) = client.turn() {
         let part = rest.split_to(allowed.min(rest.len()));
         client.put_data(stream, &part, rest.is_empty(), !rest.is_empty());

@@ -21,7 +21,7 @@ pub use account::Account;
 pub use answer::{AskError, Response, ask};
 pub use report::Report;
 
-use crate::machine::{self, Busy};
+use crate::machine::{self, ThreadTimes};
 use crate::plan::{Length, Plan};
 use crate::schedule::Random;
 use crate::statistics::{self, Interval, Verdict};
@@ -39,7 +39,7 @@ pub const PERCENTILES: [f64; 4] = [50.0, 90.0, 99.0, 99.9];
 
 /// One of the two servers.
 #[derive(Clone, Debug)]
-pub struct Contestant {
+pub struct ServerUnderTest {
     /// The URL as given on the command line.
     pub url: String,
     /// The load of one turn.
@@ -52,9 +52,9 @@ pub struct Contestant {
 #[derive(Clone, Debug)]
 pub struct Comparison {
     /// The first server.
-    pub a: Contestant,
+    pub a: ServerUnderTest,
     /// The second server.
-    pub b: Contestant,
+    pub b: ServerUnderTest,
     /// Number of measured rounds.
     pub rounds: usize,
     /// Duration of the load on each server before the first round.
@@ -233,7 +233,10 @@ fn shuffled(text: &str, random: &mut Random) -> String {
 }
 
 /// Runs one turn of load; `None` if it was interrupted.
-fn turn(contestant: &Contestant, watch: &mut impl FnMut() -> bool) -> io::Result<Option<LoadTurn>> {
+fn turn(
+    contestant: &ServerUnderTest,
+    watch: &mut impl FnMut() -> bool,
+) -> io::Result<Option<LoadTurn>> {
     let used = || contestant.account.as_ref().map(Account::used).transpose();
     let before = used()?;
     let outcome = crate::run(&contestant.plan, |_| watch())?;
@@ -255,7 +258,7 @@ fn turn(contestant: &Contestant, watch: &mut impl FnMut() -> bool) -> io::Result
         cpu: after
             .zip(before)
             .map(|(after, before)| after.saturating_sub(before)),
-        own: outcome.busy.iter().map(Busy::cpu).sum(),
+        own: outcome.busy.iter().map(ThreadTimes::cpu).sum(),
         times: (!times.is_empty())
             .then(|| PERCENTILES.map(|percentile| times.value_at_percentile(percentile))),
         limit: machine::limits(&outcome).into_iter().next(),
@@ -358,7 +361,7 @@ mod tests {
 
     pub(super) fn comparison() -> Comparison {
         let plan = Arc::new(machine::tests::plan(64));
-        let contestant = |url: &str| Contestant {
+        let contestant = |url: &str| ServerUnderTest {
             url: url.to_owned(),
             plan: Arc::clone(&plan),
             account: Some(Account::Process(1)),

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use super::{Comparison, Contestant, Finding, LoadTurn, Metric, PERCENTILES, Response, Round};
+use super::{Comparison, Finding, LoadTurn, Metric, PERCENTILES, Response, Round, ServerUnderTest};
 use crate::conditions::protocol_words;
 use crate::grpc::status_name;
 use crate::plan::Length;
@@ -227,7 +227,7 @@ fn words(finding: &Finding) -> String {
             let most = (pair.high - 1.0).max(1.0 - pair.low);
             format!("no difference seen, none above {} %", percent(most))
         }
-        (Verdict::Unsteady, _) => "no verdict: A differs from itself as much".to_owned(),
+        (Verdict::WithinNoise, _) => "no verdict: A differs from itself as much".to_owned(),
         (Verdict::Hidden, _) => "no verdict: the tool was the limit".to_owned(),
         (Verdict::Failing, _) => "no verdict: too many requests failed".to_owned(),
         _ => format!("no verdict: fewer than {ROUNDS_MIN} rounds with a figure"),
@@ -253,7 +253,7 @@ fn verdict(finding: &Finding) -> &'static str {
             _ => "b_is_better",
         },
         (Verdict::NotSeen, _) => "no_difference_seen",
-        (Verdict::Unsteady, _) => "machine_unsteady",
+        (Verdict::WithinNoise, _) => "machine_unsteady",
         (Verdict::Hidden, _) => "tool_was_the_limit",
         (Verdict::Failing, _) => "requests_failed",
         _ => "too_few_rounds",
@@ -266,7 +266,7 @@ fn ends(interval: Option<Interval>) -> String {
     })
 }
 
-fn contestant(contestant: &Contestant, answer: &Response) -> String {
+fn contestant(contestant: &ServerUnderTest, answer: &Response) -> String {
     named([
         ("url", quoted(&contestant.url)),
         ("status", answer.status.to_string()),

@@ -7,10 +7,10 @@ use bytes::Bytes;
 use engine::net::{self, Datagram, DatagramSocket, Stream};
 use engine::select::{Either, either};
 
-use super::{EchoWork, SIZE_MIN, TICK, Thread};
+use super::{EchoTraffic, SIZE_MIN, TICK, Thread};
 use crate::tally::record;
 
-/// Maximum number of bytes in flight on a connection, for [`EchoWork::Throughput`].
+/// Maximum number of bytes in flight on a connection, for [`EchoTraffic::Throughput`].
 const WINDOW: u64 = 1 << 20;
 
 /// Why a message was not echoed.
@@ -28,7 +28,7 @@ impl From<io::Error> for Failure {
 
 /// Runs one client until the end of the run or until all messages have been sent.
 pub(super) async fn run(thread: &Thread, number: usize) {
-    if thread.plan.work == EchoWork::Throughput {
+    if thread.plan.work == EchoTraffic::Throughput {
         return stream_bytes(thread).await;
     }
     let mut client = Client {
@@ -79,18 +79,18 @@ impl Client<'_> {
         self.next += 1;
         let message = message(number, self.thread.plan.size);
         match self.thread.plan.work {
-            EchoWork::Messages => self.send_on_stream(&message).await,
-            EchoWork::Connections => {
+            EchoTraffic::Messages => self.send_on_stream(&message).await,
+            EchoTraffic::Connections => {
                 let sent = self.send_on_stream(&message).await;
                 self.stream = None;
                 sent
             }
-            EchoWork::Datagrams => self.send_datagram(&message).await,
-            EchoWork::Sockets => {
+            EchoTraffic::Datagrams => self.send_datagram(&message).await,
+            EchoTraffic::Sockets => {
                 self.socket = None;
                 self.send_datagram(&message).await
             }
-            EchoWork::Throughput => Ok(()), // does not use messages
+            EchoTraffic::Throughput => Ok(()), // does not use messages
         }
     }
 

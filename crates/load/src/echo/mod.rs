@@ -21,7 +21,7 @@ use engine::net::Address;
 use engine::{EngineKind, Runtime, Settings};
 use hdrhistogram::Histogram;
 
-use crate::machine::{Busy, CpuClock};
+use crate::machine::{CpuClock, ThreadTimes};
 use crate::tally::histogram;
 
 pub use serve::{EchoServer, serve};
@@ -34,7 +34,7 @@ pub const SIZE_MIN: usize = 8;
 
 /// The kind of traffic of each client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum EchoWork {
+pub enum EchoTraffic {
     /// Messages in sequence over a persistent connection.
     Messages,
     /// A new connection for each message.
@@ -63,7 +63,7 @@ pub struct EchoPlan {
     /// The address of the proxy or of an echo server.
     pub address: Address,
     /// The kind of traffic of each client.
-    pub work: EchoWork,
+    pub work: EchoTraffic,
     /// Number of concurrent clients.
     pub clients: usize,
     /// Number of threads that send load.
@@ -99,7 +99,7 @@ pub struct EchoResult {
     /// nanoseconds.
     pub times: Histogram<u64>,
     /// The processor use of each thread.
-    pub busy: Vec<Busy>,
+    pub busy: Vec<ThreadTimes>,
     /// Whether the run was interrupted.
     pub interrupted: bool,
 }

@@ -3,21 +3,21 @@
 use std::fmt::Write;
 use std::time::Duration;
 
-use super::{EchoPlan, EchoResult, EchoWork};
+use super::{EchoPlan, EchoResult, EchoTraffic};
 
 /// The quantiles that are reported.
 const QUANTILES: [(&str, f64); 4] = [("p50", 0.5), ("p90", 0.9), ("p99", 0.99), ("p99.9", 0.999)];
 
-impl EchoWork {
+impl EchoTraffic {
     /// The name on the command line.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
-            EchoWork::Messages => "echo",
-            EchoWork::Connections => "connect",
-            EchoWork::Throughput => "throughput",
-            EchoWork::Datagrams => "datagrams",
-            EchoWork::Sockets => "sockets",
+            EchoTraffic::Messages => "echo",
+            EchoTraffic::Connections => "connect",
+            EchoTraffic::Throughput => "throughput",
+            EchoTraffic::Datagrams => "datagrams",
+            EchoTraffic::Sockets => "sockets",
         }
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use engine::net::{self, Address, Carries, DatagramSocket, ListenOptions, Listener, Stream};
+use engine::net::{self, Address, DatagramSocket, ListenOptions, Listener, SocketKind, Stream};
 use engine::{EngineKind, Runtime, Settings};
 
 use super::TICK;
@@ -19,7 +19,7 @@ pub struct EchoServer {
     /// The listening address.
     pub address: Address,
     /// Whether it serves TCP connections or UDP datagrams.
-    pub carries: Carries,
+    pub carries: SocketKind,
     /// Number of threads.
     pub threads: usize,
     /// The engine of the server.
@@ -45,8 +45,10 @@ pub fn serve(server: &EchoServer, mut watch: impl FnMut() -> bool) -> io::Result
                 let mut runtime = Runtime::new(engine, Settings::default())?;
                 runtime.block_on(async move {
                     match carries {
-                        Carries::Streams => engine::spawn(accept(Listener::new(socket)?)),
-                        Carries::Datagrams => engine::spawn(answer(DatagramSocket::new(socket)?)),
+                        SocketKind::Streams => engine::spawn(accept(Listener::new(socket)?)),
+                        SocketKind::Datagrams => {
+                            engine::spawn(answer(DatagramSocket::new(socket)?))
+                        }
                     }
                     while !stop.load(Ordering::Relaxed) {
                         engine::sleep(TICK).await;
@@ -70,13 +72,13 @@ pub fn serve(server: &EchoServer, mut watch: impl FnMut() -> bool) -> io::Result
 async fn accept(listener: Listener) {
     loop {
         match listener.accept().await {
-            Ok(stream) => engine::spawn(say_back(stream)),
+            Ok(stream) => engine::spawn(echo_stream(stream)),
             Err(_) => engine::sleep(PAUSE).await,
         }
     }
 }
 
-async fn say_back(stream: Stream) {
+async fn echo_stream(stream: Stream) {
     stream.set_nodelay(true);
     while let Ok(received) = stream.recv(None).await
         && !received.is_empty()

@@ -192,7 +192,7 @@ fn verdict_text(verdict: Verdict) -> &'static str {
         Verdict::More => "A has more",
         Verdict::Less => "B has more",
         Verdict::NotSeen => "no difference seen",
-        Verdict::Unsteady => "no more than A beside itself",
+        Verdict::WithinNoise => "no more than A beside itself",
         Verdict::Hidden => "the load tester was the limit",
         Verdict::Failing => "too many requests failed",
         Verdict::TooFew => "too few rounds",

@@ -13,7 +13,7 @@ use engine::select::{Either, either};
 
 use super::{MemcachedPlan, Transport};
 use crate::connection::Connection;
-use crate::tls::{SessionProgress, shake_hands};
+use crate::tls::{SessionProgress, do_handshake};
 
 /// Maximum length of a request in one datagram, in bytes.
 pub(super) const DATAGRAM_MAX: usize = 65_000;
@@ -63,7 +63,7 @@ impl ServerSocket {
         stream.set_send_timeout(plan.timeout);
         let session = match &plan.transport {
             Transport::Tls(tls) => {
-                let session = shake_hands(tls, &stream, deadline).await;
+                let session = do_handshake(tls, &stream, deadline).await;
                 Some(session.map_err(|_| io::Error::from(io::ErrorKind::InvalidData))?)
             }
             Transport::Stream | Transport::Datagrams => None,

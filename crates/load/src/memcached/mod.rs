@@ -29,7 +29,7 @@ use engine::net::Address;
 use engine::{EngineKind, Runtime, Settings};
 use hdrhistogram::Histogram;
 
-use crate::machine::{Busy, CpuClock};
+use crate::machine::{CpuClock, ThreadTimes};
 use crate::schedule::Random;
 use crate::tally::{histogram, record};
 use crate::tls::Tls;
@@ -146,7 +146,7 @@ pub struct MemcachedResult {
     /// Requests whose connection failed, stalled or could not be made.
     pub broken: u64,
     /// The start of the first wrong response.
-    pub first_wrong: Option<String>,
+    pub first_wrong_answer: Option<String>,
     /// Bytes of responses received.
     pub received: u64,
     /// Bytes of requests sent.
@@ -156,7 +156,7 @@ pub struct MemcachedResult {
     /// Times from sending a set to the end of its response, in nanoseconds.
     pub set_times: RequestTimes,
     /// The processor use of each thread.
-    pub busy: Vec<Busy>,
+    pub busy: Vec<ThreadTimes>,
     /// Whether the run was interrupted.
     pub interrupted: bool,
 }
@@ -171,7 +171,7 @@ impl Default for MemcachedResult {
             hits: 0,
             wrong: 0,
             broken: 0,
-            first_wrong: None,
+            first_wrong_answer: None,
             received: 0,
             sent: 0,
             get_times: histogram(),
@@ -197,7 +197,7 @@ impl MemcachedResult {
         self.hits += other.hits;
         self.wrong += other.wrong;
         self.broken += other.broken;
-        self.first_wrong = self.first_wrong.take().or(other.first_wrong);
+        self.first_wrong_answer = self.first_wrong_answer.take().or(other.first_wrong_answer);
         self.received += other.received;
         self.sent += other.sent;
         for (all, times) in [
@@ -362,7 +362,7 @@ async fn drive(thread: Rc<Thread>, connections: Vec<usize>) -> MemcachedResult {
     // Failures while setting the keys are reported as well.
     result.wrong += failed.wrong;
     result.broken += failed.broken;
-    result.first_wrong = failed.first_wrong.or(result.first_wrong);
+    result.first_wrong_answer = failed.first_wrong_answer.or(result.first_wrong_answer);
     result
 }
 
@@ -471,7 +471,7 @@ impl Client<'_> {
                     Failure::Broken => result.broken += 1,
                     Failure::Wrong(text) => {
                         result.wrong += 1;
-                        result.first_wrong.get_or_insert(text);
+                        result.first_wrong_answer.get_or_insert(text);
                     }
                 }
                 None

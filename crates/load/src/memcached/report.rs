@@ -96,7 +96,7 @@ impl MemcachedResult {
             "failed",
             format!("{} wrong, {} broken", self.wrong, self.broken),
         );
-        if let Some(wrong) = &self.first_wrong {
+        if let Some(wrong) = &self.first_wrong_answer {
             line("first wrong", format!("\"{wrong}\""));
         }
         for (name, times) in [("get", &self.get_times), ("set", &self.set_times)] {

@@ -31,7 +31,7 @@ use crate::target::Target;
 pub(crate) use agreed::Mark;
 pub use agreed::NegotiatedTls;
 pub use session::HandshakeError;
-pub(crate) use session::{Session, SessionProgress, shake_hands};
+pub(crate) use session::{Session, SessionProgress, do_handshake};
 use sessions::Sessions;
 
 /// The ALPN name of HTTP/1.1. Only the protocol of the run is offered.
@@ -169,16 +169,16 @@ impl Tls {
 
 /// Creates the [`Tls`] settings of servers. Files are read when the first one is created.
 #[derive(Debug)]
-pub struct Maker {
+pub struct TlsFactory {
     settings: Settings,
     made: OnceCell<Arc<ClientConfig>>,
 }
 
-impl Maker {
+impl TlsFactory {
     /// Creates a maker with these options.
     #[must_use]
-    pub fn new(settings: Settings) -> Maker {
-        Maker {
+    pub fn new(settings: Settings) -> TlsFactory {
+        TlsFactory {
             settings,
             made: OnceCell::new(),
         }
@@ -226,7 +226,7 @@ fn config(settings: &Settings) -> Result<ClientConfig, TlsError> {
         .with_protocol_versions(versions(settings.version))
         .map_err(TlsError::Choice)?;
     let builder = if settings.insecure {
-        let anybody = Arc::new(trust::Anybody::new(&provider));
+        let anybody = Arc::new(trust::AcceptAnyServer::new(&provider));
         builder
             .dangerous()
             .with_custom_certificate_verifier(anybody)
@@ -371,9 +371,9 @@ mod tests {
         };
         let target = |url| Target::parse(url, &[]).unwrap();
         let secure = target("https://127.0.0.1/");
-        let made = Maker::new(settings).tls(&secure);
+        let made = TlsFactory::new(settings).tls(&secure);
         assert!(matches!(made, Err(TlsError::Choice(_))));
-        let maker = Maker::new(Settings {
+        let maker = TlsFactory::new(Settings {
             insecure: true,
             ..Settings::default()
         });
@@ -381,7 +381,7 @@ mod tests {
         let tls = maker.tls(&secure).unwrap();
         assert!(tls.is_some() && tls == maker.tls(&secure).unwrap());
         assert!(maker.tls(&target("https://unix:/a:/")).unwrap() != tls);
-        let bad = Maker::new(Settings {
+        let bad = TlsFactory::new(Settings {
             name: Some("a b".to_owned()),
             ..Settings::default()
         });

@@ -312,7 +312,7 @@ impl From<Error> for HandshakeError {
 ///
 /// # Errors
 /// See [`HandshakeError`].
-pub(crate) async fn shake_hands(
+pub(crate) async fn do_handshake(
     tls: &Tls,
     stream: &Stream,
     deadline: Instant,

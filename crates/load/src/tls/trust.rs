@@ -41,13 +41,13 @@ pub(super) fn authorities(file: Option<&Path>) -> Result<RootCertStore, TlsError
 /// Accepts every server, and skips the verification of handshake signatures: if the identity of the
 /// server does not matter, the load tester can save that work.
 #[derive(Debug)]
-pub(super) struct Anybody {
+pub(super) struct AcceptAnyServer {
     schemes: Vec<SignatureScheme>,
 }
 
-impl Anybody {
-    pub(super) fn new(provider: &CryptoProvider) -> Anybody {
-        Anybody {
+impl AcceptAnyServer {
+    pub(super) fn new(provider: &CryptoProvider) -> AcceptAnyServer {
+        AcceptAnyServer {
             schemes: provider
                 .signature_verification_algorithms
                 .supported_schemes(),
@@ -55,7 +55,7 @@ impl Anybody {
     }
 }
 
-impl ServerCertVerifier for Anybody {
+impl ServerCertVerifier for AcceptAnyServer {
     fn verify_server_cert(
         &self,
         _: &CertificateDer<'_>,

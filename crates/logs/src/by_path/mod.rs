@@ -19,7 +19,7 @@ use base::hash::Map;
 use conf::parse;
 use conf::{Arity, Contexts, Fault, Setter, Setting, Word};
 
-use super::Noted;
+use super::SubjectSnapshot;
 use super::{Errno, Level, LogFile, Printable, unwritten};
 use openings::WaitingLine;
 pub(super) use openings::finish;
@@ -145,7 +145,7 @@ pub fn append(
     path: &Path,
     limits: Option<&Arc<Limits>>,
     line: &[u8],
-    note: impl FnOnce() -> Noted,
+    note: impl FnOnce() -> SubjectSnapshot,
 ) -> Result<(), LogError> {
     if !unwritten::is_deferred() {
         // Without an event loop, the thread may block.
@@ -161,7 +161,7 @@ pub fn append(
         line: line.into(),
         note: note(),
     };
-    if openings::are_under_way(path) {
+    if openings::is_opening(path) {
         openings::join(path, waiting());
         return Ok(());
     }

@@ -16,7 +16,7 @@ use framework::warm;
 use rustix::io::Errno;
 
 use super::{Limits, LogError, keep, look_up};
-use crate::Noted;
+use crate::SubjectSnapshot;
 use crate::{LogFile, event, file, unwritten};
 
 /// Maximum size of a thread's queued lines, in bytes.
@@ -47,7 +47,7 @@ pub(super) struct WaitingLine {
     pub(super) root: Option<PathBuf>,
     pub(super) limits: Option<Arc<Limits>>,
     pub(super) line: Box<[u8]>,
-    pub(super) note: Noted,
+    pub(super) note: SubjectSnapshot,
 }
 
 /// A job of the pool: tests whether these folders exist, and if any does, opens the file at the
@@ -60,13 +60,13 @@ struct Job {
     kept: Option<Arc<LogFile>>,
 }
 
-struct Looked {
+struct OpenedPath {
     roots: Map<PathBuf, io::Result<()>>,
     file: Option<io::Result<Arc<LogFile>>>,
 }
 
 impl Job {
-    fn run(self) -> Looked {
+    fn run(self) -> OpenedPath {
         let Job {
             roots,
             wanted,
@@ -91,7 +91,7 @@ impl Job {
                 None => Arc::new(opened),
             })
         };
-        Looked {
+        OpenedPath {
             roots,
             file: wanted.then(open),
         }
@@ -110,11 +110,11 @@ pub(super) fn test(root: &Path) -> io::Result<()> {
 /// Whether the folder exists, if the answer needs no disk access because it was tested a moment
 /// ago.
 pub(super) fn test_now(root: &Path) -> Option<io::Result<()>> {
-    warm::may_look(root).then(|| test(root))
+    warm::was_checked_recently(root).then(|| test(root))
 }
 
 /// Whether the file at this path is being opened.
-pub(super) fn are_under_way(path: &Path) -> bool {
+pub(super) fn is_opening(path: &Path) -> bool {
     OPENINGS.with_borrow(|openings| openings.by_path.contains_key(path))
 }
 
@@ -207,8 +207,8 @@ fn next_job(path: &Path) -> Option<Job> {
 
 /// Writes the lines that the result covers, in order, up to the first that arrived later with a
 /// root of its own.
-fn settle(path: &Path, looked: Looked) {
-    let Looked { roots, file } = looked;
+fn settle(path: &Path, looked: OpenedPath) {
+    let OpenedPath { roots, file } = looked;
     roots.keys().for_each(|root| warm::looked_at(root));
     let mut used = false;
     while let Some(line) = next_line(path, &roots, file.is_some()) {

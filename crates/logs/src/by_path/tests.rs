@@ -120,21 +120,21 @@ fn a_file_that_stays_is_kept_when_it_is_checked() {
 }
 
 /// Runs a test on a thread with an event loop and an error log, and returns the log.
-fn run(folder: &Path, test: impl AsyncFnOnce(&dyn Fn() -> Noted)) -> String {
+fn run(folder: &Path, test: impl AsyncFnOnce(&dyn Fn() -> SubjectSnapshot)) -> String {
     let errors = Arc::new(LogFile::opened(&folder.join("error.log")).unwrap());
     let threshold = Threshold::new(Level::Error);
     let log = Arc::new(ErrorLog::new([(Sink::File(errors), threshold)]));
     let settings = engine::Settings::default();
     let mut runtime = engine::Runtime::new(engine::EngineKind::Epoll, settings).unwrap();
     unwritten::start_thread();
-    runtime.block_on(test(&|| Noted::imagined(&log, ", client: a")));
+    runtime.block_on(test(&|| SubjectSnapshot::imagined(&log, ", client: a")));
     drop(runtime);
     unwritten::end_thread();
     std::fs::read_to_string(folder.join("error.log")).unwrap()
 }
 
 async fn opened(path: &Path) {
-    while openings::are_under_way(path) {
+    while openings::is_opening(path) {
         engine::sleep(Duration::from_millis(1)).await;
     }
 }
@@ -154,7 +154,7 @@ fn lines_wait_in_order_for_a_file_that_is_opened_elsewhere() {
         opened(&path).await;
         // Now everything is in memory.
         append(Some(&other), &path, None, b"4\n", note).unwrap();
-        assert!(!openings::are_under_way(&path));
+        assert!(!openings::is_opening(&path));
     });
     assert_eq!(std::fs::read_to_string(&path).unwrap(), "1\n2\n3\n4\n");
     assert_eq!(errors, "");
@@ -176,7 +176,7 @@ fn a_root_that_is_known_to_exist_is_not_asked_for() {
         append(None, &path, None, b"2\n", note).unwrap();
         opened(&path).await;
         append(None, &path, None, b"3\n", note).unwrap();
-        assert!(!openings::are_under_way(&path));
+        assert!(!openings::is_opening(&path));
     });
     assert_eq!(std::fs::read_to_string(&path).unwrap(), "1\n2\n3\n");
     assert_eq!(errors.matches("existence failed").count(), 2, "{errors}");
@@ -192,7 +192,7 @@ fn lines_that_wait_when_the_thread_ends_are_written() {
             let line = format!("{number}\n");
             append(Some(&folder), &path, None, line.as_bytes(), note).unwrap();
         }
-        assert!(openings::are_under_way(&path));
+        assert!(openings::is_opening(&path));
     });
     let expected: String = (0..100).map(|number| format!("{number}\n")).collect();
     assert_eq!(std::fs::read_to_string(&path).unwrap(), expected);
@@ -254,10 +254,10 @@ fn a_file_in_the_cache_is_appended_to_at_once() {
             panic!("it is closed");
         };
         append("3\n").unwrap();
-        assert!(!openings::are_under_way(&path));
+        assert!(!openings::is_opening(&path));
         framework::warm::forget();
         append("4\n").unwrap();
-        assert!(openings::are_under_way(&path));
+        assert!(openings::is_opening(&path));
         opened(&path).await;
         let CachedFile::Open(same) = look_up(&path, Some(&limits)) else {
             panic!("it is closed");

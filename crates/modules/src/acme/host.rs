@@ -35,7 +35,7 @@ pub struct CertificateSlot {
 struct Current {
     certificate: Option<Arc<Certificate>>,
     /// Whether the certificate is a placeholder until one is issued.
-    stands_in: bool,
+    is_placeholder: bool,
 }
 
 impl CertificateSlot {
@@ -60,9 +60,9 @@ impl CertificateSlot {
     pub fn issued(&self) -> Option<Arc<Certificate>> {
         let Current {
             certificate,
-            stands_in,
+            is_placeholder,
         } = self.current();
-        certificate.filter(|_| !stands_in)
+        certificate.filter(|_| !is_placeholder)
     }
 
     /// Whether a certificate has been issued.
@@ -80,10 +80,10 @@ impl CertificateSlot {
         self.set(certificate, true);
     }
 
-    fn set(&self, certificate: &Arc<Certificate>, stands_in: bool) {
+    fn set(&self, certificate: &Arc<Certificate>, is_placeholder: bool) {
         *self.current.write().unwrap_or_else(PoisonError::into_inner) = Current {
             certificate: Some(Arc::clone(certificate)),
-            stands_in,
+            is_placeholder,
         };
         self.slot.set(Some(Arc::clone(&certificate.key)));
     }
@@ -211,7 +211,7 @@ fn validation(key: &Arc<CertifiedKey>) -> Result<ServerTls, rustls::Error> {
         clients: None,
         status: None,
         stapled: Box::default(),
-        yields_to_chacha20: false,
+        prefers_client_chacha20: false,
         rejects: false,
         has_certificate: true,
         kernel_tls: false,

@@ -29,14 +29,14 @@ use framework::zone;
 use http::config::plan_builder::PlanBuilder;
 use http::exchange::Exchange;
 use http::handshake::Handshake;
-use http::module::{Handle, Permit, Ran, Shortcut, ShortcutDoc};
+use http::module::{MaybeFuture, Permit, PhaseHandler, Shortcut, ShortcutDoc};
 use http::request::{Request, Step};
 use http::response::output::page;
 use http::variables::BuiltinVariable;
 use proto::method::Method;
 use rules::server_name::SERVER_NAME;
 use transport::tls::provider;
-use transport::tls::settings::{Issued, TlsSettings};
+use transport::tls::settings::{IssuedCertificates, TlsSettings};
 
 pub use self::host::{CertificateSlot, intercept};
 pub(crate) use self::issuer::SYSTEM_AUTHORITIES;
@@ -231,7 +231,7 @@ pub fn compile(compiler: &Compiler<'_>, http: ScopeRef<'_>) {
     }
     compiler.extend::<TlsSettings<Handshake>>(OF_TLS);
     let slots = acme.servers.iter().map(|(id, held)| (*id, held.slot()));
-    *compiler.registry().borrow_mut() = Issued {
+    *compiler.registry().borrow_mut() = IssuedCertificates {
         written: Some(("$acme_certificate", "$acme_certificate_key")),
         slots: slots.collect(),
     };
@@ -366,9 +366,9 @@ pub fn register(plan: &mut PlanBuilder<'_>) -> Option<()> {
 /// Responds to HTTP validators.
 struct Validators;
 
-impl Handle for Validators {
-    fn run<'a>(&'a self, request: &'a mut Request, _: &'a mut Exchange) -> Ran<'a> {
-        Ran::Now(Ok(answer(request).unwrap_or(Step::Next)))
+impl PhaseHandler for Validators {
+    fn run<'a>(&'a self, request: &'a mut Request, _: &'a mut Exchange) -> MaybeFuture<'a> {
+        MaybeFuture::Now(Ok(answer(request).unwrap_or(Step::Next)))
     }
 }
 

@@ -46,7 +46,7 @@ pub(super) enum Endpoint {
     /// The list of endpoints for TCP and UDP.
     Stream,
     /// Groups of servers of a block, `http` or `stream`.
-    Upstreams(&'static str, OfUpstreams),
+    Upstreams(&'static str, UpstreamSelector),
 }
 
 /// A kind of zones that count requests.
@@ -105,7 +105,7 @@ impl Kind {
 
 /// Groups of servers, or a part of one group.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum OfUpstreams {
+pub(super) enum UpstreamSelector {
     All,
     /// The group with this name.
     Group(Vec<u8>),
@@ -184,12 +184,12 @@ impl Endpoint {
             [b"http"] => Endpoint::Http,
             [b"http", b"requests"] => Endpoint::HttpRequests,
             [b"http", b"upstreams", rest @ ..] => {
-                Endpoint::Upstreams("http", OfUpstreams::parse(rest)?)
+                Endpoint::Upstreams("http", UpstreamSelector::parse(rest)?)
             }
             [b"http", rest @ ..] => Endpoint::of_zones("http", version, rest)?,
             [b"stream"] => Endpoint::Stream,
             [b"stream", b"upstreams", rest @ ..] => {
-                Endpoint::Upstreams("stream", OfUpstreams::parse(rest)?)
+                Endpoint::Upstreams("stream", UpstreamSelector::parse(rest)?)
             }
             [b"stream", rest @ ..] => Endpoint::of_zones("stream", version, rest)?,
             // Not an endpoint of nginx, so no list contains it.
@@ -266,24 +266,24 @@ impl Endpoint {
             Endpoint::Zones(_, None) | Endpoint::Keyvals(_, None) => "GET, HEAD",
             Endpoint::Zones(_, Some(_)) => "GET, HEAD, DELETE",
             Endpoint::Upstreams(_, of) => match of {
-                OfUpstreams::All => "GET, HEAD",
-                OfUpstreams::Group(_) => "GET, HEAD, DELETE",
-                OfUpstreams::Servers(_) => "GET, HEAD, POST",
-                OfUpstreams::Server(..) => "GET, HEAD, PATCH, DELETE",
+                UpstreamSelector::All => "GET, HEAD",
+                UpstreamSelector::Group(_) => "GET, HEAD, DELETE",
+                UpstreamSelector::Servers(_) => "GET, HEAD, POST",
+                UpstreamSelector::Server(..) => "GET, HEAD, PATCH, DELETE",
             },
         }
     }
 }
 
-impl OfUpstreams {
-    fn parse(path: &[&[u8]]) -> Result<OfUpstreams, ApiError> {
+impl UpstreamSelector {
+    fn parse(path: &[&[u8]]) -> Result<UpstreamSelector, ApiError> {
         match path {
-            [] => Ok(OfUpstreams::All),
-            [name] => Ok(OfUpstreams::Group(name.to_vec())),
-            [name, b"servers"] => Ok(OfUpstreams::Servers(name.to_vec())),
+            [] => Ok(UpstreamSelector::All),
+            [name] => Ok(UpstreamSelector::Group(name.to_vec())),
+            [name, b"servers"] => Ok(UpstreamSelector::Servers(name.to_vec())),
             [name, b"servers", id] => {
                 let id = number(id).ok_or(ApiError::BadServerId)?;
-                Ok(OfUpstreams::Server(name.to_vec(), id))
+                Ok(UpstreamSelector::Server(name.to_vec(), id))
             }
             _ => Err(ApiError::PathNotFound),
         }
@@ -324,22 +324,22 @@ mod tests {
             (
                 "/9/http/upstreams/",
                 9,
-                Endpoint::Upstreams("http", OfUpstreams::All),
+                Endpoint::Upstreams("http", UpstreamSelector::All),
             ),
             (
                 "/9/http/upstreams/backend",
                 9,
-                Endpoint::Upstreams("http", OfUpstreams::Group(group())),
+                Endpoint::Upstreams("http", UpstreamSelector::Group(group())),
             ),
             (
                 "/9/http/upstreams/backend/servers/",
                 9,
-                Endpoint::Upstreams("http", OfUpstreams::Servers(group())),
+                Endpoint::Upstreams("http", UpstreamSelector::Servers(group())),
             ),
             (
                 "/9/http/upstreams/backend/servers/12",
                 9,
-                Endpoint::Upstreams("http", OfUpstreams::Server(group(), 12)),
+                Endpoint::Upstreams("http", UpstreamSelector::Server(group(), 12)),
             ),
         ] {
             assert_eq!(parsed(path), Ok((version, endpoint)), "{path}");

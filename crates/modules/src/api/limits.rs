@@ -1,7 +1,7 @@
 //! `limit_req` and `limit_conn` in the API: the outcomes of requests per zone.
 
 use base::json;
-use framework::zone::{AnyZone, Fact};
+use framework::zone::{AnyZone, ZoneFact};
 use http::request::Request;
 use rules::limit_conn::Connections;
 
@@ -28,7 +28,7 @@ impl Outcomes {
         zone.describe(&mut |name, fact| {
             let known = OUTCOMES.iter().zip(&mut outcomes.0);
             for (_, count) in known.filter(|(outcome, _)| **outcome == name) {
-                if let Fact::Number(number) = fact {
+                if let ZoneFact::Number(number) = fact {
                     *count = Some(number);
                 }
             }

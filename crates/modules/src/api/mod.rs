@@ -39,7 +39,7 @@ use http::config::location::LocationName;
 use http::config::plan_builder::PlanBuilder;
 use http::exchange::Exchange;
 use http::exchange::abort::Abort;
-use http::module::{Content, Handle, Ran, Shortcut, ShortcutDoc};
+use http::module::{Content, MaybeFuture, PhaseHandler, Shortcut, ShortcutDoc};
 use http::request::body::reading;
 use http::request::interrupt::Interrupt;
 use http::request::{Request, Step, Text};
@@ -52,7 +52,7 @@ use proxying::cache::numbers;
 
 use crate::metrics::queues;
 
-use self::endpoint::{Endpoint, OfUpstreams, RequestedEndpoint, VERSIONS};
+use self::endpoint::{Endpoint, RequestedEndpoint, UpstreamSelector, VERSIONS};
 use self::failure::ApiError;
 use self::members::MemberPatch;
 use self::protection::Protection;
@@ -92,11 +92,11 @@ fn writes(setter: &Setter<'_>) -> Result<bool, Fault> {
 
 /// Whether the configuration contains a directive that shows the counters.
 #[derive(Default)]
-struct Showing {
+struct CountersShown {
     is_there: bool,
 }
 
-impl Registry for Showing {}
+impl Registry for CountersShown {}
 
 /// Declares the state that is kept over reloads, if the configuration has an `api` directive
 /// anywhere.
@@ -106,7 +106,7 @@ pub fn prepare(compiler: &Compiler<'_>, http: ScopeRef<'_>) {
         let mut zones = compiler.zones.borrow_mut();
         // No other zone can have this name.
         let _ = zones.declare::<Resets>(RESETS, SIZE_MIN, ());
-        compiler.registry::<Showing>().borrow_mut().is_there = true;
+        compiler.registry::<CountersShown>().borrow_mut().is_there = true;
     }
 }
 
@@ -133,7 +133,7 @@ pub fn register(plan: &mut PlanBuilder<'_>) -> Option<()> {
     registered
         .map_err(|fault| plan.compiler.report(fault))
         .ok()?;
-    if plan.compiler.registry::<Showing>().borrow().is_there {
+    if plan.compiler.registry::<CountersShown>().borrow().is_there {
         numbers::count_bytes(plan);
     }
     if let Ok(Some(_)) = plan.scope.written(&API) {
@@ -184,7 +184,7 @@ pub fn content(compiler: &Compiler<'_>, scope: ScopeRef<'_>) -> Result<Option<Co
         Template::parse(&word).map(|template| compiler.text(&template))
     };
     Ok(Some(Content {
-        stays_in_limit_except: true,
+        inherited_by_limit_except: true,
         ..Content::of(Api {
             writes,
             prefix,
@@ -222,9 +222,9 @@ struct Api {
     user: Text,
 }
 
-impl Handle for Api {
-    fn run<'a>(&'a self, request: &'a mut Request, exchange: &'a mut Exchange) -> Ran<'a> {
-        Ran::wait(async move {
+impl PhaseHandler for Api {
+    fn run<'a>(&'a self, request: &'a mut Request, exchange: &'a mut Exchange) -> MaybeFuture<'a> {
+        MaybeFuture::wait(async move {
             match self.answer(request, exchange).await? {
                 Ok(ApiResponse::Json(status, json)) => {
                     let content_type = Bytes::from_static(b"application/json");
@@ -386,17 +386,17 @@ fn show(request: &Request, asked: &RequestedEndpoint) -> Result<ApiResponse, Api
         Endpoint::Keyvals(of, Some(name)) => keyvals::one(request, of, name, &mut json)?,
         Endpoint::Stream => show::names(&mut json, &Endpoint::of_stream(asked.version)),
         Endpoint::Upstreams(of, path) => match path {
-            OfUpstreams::All => {
+            UpstreamSelector::All => {
                 upstreams::all(request, of, asked.version, &mut json, &fields);
             }
-            OfUpstreams::Group(name) => {
+            UpstreamSelector::Group(name) => {
                 let block = upstreams::group(request, of, name)?;
                 upstreams::one(&block, asked.version, &mut json, &fields);
             }
-            OfUpstreams::Servers(name) => {
+            UpstreamSelector::Servers(name) => {
                 upstreams::servers(&upstreams::group(request, of, name)?.group, &mut json);
             }
-            OfUpstreams::Server(name, id) => {
+            UpstreamSelector::Server(name, id) => {
                 let block = upstreams::group(request, of, name)?;
                 let member = members::find(&block, *id)?;
                 upstreams::server(&block.group, &member, &mut json);
@@ -436,17 +436,17 @@ async fn change(
             }
             return Ok(ApiResponse::Nothing);
         }
-        Endpoint::Upstreams(of, OfUpstreams::Group(name)) => {
+        Endpoint::Upstreams(of, UpstreamSelector::Group(name)) => {
             upstreams::reset(&upstreams::group(request, of, name)?.group);
         }
-        Endpoint::Upstreams(of, OfUpstreams::Servers(name)) => {
+        Endpoint::Upstreams(of, UpstreamSelector::Servers(name)) => {
             let block = upstreams::group(request, of, name)?;
             let written = MemberPatch::parse(body, block.default_port)?;
             let member = members::add(request, &block, written, user).await?;
             upstreams::server(&block.group, &member, &mut json);
             return Ok(ApiResponse::Json(201, json));
         }
-        Endpoint::Upstreams(of, OfUpstreams::Server(name, id)) => {
+        Endpoint::Upstreams(of, UpstreamSelector::Server(name, id)) => {
             let block = upstreams::group(request, of, name)?;
             match request.method {
                 Method::Patch => {

@@ -53,7 +53,7 @@ impl Protection {
         let mut addresses = listens.iter().map(|listen| &listen.options.address);
         Ok(Protection {
             by_scope,
-            by_address: !listens.is_empty() && addresses.all(is_of_this_machine),
+            by_address: !listens.is_empty() && addresses.all(is_local_address),
             by_certificate: compiler
                 .feature::<TlsSettings<Handshake>>(scope)?
                 .verify_client
@@ -70,12 +70,12 @@ impl Protection {
     /// Subrequests do not run that phase, so they may not.
     pub(super) fn permits(self, request: &Request) -> bool {
         let is_protected =
-            self.by_scope || self.by_certificate || is_of_this_machine(request.connection.local());
+            self.by_scope || self.by_certificate || is_local_address(request.connection.local());
         is_protected && request.is_main()
     }
 }
 
-fn is_of_this_machine(address: &Address) -> bool {
+fn is_local_address(address: &Address) -> bool {
     match address {
         Address::Unix(_) => true,
         Address::Inet(address) => address.ip().to_canonical().is_loopback(),

@@ -2,7 +2,7 @@
 
 use base::json;
 use bytes::Bytes;
-use framework::zone::{AnyZone, Fact};
+use framework::zone::{AnyZone, ZoneFact};
 use http::request::Request;
 use transport::resolver::counted::{ResolverCounts, full_name, zone_name};
 
@@ -39,7 +39,7 @@ pub(super) fn show(
 fn zone(zone: &dyn AnyZone, json: &mut json::Writer, fields: &Fields) {
     let mut told = Vec::new();
     zone.describe(&mut |name, fact| {
-        if let Fact::Number(count) = fact {
+        if let ZoneFact::Number(count) = fact {
             told.push((name, count));
         }
     });

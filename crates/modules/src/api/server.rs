@@ -7,7 +7,7 @@ use base::json;
 use bytes::Bytes;
 use framework::counters::{HandshakeFault, Totals};
 use framework::generation::Generation;
-use framework::zone::{State, Tell, Zone};
+use framework::zone::{State, Zone, ZoneFactSink};
 use http::config::server_tokens::VERSION;
 use http::logging::zone_meter::ZoneSums;
 use http::request::Request;
@@ -67,7 +67,7 @@ impl State for Resets {
         Resets::default()
     }
 
-    fn describe(&self, (): &(), _: &mut Tell<'_>) {}
+    fn describe(&self, (): &(), _: &mut ZoneFactSink<'_>) {}
 }
 
 impl Resets {
@@ -91,7 +91,11 @@ pub(super) fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 /// The counters of a kind's zones: of all zones, or of the zone with this name.
-pub(super) fn zones(request: &Request, kind: Kind, only: Option<&Bytes>) -> Vec<(Bytes, Shown)> {
+pub(super) fn zones(
+    request: &Request,
+    kind: Kind,
+    only: Option<&Bytes>,
+) -> Vec<(Bytes, ZoneCounters)> {
     let generation = &request.local.generation;
     let resets = resets(generation);
     let is_asked = |name: &Bytes| only.is_none_or(|only| only == name);
@@ -106,7 +110,7 @@ pub(super) fn zones(request: &Request, kind: Kind, only: Option<&Bytes>) -> Vec<
                 let earlier = resets.and_then(|known| known.get(&name).cloned());
                 (
                     name,
-                    Shown::Requests(sums.since(&earlier.unwrap_or_default())),
+                    ZoneCounters::Requests(sums.since(&earlier.unwrap_or_default())),
                 )
             });
             shown.collect()
@@ -121,7 +125,7 @@ pub(super) fn zones(request: &Request, kind: Kind, only: Option<&Bytes>) -> Vec<
                 let resets = resets.as_ref().map(|zone| lock(&zone.state().sessions));
                 let earlier = resets.and_then(|known| known.get(&(block, name.clone())).copied());
                 let sums = sums.since(&earlier.unwrap_or_default());
-                (name, Shown::Sessions(sums))
+                (name, ZoneCounters::Sessions(sums))
             });
             shown.collect()
         }
@@ -136,7 +140,7 @@ pub(super) fn zones(request: &Request, kind: Kind, only: Option<&Bytes>) -> Vec<
                     let earlier = resets.and_then(|known| known.get(&key).cloned());
                     (
                         name,
-                        Shown::Outcomes(outcomes.since(&earlier.unwrap_or_default())),
+                        ZoneCounters::Outcomes(outcomes.since(&earlier.unwrap_or_default())),
                     )
                 });
             shown.collect()
@@ -145,21 +149,21 @@ pub(super) fn zones(request: &Request, kind: Kind, only: Option<&Bytes>) -> Vec<
 }
 
 /// The counters of a zone: of requests, of sessions, or of a limit's outcomes.
-pub(super) enum Shown {
+pub(super) enum ZoneCounters {
     Requests(ZoneSums),
     Sessions(SessionSums),
     Outcomes(Outcomes),
 }
 
-impl Shown {
+impl ZoneCounters {
     pub(super) fn show(&self, kind: Kind, version: u8, json: &mut json::Writer, fields: &Fields) {
         if fields.are_none() {
             return json.object(|_| ());
         }
         match self {
-            Shown::Requests(sums) => zones::show(sums, kind, version >= 7, json, fields),
-            Shown::Sessions(sums) => sessions(sums, json, fields),
-            Shown::Outcomes(outcomes) => outcomes.show(json, fields),
+            ZoneCounters::Requests(sums) => zones::show(sums, kind, version >= 7, json, fields),
+            ZoneCounters::Sessions(sums) => sessions(sums, json, fields),
+            ZoneCounters::Outcomes(outcomes) => outcomes.show(json, fields),
         }
     }
 }

@@ -16,7 +16,7 @@ fn blocks(request: &Request, of: &str) -> Vec<Block> {
     let blocks = request.local.generation.part::<Blocks>();
     let blocks = blocks.iter().flat_map(|blocks| blocks.0.iter());
     blocks
-        .filter(|block| block.stands_in == of)
+        .filter(|block| block.parent_block == of)
         .cloned()
         .collect()
 }
@@ -52,7 +52,7 @@ pub(super) fn one(block: &Block, version: u8, json: &mut json::Writer, fields: &
     let now = engine::now();
     let group = &block.group;
     let roster = group.roster();
-    let protocol = match block.stands_in {
+    let protocol = match block.parent_block {
         "stream" => Protocol::Stream,
         _ => Protocol::Http {
             has_codes: version >= CODES_SINCE,

@@ -189,7 +189,7 @@ impl Params {
                 writer.add_begun(&param.begun, |out| out.extend_from_slice(&tried));
             }
         }
-        engine::keep_bytes(tried);
+        engine::recycle_bytes(tried);
         let validators = lookup.map(|lookup| &lookup.validators);
         for (name, value) in validators.into_iter().flat_map(Validators::conditions) {
             if !self.replace(name) {
@@ -367,12 +367,12 @@ mod tests {
     }
 
     /// The names and values that an application gets.
-    type Told = Vec<(Vec<u8>, Vec<u8>)>;
+    type ParamList = Vec<(Vec<u8>, Vec<u8>)>;
 
     #[derive(Default)]
     struct Listener {
         out: Vec<u8>,
-        told: Told,
+        told: ParamList,
     }
 
     impl Variables for Listener {
@@ -392,9 +392,9 @@ mod tests {
 
     /// The expected parameters for the fields, made in the simplest way, without the `replaced`
     /// ones.
-    fn plainly(fields: &[Field<'_>], replaced: &[&str]) -> Told {
+    fn plainly(fields: &[Field<'_>], replaced: &[&str]) -> ParamList {
         let mut names: Vec<String> = Vec::new();
-        let mut told = Told::new();
+        let mut told = ParamList::new();
         for (_, name, value) in fields {
             let name = String::from_utf8(name.to_ascii_lowercase()).unwrap();
             let variable = format!("HTTP_{}", name.replace('-', "_").to_uppercase());

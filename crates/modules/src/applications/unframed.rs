@@ -11,7 +11,7 @@ use engine::Buffer;
 use framework::compile::Compiler;
 use http::exchange::Exchange;
 use http::exchange::abort::Abort;
-use http::module::{Content, Handle, Ran, Recall, Recalled};
+use http::module::{Content, MaybeFuture, PhaseHandler, Recall, RecalledResponse};
 use http::request::{Request, Step};
 use logs::Level;
 use proto::cgi::{self, Form};
@@ -22,7 +22,7 @@ use proto::method::Method;
 use super::Outgoing;
 use proxying::activity::READING;
 use proxying::answer::AnswerHead;
-use proxying::body::{Arrived, Delimited};
+use proxying::body::{BodyDelimiter, BodyPrefix};
 use proxying::cache::{AnswerRules, CacheLookup, recall};
 use proxying::connect_target::ConnectTarget;
 use proxying::connection::{UpstreamConnection, terms};
@@ -32,12 +32,12 @@ use proxying::driver::{self, BodyReading, PeerOptions, SentRequest};
 use proxying::failures::AttemptError;
 use proxying::family::Causes;
 use proxying::peer_attempts::Dialogue;
-use proxying::request_framing::as_it_came;
+use proxying::request_framing::client_framing;
 use proxying::response::{
     ResponseHeadReader, UpstreamResponse, bad, examine, note_head, refuse_upgrade, too_big,
 };
 use proxying::sending::{HeadReader, RequestInFlight};
-use proxying::settings::Passing;
+use proxying::settings::PassSettings;
 use proxying::ssl::UpstreamTls;
 use proxying::tunnel;
 use proxying::upstream::Group;
@@ -45,7 +45,7 @@ use proxying::upstream::Group;
 /// A protocol of this kind, with the settings of a scope.
 pub(crate) trait Protocol: Send + Sync + 'static {
     /// The settings of the scope that are common to all protocols.
-    fn passing(&self) -> &Arc<Passing>;
+    fn passing(&self) -> &Arc<PassSettings>;
 
     /// Writes the head of a request. If that fails, returns the status of the response; the error
     /// has been logged.
@@ -86,17 +86,17 @@ pub(crate) fn content<P: Protocol>(
     });
     let recall = recalls.then(|| Arc::clone(&handler) as Arc<dyn Recall>);
     Ok(Content {
-        stays_in_limit_except: true,
+        inherited_by_limit_except: true,
         adds_slash,
         recall,
         ..Content::shared(handler)
     })
 }
 
-impl<P: Protocol> Handle for Pass<P> {
-    fn run<'a>(&'a self, request: &'a mut Request, exchange: &'a mut Exchange) -> Ran<'a> {
+impl<P: Protocol> PhaseHandler for Pass<P> {
+    fn run<'a>(&'a self, request: &'a mut Request, exchange: &'a mut Exchange) -> MaybeFuture<'a> {
         request.start_background();
-        Ran::wait(driver::pass_on(request, exchange, self))
+        MaybeFuture::wait(driver::pass_on(request, exchange, self))
     }
 }
 
@@ -105,7 +105,7 @@ impl<P: Protocol> Recall for Pass<P> {
         recall::key(request, self.protocol.passing(), |_, _| {}, key)
     }
 
-    fn recall(&self, request: &mut Request, key: &[u8]) -> Option<Recalled> {
+    fn recall(&self, request: &mut Request, key: &[u8]) -> Option<RecalledResponse> {
         recall::answer(request, &AnswerRules::plain(self.protocol.passing()), key)
     }
 }
@@ -116,7 +116,7 @@ impl<P: Protocol> driver::Protocol for Pass<P> {
     type Dialogue<'a> = UnframedDialogue<'a>;
     type Answer = UpstreamResponse;
 
-    fn way(&self) -> PeerOptions<'_> {
+    fn peer_options(&self) -> PeerOptions<'_> {
         PeerOptions {
             tls: self.tls.as_deref(),
             ..PeerOptions::in_the_clear(self.protocol.passing())
@@ -137,7 +137,7 @@ impl<P: Protocol> driver::Protocol for Pass<P> {
         BodyReading::of_stream(stream)
     }
 
-    fn cached(&self) -> Option<&Arc<Passing>> {
+    fn cached(&self) -> Option<&Arc<PassSettings>> {
         Some(self.protocol.passing())
     }
 
@@ -198,7 +198,7 @@ impl<P: Protocol> driver::Protocol for Pass<P> {
         sent: &SentRequest<PeerTarget, Outgoing>,
         peer: UpstreamConnection,
         answer: UpstreamResponse,
-    ) -> Ran<'a> {
+    ) -> MaybeFuture<'a> {
         let Outgoing {
             is_head,
             reads_body_of_head,
@@ -207,22 +207,22 @@ impl<P: Protocol> driver::Protocol for Pass<P> {
         let delivery = Delivery::unchanged(self.protocol.passing(), is_head);
         let has_none = matches!(answer.head.status(), 204 | 304);
         if is_head && reads_body_of_head && !has_none {
-            let arrived = Arrived {
+            let arrived = BodyPrefix {
                 rest: answer.rest,
                 beyond: answer.beyond,
-                may_go_on: false,
+                may_reuse: false,
             };
-            let delimited = Delimited::Http(BodyFraming::UntilClose);
+            let delimited = BodyDelimiter::Http(BodyFraming::UntilClose);
             let step = delivery.respond(request, peer, &answer.head, delimited, arrived);
-            return Ran::Now(Ok(step));
+            return MaybeFuture::Now(Ok(step));
         }
-        Ran::Now(Ok(delivery.deliver(request, peer, answer, false)))
+        MaybeFuture::Now(Ok(delivery.deliver(request, peer, answer, false)))
     }
 }
 
 /// Sends a request and reads the head of the response.
 pub(crate) struct UnframedDialogue<'a> {
-    passing: &'a Passing,
+    passing: &'a PassSettings,
     outgoing: &'a Outgoing,
 }
 
@@ -264,7 +264,7 @@ impl UnframedDialogue<'_> {
             _ if !self.passing.pass_request_body => Ok(()),
             None => asked.push_stored_body(request, exchange).await,
             Some(begun) => {
-                let framing = as_it_came(request);
+                let framing = client_framing(request);
                 // A box of its own, so that requests whose body is read first need no room for it.
                 Box::pin(asked.stream_body(request, exchange, begun, framing)).await
             }
@@ -284,7 +284,7 @@ impl HeadReader for UnframedReader {
         &mut self,
         request: &mut Request,
         _: &mut Exchange,
-        passing: &Passing,
+        passing: &PassSettings,
         mut received: Buffer,
     ) -> Result<bool, AttemptError> {
         let reading = &mut self.reading;

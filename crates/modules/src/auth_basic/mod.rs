@@ -22,7 +22,7 @@ use http::config::plan_builder::PlanBuilder;
 use http::config::tasks::{Task, TaskKind};
 use http::exchange::Exchange;
 use http::exchange::abort::Abort;
-use http::module::{AccessVerdict, Check, Module, Ran};
+use http::module::{AccessVerdict, Check, MaybeFuture, Module};
 use http::request::credentials::{Challenge, Credentials};
 use http::request::{Request, Text};
 use http::variables::Compiling as _;
@@ -112,13 +112,13 @@ impl Check for AuthBasic {
         &'a self,
         request: &'a mut Request,
         _: &'a mut Exchange,
-    ) -> Ran<'a, Result<AccessVerdict, Abort>> {
+    ) -> MaybeFuture<'a, Result<AccessVerdict, Abort>> {
         let Some(user_file) = &self.user_file else {
-            return Ran::Now(Ok(AccessVerdict::Declined));
+            return MaybeFuture::Now(Ok(AccessVerdict::Declined));
         };
         let realm = self.realm.evaluate(request);
         if realm == "off" {
-            return Ran::Now(Ok(AccessVerdict::Declined));
+            return MaybeFuture::Now(Ok(AccessVerdict::Declined));
         }
         let Some(credentials) = Credentials::of(request) else {
             logs::error!(
@@ -126,13 +126,13 @@ impl Check for AuthBasic {
                 Info,
                 "no user/password was provided for basic authentication"
             );
-            return Ran::Now(Ok(challenge(request, &realm)));
+            return MaybeFuture::Now(Ok(challenge(request, &realm)));
         };
         let path = user_file.evaluate(request);
         // As in C, a zero byte ends the path.
         let path = path.split(|byte| *byte == 0).next().unwrap_or_default();
         let path = self.prefix.join(Request::path_of(path));
-        Ran::wait(async move { Ok(look_up(request, &path, &credentials, &realm).await) })
+        MaybeFuture::wait(async move { Ok(look_up(request, &path, &credentials, &realm).await) })
     }
 }
 

@@ -12,7 +12,7 @@ use base::hash::Map;
 use bytes::Bytes;
 use engine::file::{self, Metadata};
 use framework::generation::GenerationView;
-use framework::slot::{OfThread, Slot, ThreadGeneration};
+use framework::slot::{Slot, ThreadGeneration, ThreadState};
 use framework::warm;
 
 /// The most files that a thread caches; variables in a path may name any number.
@@ -81,7 +81,7 @@ struct UserFiles {
 
 static USER_FILES: Slot<UserFiles, ThreadGeneration> = Slot::new();
 
-impl OfThread for UserFiles {
+impl ThreadState for UserFiles {
     fn begin(_: &GenerationView) -> UserFiles {
         UserFiles::default()
     }
@@ -113,7 +113,7 @@ pub(super) async fn read(local: &GenerationView, path: &Path) -> Result<Rc<Users
     let metadata = if !read_before {
         // Opening returns the metadata too, and never waits for the disk here.
         None
-    } else if warm::may_look(path) {
+    } else if warm::was_checked_recently(path) {
         file::stat_now(path).ok()
     } else {
         let metadata = file::stat(path).await;

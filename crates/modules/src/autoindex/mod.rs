@@ -22,7 +22,7 @@ use framework::compile::{Compiler, Feature};
 use http::config::plan_builder::PlanBuilder;
 use http::config::tasks::{Task, TaskKind};
 use http::exchange::Exchange;
-use http::module::{Handle, Module, Ran, ShortcutDoc};
+use http::module::{MaybeFuture, Module, PhaseHandler, ShortcutDoc};
 use http::request::body::reading;
 use http::request::{Request, Step};
 use http::response::source::Body;
@@ -134,13 +134,13 @@ impl Module for AutoIndex {
     }
 }
 
-impl Handle for AutoIndex {
+impl PhaseHandler for AutoIndex {
     /// Answers with the listing of the URI's directory.
-    fn run<'a>(&'a self, request: &'a mut Request, exchange: &'a mut Exchange) -> Ran<'a> {
+    fn run<'a>(&'a self, request: &'a mut Request, exchange: &'a mut Exchange) -> MaybeFuture<'a> {
         if !request.uri.ends_with(b"/") || !matches!(request.method, Method::Get | Method::Head) {
-            return Ran::Now(Ok(Step::Next));
+            return MaybeFuture::Now(Ok(Step::Next));
         }
-        Ran::wait(async move { Ok(list(request, exchange, *self).await) })
+        MaybeFuture::wait(async move { Ok(list(request, exchange, *self).await) })
     }
 }
 
@@ -149,7 +149,7 @@ impl Handle for AutoIndex {
 const WRITTEN_AT_ONCE_MAX: usize = 256;
 
 async fn list(request: &mut Request, exchange: &mut Exchange, settings: AutoIndex) -> Step {
-    if let Err(status) = reading::drop_at_hand(request, exchange).await {
+    if let Err(status) = reading::discard_received(request, exchange).await {
         return Step::Finish(status);
     }
     let mut path = request.filename();

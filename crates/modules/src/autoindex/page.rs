@@ -98,7 +98,7 @@ pub(super) fn render(uri: &[u8], mut entries: Vec<Entry>, sort: Sort, offset: i6
     page.extend_from_slice(b"</title>\n<style>\n");
     page.extend_from_slice(STYLE.as_bytes());
     page.extend_from_slice(b"</style>\n</head>\n<body>\n<main>\n<h1>");
-    write_way(uri, &mut page);
+    write_breadcrumbs(uri, &mut page);
     page.extend_from_slice(b"</h1>\n");
     write_count(&entries, &mut page);
     page.extend_from_slice(b"<table>\n<thead><tr>");
@@ -120,7 +120,7 @@ pub(super) fn render(uri: &[u8], mut entries: Vec<Entry>, sort: Sort, offset: i6
 
 /// The path as links to its directories; the links are relative, since another server may be in
 /// front of this one.
-fn write_way(uri: &[u8], page: &mut Vec<u8>) {
+fn write_breadcrumbs(uri: &[u8], page: &mut Vec<u8>) {
     let path = uri.strip_suffix(b"/").unwrap_or(uri);
     let folders: Vec<&[u8]> = path.split(|byte| *byte == b'/').collect();
     for (index, folder) in folders.iter().enumerate() {
@@ -352,7 +352,7 @@ mod tests {
     #[test]
     fn the_way_up_is_relative() {
         let mut page = Vec::new();
-        write_way(b"/a b/c/", &mut page);
+        write_breadcrumbs(b"/a b/c/", &mut page);
         assert_eq!(
             String::from_utf8(page).unwrap(),
             "<a href=\"../../\">Index</a><i>/</i><a href=\"../\">a b</a><i>/</i><span>c</span>"

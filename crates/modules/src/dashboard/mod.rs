@@ -9,7 +9,7 @@ use conf::{Arity, Contexts, Declared, Fault, Inherit, ScopeRef, Setting, parse};
 use framework::compile::Compiler;
 use http::config::location::LocationName;
 use http::exchange::Exchange;
-use http::module::{Content, Handle, Ran};
+use http::module::{Content, MaybeFuture, PhaseHandler};
 use http::request::{Request, Step};
 use http::response::output;
 use proto::method::Method;
@@ -62,7 +62,7 @@ pub fn content(_: &Compiler<'_>, scope: ScopeRef<'_>) -> Result<Option<Content>,
     let page = PAGE.replace("{api}", &escaped(&api));
     let page = page.replace("{writes}", if writes { "on" } else { "off" });
     Ok(Some(Content {
-        stays_in_limit_except: true,
+        inherited_by_limit_except: true,
         adds_slash: true,
         ..Content::of(Dashboard {
             prefix,
@@ -84,9 +84,9 @@ struct Dashboard {
     page: Bytes,
 }
 
-impl Handle for Dashboard {
-    fn run<'a>(&'a self, request: &'a mut Request, _: &'a mut Exchange) -> Ran<'a> {
-        Ran::Now(Ok(self.serve(request)))
+impl PhaseHandler for Dashboard {
+    fn run<'a>(&'a self, request: &'a mut Request, _: &'a mut Exchange) -> MaybeFuture<'a> {
+        MaybeFuture::Now(Ok(self.serve(request)))
     }
 }
 

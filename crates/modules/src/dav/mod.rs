@@ -18,7 +18,7 @@ use http::config::plan_builder::PlanBuilder;
 use http::config::tasks::{Task, TaskKind};
 use http::exchange::Exchange;
 use http::exchange::abort::Abort;
-use http::module::{Handle, Module, Ran, ShortcutDoc};
+use http::module::{MaybeFuture, Module, PhaseHandler, ShortcutDoc};
 use http::request::body::reading;
 use http::request::{Request, Step};
 use http::response::source::Body;
@@ -191,13 +191,13 @@ impl Module for Dav {
     }
 }
 
-impl Handle for Dav {
+impl PhaseHandler for Dav {
     /// Handles requests with an allowed method.
-    fn run<'a>(&'a self, request: &'a mut Request, exchange: &'a mut Exchange) -> Ran<'a> {
+    fn run<'a>(&'a self, request: &'a mut Request, exchange: &'a mut Exchange) -> MaybeFuture<'a> {
         if !self.methods.contains(Methods::of(request.method)) {
-            return Ran::Now(Ok(Step::Next));
+            return MaybeFuture::Now(Ok(Step::Next));
         }
-        Ran::wait(async move {
+        MaybeFuture::wait(async move {
             match request.method {
                 Method::Put => put(request, exchange, self).await,
                 Method::Delete => Ok(delete(request, self).await),
@@ -430,12 +430,12 @@ fn parent_segments(path: &[u8]) -> usize {
 /// The decoded path of a Destination field, which must be on this server.
 fn destination_uri(request: &Request, value: &[u8]) -> Result<Vec<u8>, u16> {
     local_uri(request, value).map_err(|error| match error {
-        Foreign::NoHost => {
+        ForeignUri::NoHost => {
             logs::error!(request, Error, "client sent no \"Host\" header");
             400
         }
-        Foreign::Invalid => invalid_destination(request, value),
-        Foreign::OtherHost => {
+        ForeignUri::Invalid => invalid_destination(request, value),
+        ForeignUri::OtherHost => {
             let value = Printable(value);
             logs::error!(
                 request,
@@ -444,7 +444,7 @@ fn destination_uri(request: &Request, value: &[u8]) -> Result<Vec<u8>, u16> {
             );
             400
         }
-        Foreign::Unsafe(uri) => {
+        ForeignUri::Unsafe(uri) => {
             let uri = Printable(&uri);
             logs::error!(request, Error, "unsafe URI \"{uri}\" was detected");
             invalid_destination(request, value)
@@ -453,7 +453,7 @@ fn destination_uri(request: &Request, value: &[u8]) -> Result<Vec<u8>, u16> {
 }
 
 /// Why a URI in a client's field is not on this server.
-pub(super) enum Foreign {
+pub(super) enum ForeignUri {
     /// The request has no host to compare with.
     NoHost,
     /// The URI is not an HTTP URI.
@@ -466,26 +466,28 @@ pub(super) enum Foreign {
 
 /// The decoded path of a URI on this server, in a normal form for comparisons: no empty segments
 /// and no ".".
-pub(super) fn local_uri(request: &Request, value: &[u8]) -> Result<Vec<u8>, Foreign> {
+pub(super) fn local_uri(request: &Request, value: &[u8]) -> Result<Vec<u8>, ForeignUri> {
     let raw = if value.first() == Some(&b'/') {
         value
     } else {
         let host = request.client.host.as_slice();
         if host.is_empty() {
-            return Err(Foreign::NoHost);
+            return Err(ForeignUri::NoHost);
         }
         let scheme = value.strip_prefix(request.scheme().as_bytes());
         let after_scheme = scheme.and_then(|rest| rest.strip_prefix(b"://"));
-        let after_scheme = after_scheme.ok_or(Foreign::Invalid)?;
-        let after_host = after_scheme.strip_prefix(host).ok_or(Foreign::OtherHost)?;
-        let path = memchr::memchr(b'/', after_host).ok_or(Foreign::Invalid)?;
+        let after_scheme = after_scheme.ok_or(ForeignUri::Invalid)?;
+        let after_host = after_scheme
+            .strip_prefix(host)
+            .ok_or(ForeignUri::OtherHost)?;
+        let path = memchr::memchr(b'/', after_host).ok_or(ForeignUri::Invalid)?;
         after_host.get(path..).unwrap_or_default()
     };
     let mut path = Vec::with_capacity(raw.len());
     if uri::parse_unsafe(raw, &mut path).is_err() {
         // If the path is only unsafe after decoding, the log shows it decoded.
         let shown = if path.is_empty() { raw.to_vec() } else { path };
-        return Err(Foreign::Unsafe(shown));
+        return Err(ForeignUri::Unsafe(shown));
     }
     Ok(without_dots(&merge_slashes(&path)))
 }

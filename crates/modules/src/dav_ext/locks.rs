@@ -10,7 +10,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use framework::handover::{StateReader, StateWriter, Unfit};
-use framework::zone::{Fact, State, Tell, ZoneBudget};
+use framework::zone::{State, ZoneBudget, ZoneFact, ZoneFactSink};
 
 /// The memory of a lock besides its texts, in bytes.
 const ENTRY_SIZE: usize = 128;
@@ -101,11 +101,11 @@ impl State for Locks {
         Ok(())
     }
 
-    fn describe(&self, settings: &LockSettings, tell: &mut Tell<'_>) {
-        tell("timeout", Fact::Number(settings.timeout.as_secs()));
+    fn describe(&self, settings: &LockSettings, tell: &mut ZoneFactSink<'_>) {
+        tell("timeout", ZoneFact::Number(settings.timeout.as_secs()));
         tell(
             "locks",
-            Fact::Number(self.table(engine::now()).by_path.len() as u64),
+            ZoneFact::Number(self.table(engine::now()).by_path.len() as u64),
         );
     }
 }

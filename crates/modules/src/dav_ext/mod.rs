@@ -21,7 +21,7 @@ use framework::zone::{self, Zone, ZoneError as ZoneRefused};
 use http::config::plan_builder::PlanBuilder;
 use http::exchange::Exchange;
 use http::exchange::abort::Abort;
-use http::module::{Handle, Module, Ran, ShortcutDoc};
+use http::module::{MaybeFuture, Module, PhaseHandler, ShortcutDoc};
 use http::request::body::reading;
 use http::request::interrupt::Interrupt;
 use http::request::{Request, Step};
@@ -234,12 +234,14 @@ fn locked_path(request: &mut Request) -> Vec<u8> {
 /// is repeated when the change is made.
 struct Locked;
 
-impl Handle for Locked {
-    fn run<'a>(&'a self, request: &'a mut Request, _: &'a mut Exchange) -> Ran<'a> {
+impl PhaseHandler for Locked {
+    fn run<'a>(&'a self, request: &'a mut Request, _: &'a mut Exchange) -> MaybeFuture<'a> {
         // Whether a LOCK is a new lock depends on its body.
         match request.method {
-            Method::Get | Method::Head | Method::Post | Method::Lock => Ran::Now(Ok(Step::Next)),
-            _ => Ran::wait(async move { Ok(refuse_locked(request).await) }),
+            Method::Get | Method::Head | Method::Post | Method::Lock => {
+                MaybeFuture::Now(Ok(Step::Next))
+            }
+            _ => MaybeFuture::wait(async move { Ok(refuse_locked(request).await) }),
         }
     }
 }
@@ -274,9 +276,9 @@ pub fn forget(request: &mut Request) {
     }
 }
 
-impl Handle for DavExt {
+impl PhaseHandler for DavExt {
     /// Handles requests with an allowed method.
-    fn run<'a>(&'a self, request: &'a mut Request, exchange: &'a mut Exchange) -> Ran<'a> {
+    fn run<'a>(&'a self, request: &'a mut Request, exchange: &'a mut Exchange) -> MaybeFuture<'a> {
         let Methods {
             propfind,
             options,
@@ -285,12 +287,16 @@ impl Handle for DavExt {
         } = self.methods;
         match (request.method, &self.locks) {
             (Method::Propfind, _) if propfind => {
-                Ran::wait(answer_propfind(request, exchange, self))
+                MaybeFuture::wait(answer_propfind(request, exchange, self))
             }
-            (Method::Options, _) if options => Ran::Now(Ok(answer_options(request, self))),
-            (Method::Lock, Some(zone)) if lock => Ran::wait(answer_lock(request, exchange, zone)),
-            (Method::Unlock, Some(zone)) if unlock => Ran::Now(Ok(answer_unlock(request, zone))),
-            _ => Ran::Now(Ok(Step::Next)),
+            (Method::Options, _) if options => MaybeFuture::Now(Ok(answer_options(request, self))),
+            (Method::Lock, Some(zone)) if lock => {
+                MaybeFuture::wait(answer_lock(request, exchange, zone))
+            }
+            (Method::Unlock, Some(zone)) if unlock => {
+                MaybeFuture::Now(Ok(answer_unlock(request, zone)))
+            }
+            _ => MaybeFuture::Now(Ok(Step::Next)),
         }
     }
 }

@@ -14,7 +14,7 @@ use proto::uri::{self, Escape};
 use proto::{date, etag};
 
 use super::locks::{Lock, Locks};
-use super::xml::{DAV, PropertyName, Wanted};
+use super::xml::{DAV, PropertyName, PropfindProperties};
 
 pub(super) const PROLOGUE: &str = "<?xml version=\"1.0\" encoding=\"utf-8\" ?>\n";
 
@@ -40,7 +40,7 @@ const PROPERTIES: [&str; 9] = [
 
 /// One PROPFIND request.
 pub(super) struct PropfindQuery {
-    pub(super) wanted: Wanted,
+    pub(super) wanted: PropfindProperties,
     /// Whether the entries of a directory are listed too (any `Depth` but 0).
     pub(super) list: bool,
     pub(super) path: PathBuf,
@@ -70,8 +70,8 @@ pub(super) fn answer(query: &PropfindQuery) -> Result<String, PropertyError> {
     let mut text = String::from(PROLOGUE);
     text.push_str("<D:multistatus xmlns:D=\"DAV:\"");
     let tags = match &query.wanted {
-        Wanted::These(names) => declare(names, &mut text),
-        Wanted::All | Wanted::Names => Vec::new(),
+        PropfindProperties::These(names) => declare(names, &mut text),
+        PropfindProperties::All | PropfindProperties::Names => Vec::new(),
     };
     text.push_str(">\n");
     let mut uri = query.uri.clone();
@@ -172,17 +172,17 @@ fn write_resource(
     text.push_str("</D:href>\n<D:propstat>\n<D:prop>\n");
     let mut missing: Vec<&str> = Vec::new();
     match &query.wanted {
-        Wanted::All => {
+        PropfindProperties::All => {
             for name in PROPERTIES {
                 write_property(query, name, path, uri, metadata, text);
             }
         }
-        Wanted::Names => {
+        PropfindProperties::Names => {
             for name in PROPERTIES {
                 text.push_str(&format!("<D:{name}/>\n"));
             }
         }
-        Wanted::These(names) => {
+        PropfindProperties::These(names) => {
             for (name, tag) in names.iter().zip(tags) {
                 let known = name.namespace == DAV
                     && write_property(query, &name.local, path, uri, metadata, text);

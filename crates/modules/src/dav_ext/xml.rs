@@ -24,7 +24,7 @@ const RESERVED: [&str; 2] = [
 
 /// The body is not valid XML, or not valid for its method.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Bad;
+pub(super) struct InvalidBody;
 
 /// The name of a property: a namespace and a local name.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,7 +35,7 @@ pub(super) struct PropertyName {
 
 /// The properties that a PROPFIND requests.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Wanted {
+pub(super) enum PropfindProperties {
     All,
     Names,
     These(Vec<PropertyName>),
@@ -56,21 +56,21 @@ struct Element<'a> {
 /// Calls `visit` for each start tag, and `leave` with the offset before each end tag.
 fn walk(
     text: &str,
-    mut visit: impl FnMut(&Element<'_>) -> Result<(), Bad>,
+    mut visit: impl FnMut(&Element<'_>) -> Result<(), InvalidBody>,
     mut leave: impl FnMut(usize, usize),
-) -> Result<(), Bad> {
+) -> Result<(), InvalidBody> {
     let mut reader = NsReader::from_str(text);
     let mut depth = 0;
     let mut elements = 0;
     loop {
-        let before = usize::try_from(reader.buffer_position()).map_err(|_| Bad)?;
-        let event = reader.read_event().map_err(|_| Bad)?;
-        let content = usize::try_from(reader.buffer_position()).map_err(|_| Bad)?;
+        let before = usize::try_from(reader.buffer_position()).map_err(|_| InvalidBody)?;
+        let event = reader.read_event().map_err(|_| InvalidBody)?;
+        let content = usize::try_from(reader.buffer_position()).map_err(|_| InvalidBody)?;
         let (namespace, event) = reader.resolver().resolve_event(event);
         let namespace = match namespace {
             ResolveResult::Bound(Namespace(name)) if name.len() <= NAMESPACE_SIZE_MAX => name,
             ResolveResult::Unbound => "",
-            ResolveResult::Bound(_) | ResolveResult::Unknown(_) => return Err(Bad),
+            ResolveResult::Bound(_) | ResolveResult::Unknown(_) => return Err(InvalidBody),
         };
         let (start, empty) = match event {
             Event::Start(start) => (start, false),
@@ -81,21 +81,21 @@ fn walk(
                 continue;
             }
             Event::Eof if depth == 0 && elements > 0 => return Ok(()),
-            Event::Eof => return Err(Bad),
-            Event::DocType(_) => return Err(Bad),
+            Event::Eof => return Err(InvalidBody),
+            Event::DocType(_) => return Err(InvalidBody),
             _ => continue,
         };
         // An empty value would undeclare a prefix, which is not allowed.
         for attribute in start.attributes().with_checks(false) {
-            let attribute = attribute.map_err(|_| Bad)?;
+            let attribute = attribute.map_err(|_| InvalidBody)?;
             if attribute.key.as_ref().starts_with("xmlns:") && attribute.value.is_empty() {
-                return Err(Bad);
+                return Err(InvalidBody);
             }
         }
         elements += 1;
         let local = start.local_name().into_inner();
         if elements > ELEMENTS_MAX || RESERVED.contains(&namespace) || !is_name(local) {
-            return Err(Bad);
+            return Err(InvalidBody);
         }
         visit(&Element {
             namespace,
@@ -120,11 +120,11 @@ fn is_name(local: &str) -> bool {
 }
 
 /// Parses the body of a PROPFIND; an empty body requests all properties.
-pub(super) fn propfind(body: &[u8]) -> Result<Wanted, Bad> {
+pub(super) fn propfind(body: &[u8]) -> Result<PropfindProperties, InvalidBody> {
     if body.trim_ascii().is_empty() {
-        return Ok(Wanted::All);
+        return Ok(PropfindProperties::All);
     }
-    let text = std::str::from_utf8(body).map_err(|_| Bad)?;
+    let text = std::str::from_utf8(body).map_err(|_| InvalidBody)?;
     let mut wanted = None;
     walk(
         text,
@@ -135,18 +135,20 @@ pub(super) fn propfind(body: &[u8]) -> Result<Wanted, Bad> {
             let is_dav = namespace == DAV;
             match element.depth {
                 1 if is_dav && local == "propfind" => {}
-                1 => return Err(Bad),
-                2 if is_dav && local == "allprop" => wanted = Some(Wanted::All),
-                2 if is_dav && local == "propname" => wanted = Some(Wanted::Names),
-                2 if is_dav && local == "prop" => wanted = Some(Wanted::These(Vec::new())),
+                1 => return Err(InvalidBody),
+                2 if is_dav && local == "allprop" => wanted = Some(PropfindProperties::All),
+                2 if is_dav && local == "propname" => wanted = Some(PropfindProperties::Names),
+                2 if is_dav && local == "prop" => {
+                    wanted = Some(PropfindProperties::These(Vec::new()))
+                }
                 3 => {
                     let is_same =
                         |name: &PropertyName| name.local == local && name.namespace == namespace;
-                    if let Some(Wanted::These(names)) = &mut wanted
+                    if let Some(PropfindProperties::These(names)) = &mut wanted
                         && !names.iter().any(is_same)
                     {
                         if names.len() >= PROPERTIES_MAX {
-                            return Err(Bad);
+                            return Err(InvalidBody);
                         }
                         names.push(PropertyName {
                             namespace: namespace.to_owned(),
@@ -160,7 +162,7 @@ pub(super) fn propfind(body: &[u8]) -> Result<Wanted, Bad> {
         },
         |_, _| {},
     )?;
-    wanted.ok_or(Bad)
+    wanted.ok_or(InvalidBody)
 }
 
 /// The lock that a LOCK requests.
@@ -173,11 +175,11 @@ pub(super) struct LockInfo {
 }
 
 /// Parses the body of a LOCK; `None` if the body is empty, which refreshes a lock.
-pub(super) fn lock_info(body: &[u8]) -> Result<Option<LockInfo>, Bad> {
+pub(super) fn lock_info(body: &[u8]) -> Result<Option<LockInfo>, InvalidBody> {
     if body.trim_ascii().is_empty() {
         return Ok(None);
     }
-    let text = std::str::from_utf8(body).map_err(|_| Bad)?;
+    let text = std::str::from_utf8(body).map_err(|_| InvalidBody)?;
     let mut info = LockInfo::default();
     let mut owner = None;
     let mut owner_end = None;
@@ -186,11 +188,11 @@ pub(super) fn lock_info(body: &[u8]) -> Result<Option<LockInfo>, Bad> {
         text,
         |element| {
             if element.namespace != DAV && element.depth < 3 {
-                return Err(Bad);
+                return Err(InvalidBody);
             }
             match (element.depth, element.local) {
                 (1, "lockinfo") => {}
-                (1, _) => return Err(Bad),
+                (1, _) => return Err(InvalidBody),
                 (2, "owner") => {
                     owner = Some(element.content);
                     begun.set(true);
@@ -234,14 +236,14 @@ mod tests {
 
     #[test]
     fn propfind_is_read_with_its_namespaces() {
-        assert_eq!(propfind(b""), Ok(Wanted::All));
+        assert_eq!(propfind(b""), Ok(PropfindProperties::All));
         assert_eq!(
             propfind(br#"<?xml version="1.0"?><propfind xmlns="DAV:"><allprop/></propfind>"#),
-            Ok(Wanted::All)
+            Ok(PropfindProperties::All)
         );
         assert_eq!(
             propfind(br#"<D:propfind xmlns:D="DAV:"><D:propname/></D:propfind>"#),
-            Ok(Wanted::Names)
+            Ok(PropfindProperties::Names)
         );
         let named = br#"<D:propfind xmlns:D="DAV:" xmlns:z="urn:z"><D:prop><D:getetag/><z:x/><z:x/></D:prop></D:propfind>"#;
         let name = |namespace: &str, local: &str| PropertyName {
@@ -250,7 +252,7 @@ mod tests {
         };
         assert_eq!(
             propfind(named),
-            Ok(Wanted::These(vec![
+            Ok(PropfindProperties::These(vec![
                 name("DAV:", "getetag"),
                 name("urn:z", "x")
             ]))
@@ -289,7 +291,7 @@ mod tests {
         ] {
             assert_eq!(
                 propfind(body),
-                Err(Bad),
+                Err(InvalidBody),
                 "{}",
                 String::from_utf8_lossy(body)
             );
@@ -304,11 +306,11 @@ mod tests {
         let info = lock_info(body).unwrap().unwrap();
         assert!(info.exclusive && info.write);
         assert_eq!(info.owner, "mailto:a@b");
-        assert_eq!(lock_info(b"<x/>"), Err(Bad));
+        assert_eq!(lock_info(b"<x/>"), Err(InvalidBody));
         let many_elements = format!(
             "<lockinfo xmlns=\"DAV:\"><owner>{}</owner></lockinfo>",
             "<a/>".repeat(ELEMENTS_MAX)
         );
-        assert_eq!(lock_info(many_elements.as_bytes()), Err(Bad));
+        assert_eq!(lock_info(many_elements.as_bytes()), Err(InvalidBody));
     }
 }

@@ -2,11 +2,11 @@
 
 use engine::Buffer;
 use http::h1::intake::take_front;
-use http::response::source::Break;
+use http::response::source::BodyError;
 use logs::{Level, Printable};
 use proto::fastcgi::{Decoder, Event, Fault, stderr_text};
 
-use proxying::answer_framing::{AnswerFraming, Framed};
+use proxying::answer_framing::{AnswerFraming, FramedPart};
 
 /// Decodes the rest of a response.
 pub(super) struct RecordsOfBody {
@@ -15,7 +15,7 @@ pub(super) struct RecordsOfBody {
     /// response is buffered. As in nginx, the end of the connection also ends an unbuffered body.
     needs_end: bool,
     /// Data beyond the announced length has been logged.
-    is_told: bool,
+    is_excess_logged: bool,
 }
 
 impl RecordsOfBody {
@@ -23,7 +23,7 @@ impl RecordsOfBody {
         RecordsOfBody {
             decoder,
             needs_end,
-            is_told: false,
+            is_excess_logged: false,
         }
     }
 }
@@ -38,10 +38,10 @@ impl RecordsOfBody {
         let mut told = Vec::new();
         while !received.is_empty() {
             match self.next(received) {
-                Framed::Told(level, text) => told.push((level, text)),
-                Framed::End { may_go_on } => return (Some(may_go_on), told),
-                Framed::Nothing => break,
-                Framed::Bytes(_) | Framed::Broken(..) => return (Some(false), told),
+                FramedPart::Told(level, text) => told.push((level, text)),
+                FramedPart::End { may_reuse } => return (Some(may_reuse), told),
+                FramedPart::Nothing => break,
+                FramedPart::Bytes(_) | FramedPart::Broken(..) => return (Some(false), told),
             }
         }
         (None, told)
@@ -49,7 +49,7 @@ impl RecordsOfBody {
 }
 
 impl AnswerFraming for RecordsOfBody {
-    fn next(&mut self, received: &mut Buffer) -> Framed {
+    fn next(&mut self, received: &mut Buffer) -> FramedPart {
         while !received.is_empty() {
             let decoded = match self.decoder.decode(received) {
                 Ok(decoded) => decoded,
@@ -57,11 +57,11 @@ impl AnswerFraming for RecordsOfBody {
                     // Data before a missing end is valid.
                     let broken = match fault {
                         Fault::StdoutClosed | Fault::RequestClosed | Fault::ConnectionClosed => {
-                            Break::Unfinished
+                            BodyError::Unfinished
                         }
-                        _ => Break::Framing,
+                        _ => BodyError::Framing,
                     };
-                    return Framed::Broken(broken, fault.to_string());
+                    return FramedPart::Broken(broken, fault.to_string());
                 }
             };
             let consumed = decoded.consumed;
@@ -70,33 +70,33 @@ impl AnswerFraming for RecordsOfBody {
                     received.advance(stretch.start);
                     let content = take_front(received, stretch.len());
                     received.advance(consumed.saturating_sub(stretch.end));
-                    return Framed::Bytes(content);
+                    return FramedPart::Bytes(content);
                 }
                 Some(Event::Stderr(stretch)) => {
                     let text = stderr_text(received.get(stretch).unwrap_or_default());
                     let text = Printable(text);
                     let text = format!("FastCGI sent in stderr: \"{text}\"");
                     received.advance(consumed);
-                    return Framed::Told(Level::Error, text);
+                    return FramedPart::Told(Level::Error, text);
                 }
-                Some(Event::BeyondLength) if self.is_told => {
-                    return Framed::End { may_go_on: false };
+                Some(Event::BeyondLength) if self.is_excess_logged => {
+                    return FramedPart::End { may_reuse: false };
                 }
                 Some(Event::BeyondLength) => {
-                    self.is_told = true;
-                    return Framed::Told(Level::Warn, Event::BEYOND_LENGTH.to_owned());
+                    self.is_excess_logged = true;
+                    return FramedPart::Told(Level::Warn, Event::BEYOND_LENGTH.to_owned());
                 }
                 Some(Event::End(_)) => {
                     received.advance(consumed);
-                    let may_go_on = received.is_empty();
-                    return Framed::End { may_go_on };
+                    let may_reuse = received.is_empty();
+                    return FramedPart::End { may_reuse };
                 }
                 // The application has yet to end the request: closing the connection before kills
                 // some applications.
                 Some(Event::StdoutEnd | Event::BeyondEnd) | None => received.advance(consumed),
             }
         }
-        Framed::Nothing
+        FramedPart::Nothing
     }
 
     fn whole(&mut self, received: &mut Buffer) -> Option<bool> {
@@ -120,8 +120,8 @@ impl AnswerFraming for RecordsOfBody {
         Some(true)
     }
 
-    fn closed(&mut self) -> Result<(), (Break, String)> {
+    fn closed(&mut self) -> Result<(), (BodyError, String)> {
         let closed = self.decoder.closed(self.needs_end);
-        closed.map_err(|fault| (Break::Unfinished, fault.to_string()))
+        closed.map_err(|fault| (BodyError::Unfinished, fault.to_string()))
     }
 }

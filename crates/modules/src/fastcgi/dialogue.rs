@@ -22,7 +22,7 @@ use proxying::peer_attempts::Dialogue;
 use proxying::request_framing::BodyFraming;
 use proxying::response::{ResponseHeadReader, UpstreamResponse, bad, examine, note_head, too_big};
 use proxying::sending::{HeadReader, RequestInFlight};
-use proxying::settings::Passing;
+use proxying::settings::PassSettings;
 
 /// One request and its response.
 pub(super) struct FastcgiDialogue<'a> {
@@ -103,7 +103,7 @@ impl FastcgiDialogue<'_> {
                     offset += part;
                     asked.peer.stream().start_send();
                     asked.wait_for_peer(request, exchange).await?;
-                    if asked.wants_no_more() {
+                    if asked.needs_no_more_body() {
                         asked.peer.asked = false;
                         return Ok(());
                     }
@@ -133,7 +133,7 @@ impl HeadReader for FastcgiReader<'_> {
         &mut self,
         request: &mut Request,
         _: &mut Exchange,
-        passing: &Passing,
+        passing: &PassSettings,
         mut received: Buffer,
     ) -> Result<bool, AttemptError> {
         // As in nginx, no more is decoded at once than there is room for.
@@ -160,7 +160,7 @@ impl FastcgiReader<'_> {
     fn take_records(
         &mut self,
         request: &mut Request,
-        passing: &Passing,
+        passing: &PassSettings,
         received: &mut Buffer,
         behind: usize,
     ) -> Result<bool, AttemptError> {
@@ -202,7 +202,7 @@ impl FastcgiReader<'_> {
         &mut self,
         stretch: &[u8],
         request: &mut Request,
-        passing: &Passing,
+        passing: &PassSettings,
     ) -> Result<Option<usize>, AttemptError> {
         let reading = &mut self.reading;
         let parsed = reading.parse(stretch, passing, |bytes, head| {

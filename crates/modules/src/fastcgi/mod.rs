@@ -17,7 +17,7 @@ use base::pieces::Pieces;
 use bytes::Bytes;
 use engine::Buffer;
 use http::exchange::Exchange;
-use http::module::{Handle, Ran, Recall, Recalled};
+use http::module::{MaybeFuture, PhaseHandler, Recall, RecalledResponse};
 use http::request::Request;
 use logs::Level;
 use proto::fastcgi::{PARAMS_LENGTH_MAX, RequestWriter};
@@ -30,7 +30,7 @@ use crate::applications::Outgoing;
 use body::RecordsOfBody;
 use dialogue::{FastcgiAnswer, FastcgiDialogue};
 use proxying::answer::AnswerHead;
-use proxying::body::{Arrived, Delimited, doing_behind_head};
+use proxying::body::{BodyDelimiter, BodyPrefix, body_activity};
 use proxying::cache::{AnswerRules, CacheLookup, recall};
 use proxying::connect_target::ConnectTarget;
 use proxying::connection::{UpstreamConnection, terms};
@@ -39,7 +39,7 @@ use proxying::destination::{PeerTarget, Scheme, Schemes};
 use proxying::driver::{BodyReading, PeerOptions, Protocol, SentRequest, pass_on};
 use proxying::failures::note;
 use proxying::response::is_buffered;
-use proxying::settings::Passing;
+use proxying::settings::PassSettings;
 use proxying::upstream::Group;
 use settings::{FastcgiPass, Settings};
 
@@ -49,10 +49,10 @@ static SCHEMES: Schemes = Schemes {
     written: &[],
 };
 
-impl Handle for FastcgiPass {
-    fn run<'a>(&'a self, request: &'a mut Request, exchange: &'a mut Exchange) -> Ran<'a> {
+impl PhaseHandler for FastcgiPass {
+    fn run<'a>(&'a self, request: &'a mut Request, exchange: &'a mut Exchange) -> MaybeFuture<'a> {
         request.start_background();
-        Ran::wait(pass_on(request, exchange, self))
+        MaybeFuture::wait(pass_on(request, exchange, self))
     }
 }
 
@@ -61,7 +61,7 @@ impl Recall for FastcgiPass {
         recall::key(request, &self.settings.passing, |_, _| {}, key)
     }
 
-    fn recall(&self, request: &mut Request, key: &[u8]) -> Option<Recalled> {
+    fn recall(&self, request: &mut Request, key: &[u8]) -> Option<RecalledResponse> {
         recall::answer(request, &AnswerRules::plain(&self.settings.passing), key)
     }
 }
@@ -72,7 +72,7 @@ impl Protocol for FastcgiPass {
     type Dialogue<'a> = FastcgiDialogue<'a>;
     type Answer = FastcgiAnswer;
 
-    fn way(&self) -> PeerOptions<'_> {
+    fn peer_options(&self) -> PeerOptions<'_> {
         PeerOptions::in_the_clear(&self.settings.passing)
     }
 
@@ -86,7 +86,7 @@ impl Protocol for FastcgiPass {
         BodyReading::of_stream(stream && request.is_main())
     }
 
-    fn cached(&self) -> Option<&Arc<Passing>> {
+    fn cached(&self) -> Option<&Arc<PassSettings>> {
         Some(&self.settings.passing)
     }
 
@@ -133,36 +133,38 @@ impl Protocol for FastcgiPass {
         sent: &SentRequest<PeerTarget, Outgoing>,
         peer: UpstreamConnection,
         answer: FastcgiAnswer,
-    ) -> Ran<'a> {
+    ) -> MaybeFuture<'a> {
         let passing = &self.settings.passing;
         let delivery = Delivery::unchanged(passing, sent.outgoing.is_head);
         let head = &answer.read.head;
         let is_buffered = is_buffered(passing, head);
         let keeps = self.settings.keep_connection;
         let mut records = RecordsOfBody::new(answer.decoder, keeps && is_buffered);
-        let mut arrived = Arrived {
+        let mut arrived = BodyPrefix {
             rest: answer.read.rest,
             beyond: answer.read.beyond,
-            may_go_on: keeps,
+            may_reuse: keeps,
         };
         // A body that the client does not get is not read to its end.
         if matches!(head.status(), 204 | 304) {
             let length = arrived.rest.len() as u64;
             let (ended, told) = records.ends_at_once(&mut arrived.rest);
-            let doing = doing_behind_head(is_buffered);
+            let doing = body_activity(is_buffered);
             for (level, text) in told {
                 logs::write(request, level, format_args!("{text} {doing}"));
             }
-            if let Some(may_go_on) = ended {
+            if let Some(may_reuse) = ended {
                 note(request, |attempt, _| attempt.response_length = length);
                 arrived.rest = Buffer::empty();
-                arrived.may_go_on &= may_go_on;
-                let nothing = Delimited::Http(BodyFraming::None);
-                return Ran::Now(Ok(delivery.respond(request, peer, head, nothing, arrived)));
+                arrived.may_reuse &= may_reuse;
+                let nothing = BodyDelimiter::Http(BodyFraming::None);
+                return MaybeFuture::Now(Ok(
+                    delivery.respond(request, peer, head, nothing, arrived)
+                ));
             }
         }
-        let delimited = Delimited::Own(Box::new(records));
-        Ran::Now(Ok(delivery.respond(request, peer, head, delimited, arrived)))
+        let delimited = BodyDelimiter::Own(Box::new(records));
+        MaybeFuture::Now(Ok(delivery.respond(request, peer, head, delimited, arrived)))
     }
 }
 

@@ -18,7 +18,7 @@ use proxying::buffers;
 use proxying::cache;
 use proxying::destination::Destination;
 use proxying::family::Family;
-use proxying::settings::{self, Passing};
+use proxying::settings::{self, PassSettings};
 
 const HSL: Contexts = Contexts::HTTP.or(Contexts::SERVER).or(Contexts::LOCATION);
 
@@ -122,7 +122,7 @@ pub const SHORTCUTS: &[ShortcutDoc] =
 /// `fastcgi_*` of a scope, except for `fastcgi_pass`.
 pub(super) struct Settings {
     /// The settings that are common to all modules.
-    pub(super) passing: Arc<Passing>,
+    pub(super) passing: Arc<PassSettings>,
     pub(super) params: Params,
     pub(super) keep_connection: bool,
     pub(super) catch_stderr: Vec<Box<[u8]>>,
@@ -135,7 +135,7 @@ impl Feature for Settings {
     fn compile(compiler: &Compiler<'_>, scope: ScopeRef<'_>) -> Result<Settings, Fault> {
         let caught = scope.written(&CATCH_STDERR)?.unwrap_or_default();
         Ok(Settings {
-            passing: Arc::new(Passing::compile(compiler, scope, &PASSING)?),
+            passing: Arc::new(PassSettings::compile(compiler, scope, &PASSING)?),
             params: Params::compile::<RequestWriter<'_>>(compiler, scope, &PARAM)?,
             keep_connection: scope.get(&KEEP_CONN)?,
             catch_stderr: caught.into_iter().map(|word| word.bytes).collect(),
@@ -174,7 +174,7 @@ pub fn content(compiler: &Compiler<'_>, scope: ScopeRef<'_>) -> Result<Option<Co
     let recalls = handler.destination.is_fixed() && handler.settings.passing.may_recall();
     let recall = recalls.then(|| Arc::clone(&handler) as Arc<dyn Recall>);
     Ok(Some(Content {
-        stays_in_limit_except: true,
+        inherited_by_limit_except: true,
         adds_slash: true,
         recall,
         ..Content::shared(handler)

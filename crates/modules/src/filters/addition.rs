@@ -86,7 +86,7 @@ impl Module for Addition {
 }
 
 impl HeadFilter for Addition {
-    fn concerns(&self, request: &Request) -> bool {
+    fn applies_to(&self, request: &Request) -> bool {
         let response = &request.response;
         request.is_main() && response.status == 200 && self.types.contain(&response.content_type)
     }
@@ -120,7 +120,7 @@ impl BodyFilter for Wrap {
     }
 
     /// A part at the end may be added at once, since ranges of such a body are never served.
-    fn adds_behind(&self) -> bool {
+    fn appends_to_body(&self) -> bool {
         !self.after.is_empty()
     }
 

@@ -481,7 +481,7 @@ fn utf8_sequence(text: &[u8]) -> Option<(Sequence, u16)> {
 impl HeadFilter for Charset {
     /// Also for charsets that the configuration does not name: an upstream may demand one, and an
     /// included response is converted to that of its page.
-    fn concerns(&self, request: &Request) -> bool {
+    fn applies_to(&self, request: &Request) -> bool {
         if request.is_main() {
             !self.keeps_charsets() || !request.response.override_charset.is_empty()
         } else {

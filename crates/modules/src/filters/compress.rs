@@ -21,7 +21,7 @@ use http::response::Response;
 use http::response::chain::{Chain, Encoder, FilterRejection, HeadFilter};
 use http::response::piece::Piece;
 use http::response::prebuilt::PrebuiltEncoding;
-use http::slots::OfPass;
+use http::slots::PassLifetime;
 use http::variables::BuiltinVariable;
 use proto::accept;
 use proto::header::KnownField;
@@ -280,7 +280,7 @@ impl Compression {
 }
 
 impl HeadFilter for Compression {
-    fn concerns(&self, request: &Request) -> bool {
+    fn applies_to(&self, request: &Request) -> bool {
         request.is_main() && self.possible(&request.response).next().is_some()
     }
 
@@ -386,7 +386,7 @@ pub struct Compressor {
 }
 
 /// The totals of the response.
-static DONE: Slot<CompressionResult, OfPass> = Slot::new();
+static DONE: Slot<CompressionResult, PassLifetime> = Slot::new();
 
 /// `None` if the response is not compressed.
 #[derive(Default)]

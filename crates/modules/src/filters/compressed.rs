@@ -227,7 +227,7 @@ impl Recording {
         if self.compressed.len() <= BODY_MAX && self.length <= BODY_MAX {
             keep(&self.key, &self.compressed, length);
             if let Some((plain, compression, coding, level)) = self.again.take() {
-                compress_beside(Job {
+                compress_in_background(Job {
                     key: self.key,
                     plain,
                     compression,
@@ -246,7 +246,7 @@ impl Drop for Recording {
 }
 
 /// Queues a body for compression with the higher level, on a background thread.
-fn compress_beside(job: Job) {
+fn compress_in_background(job: Job) {
     let mut stronger = lock(&STRONGER);
     if stronger.waiting + job.plain.len() > WAITING_MAX {
         return;

@@ -84,7 +84,7 @@ impl Module for Gunzip {
 }
 
 impl HeadFilter for Gunzip {
-    fn concerns(&self, request: &Request) -> bool {
+    fn applies_to(&self, request: &Request) -> bool {
         let coding = request.response.coding.as_ref();
         coding.is_some_and(|coding| coding.eq_ignore_ascii_case(b"gzip"))
     }

@@ -460,7 +460,7 @@ impl Expires {
 }
 
 impl HeadFilter for Headers {
-    fn concerns(&self, request: &Request) -> bool {
+    fn applies_to(&self, request: &Request) -> bool {
         request.is_main()
     }
 

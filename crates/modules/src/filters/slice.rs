@@ -17,7 +17,7 @@ use http::exchange::abort::Abort;
 use http::module::{Module, ShortcutDoc};
 use http::request::Request;
 use http::response::chain::{Chain, FilterRejection, HeadFilter, Parts};
-use http::slots::{OfPass, PlanSlot};
+use http::slots::{PassLifetime, PlanSlot};
 use http::variables::BuiltinVariable;
 use proto::header::KnownField;
 use proto::range::ByteRange;
@@ -50,7 +50,7 @@ impl Feature for SliceSize {
 }
 
 /// The progress of a response that is fetched in slices.
-static SLICES: Slot<Slices, OfPass> = Slot::new();
+static SLICES: Slot<Slices, PassLifetime> = Slot::new();
 
 impl SlotValue for Slices {}
 
@@ -167,7 +167,7 @@ impl Module for SliceSize {
 }
 
 impl HeadFilter for SliceSize {
-    fn concerns(&self, request: &Request) -> bool {
+    fn applies_to(&self, request: &Request) -> bool {
         request.is_main() && request.pass.get(&SLICES).is_some()
     }
 

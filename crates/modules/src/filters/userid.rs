@@ -19,7 +19,7 @@ use http::config::tasks::{Task, TaskKind};
 use http::module::{Module, Shortcut, ShortcutDoc};
 use http::request::Request;
 use http::response::chain::{Chain, FilterRejection, HeadFilter};
-use http::slots::{OfPass, PlanSlot};
+use http::slots::{PassLifetime, PlanSlot};
 use http::variables::BuiltinVariable;
 use http::variables::Compiling as _;
 use http::variables::Variable;
@@ -246,7 +246,7 @@ impl Feature for UserId {
 
 impl UserId {
     /// Whether no response of the scope sets a cookie.
-    fn gives_none(&self) -> bool {
+    fn sets_no_cookie(&self) -> bool {
         self.reset.is_none()
     }
 }
@@ -264,13 +264,13 @@ impl Module for UserId {
 
     fn register(self: &Arc<Self>, plan: &mut PlanBuilder<'_>) {
         plan.keep(&SETTINGS, self);
-        if !self.gives_none() {
+        if !self.sets_no_cookie() {
             plan.filter(self);
         }
     }
 
     fn shortcut(self: &Arc<Self>) -> Shortcut {
-        if self.gives_none() {
+        if self.sets_no_cookie() {
             Shortcut::Same
         } else {
             Shortcut::Never
@@ -282,7 +282,7 @@ impl Module for UserId {
 type Identifier = [u32; 4];
 
 /// The identifiers of the request's pass.
-static IDENTIFIERS: Slot<Identifiers, OfPass> = Slot::new();
+static IDENTIFIERS: Slot<Identifiers, PassLifetime> = Slot::new();
 
 impl SlotValue for Identifiers {}
 
@@ -298,7 +298,7 @@ pub struct Identifiers {
 }
 
 impl HeadFilter for UserId {
-    fn concerns(&self, request: &Request) -> bool {
+    fn applies_to(&self, request: &Request) -> bool {
         request.is_main()
     }
 
@@ -320,7 +320,7 @@ impl HeadFilter for UserId {
 /// The received and the issued identifier; determined once per request.
 fn identify(request: &mut Request, settings: &UserId) -> Identifiers {
     let mut identifiers = known(request, settings);
-    if identifiers.set[3] != 0 || settings.gives_none() {
+    if identifiers.set[3] != 0 || settings.sets_no_cookie() {
         return identifiers;
     }
     if identifiers.got[3] != 0 {
@@ -522,7 +522,7 @@ pub fn uid_got(request: &mut Request, out: &mut Vec<u8>) -> bool {
 pub fn uid_set(request: &mut Request, out: &mut Vec<u8>) -> bool {
     let http = Rc::clone(&request.http);
     let settings = http.plan(request.plan.id).of(&SETTINGS);
-    let Some(settings) = settings.filter(|settings| !settings.gives_none()) else {
+    let Some(settings) = settings.filter(|settings| !settings.sets_no_cookie()) else {
         return false;
     };
     let identifiers = identify(request, settings);

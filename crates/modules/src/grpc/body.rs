@@ -12,7 +12,7 @@ use bytes::Bytes;
 use engine::Sleep;
 use http::exchange::abort::Abort;
 use http::response::Field;
-use http::response::source::{Break, DeferredLog, Source, SourceEvent};
+use http::response::source::{BodyError, DeferredLog, Source, SourceEvent};
 use logs::Level;
 
 use super::errors::{self, SharedStatusCode, Status};
@@ -30,7 +30,7 @@ pub(super) struct CallBody {
     /// The gRPC status of the aborted call, for the call counters.
     ended: SharedStatusCode,
     /// The deadline has passed, and that remains to be logged.
-    is_to_tell: bool,
+    is_deadline_unlogged: bool,
 }
 
 impl CallBody {
@@ -48,7 +48,7 @@ impl CallBody {
             deadline: deadline.map(engine::sleep_until),
             status: None,
             ended,
-            is_to_tell: false,
+            is_deadline_unlogged: false,
         }
     }
 
@@ -59,7 +59,7 @@ impl CallBody {
         {
             self.deadline = None;
             self.break_off(errors::LATE);
-            self.is_to_tell = true;
+            self.is_deadline_unlogged = true;
         }
         self.status.is_some()
     }
@@ -70,7 +70,7 @@ impl CallBody {
     }
 
     /// The last event of an aborted body.
-    fn end(&self, broken: Break) -> SourceEvent {
+    fn end(&self, broken: BodyError) -> SourceEvent {
         if self.has_trailers {
             SourceEvent::End
         } else {
@@ -87,12 +87,12 @@ impl std::fmt::Debug for CallBody {
 
 impl Source for CallBody {
     fn next(&mut self) -> SourceEvent {
-        if std::mem::take(&mut self.is_to_tell) {
+        if std::mem::take(&mut self.is_deadline_unlogged) {
             let text = format!("deadline of the client is over {READING_BODY}");
             return SourceEvent::Told(DeferredLog::new(Level::Info, text));
         }
         if self.status.is_some() {
-            return self.end(Break::Framing);
+            return self.end(BodyError::Framing);
         }
         match self.source.next() {
             SourceEvent::Broken(broken) => {
@@ -111,9 +111,9 @@ impl Source for CallBody {
     }
 
     /// A client that does not read does not get the final trailers either.
-    fn poll_ahead(&mut self, context: &mut Context<'_>) -> Poll<Result<DeferredLog, Break>> {
-        match self.source.poll_ahead(context) {
-            Poll::Pending if self.look(context) => Poll::Ready(Err(Break::Framing)),
+    fn poll_prefetch(&mut self, context: &mut Context<'_>) -> Poll<Result<DeferredLog, BodyError>> {
+        match self.source.poll_prefetch(context) {
+            Poll::Pending if self.look(context) => Poll::Ready(Err(BodyError::Framing)),
             polled => polled,
         }
     }

@@ -16,8 +16,8 @@ use framework::slot::{Slot, SlotValue};
 use http::request::Request;
 use http::response::Field;
 use http::response::chain::{Chain, FilterRejection, HeadFilter};
-use http::response::source::Break;
-use http::slots::OfRequest;
+use http::response::source::BodyError;
+use http::slots::RequestLifetime;
 use proto::h2::ErrorCode;
 
 use super::call;
@@ -72,7 +72,7 @@ impl SlotValue for CallStatus {
     }
 }
 
-static OF_REQUEST: Slot<CallStatus, OfRequest> = Slot::new();
+static OF_REQUEST: Slot<CallStatus, RequestLifetime> = Slot::new();
 
 /// Records that the deadline of a call has passed.
 pub(super) fn note_deadline(request: &mut Request) {
@@ -103,8 +103,8 @@ pub(super) struct Errors {
 }
 
 impl HeadFilter for Errors {
-    fn concerns(&self, request: &Request) -> bool {
-        request.is_main() && request.course.error_status >= 300 && call::is_call(request)
+    fn applies_to(&self, request: &Request) -> bool {
+        request.is_main() && request.routing.error_status >= 300 && call::is_call(request)
     }
 
     fn head(self: Arc<Self>, request: &mut Request, _: &mut Chain) -> Result<(), FilterRejection> {
@@ -166,13 +166,13 @@ fn of_status(http: u16) -> Status {
 }
 
 /// The status of a call whose response is aborted midway.
-pub(super) fn of_broken(outcome: &BodyFault, broken: Break) -> Status {
+pub(super) fn of_broken(outcome: &BodyFault, broken: BodyError) -> Status {
     if let Some(http) = outcome.refused() {
         return of_status(http);
     }
     match (outcome.reset(), broken) {
         (Some(code), _) => of_code(code),
-        (None, Break::Unfinished | Break::Reset) => of_status(502),
+        (None, BodyError::Unfinished | BodyError::Reset) => of_status(502),
         (None, _) => (status::INTERNAL, b"upstream sent an invalid answer"),
     }
 }

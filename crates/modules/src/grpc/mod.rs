@@ -21,7 +21,7 @@ use bytes::Bytes;
 use engine::select::{Either, either};
 use http::exchange::Exchange;
 use http::exchange::abort::Abort;
-use http::module::{Handle, Ran};
+use http::module::{MaybeFuture, PhaseHandler};
 use http::request::{Request, Step};
 use http::response::source::Body;
 use logs::Level;
@@ -65,10 +65,10 @@ static SCHEMES: Schemes = Schemes {
     ],
 };
 
-impl Handle for GrpcPass {
-    fn run<'a>(&'a self, request: &'a mut Request, exchange: &'a mut Exchange) -> Ran<'a> {
+impl PhaseHandler for GrpcPass {
+    fn run<'a>(&'a self, request: &'a mut Request, exchange: &'a mut Exchange) -> MaybeFuture<'a> {
         request.start_background();
-        Ran::wait(serve(request, exchange, self))
+        MaybeFuture::wait(serve(request, exchange, self))
     }
 }
 
@@ -149,7 +149,7 @@ impl Protocol for Grpc<'_> {
         Self: 'a;
     type Answer = Http2Answer;
 
-    fn way(&self) -> PeerOptions<'_> {
+    fn peer_options(&self) -> PeerOptions<'_> {
         PeerOptions {
             tls: self.pass.tls.as_deref(),
             is_shared: true,
@@ -226,7 +226,7 @@ impl Protocol for Grpc<'_> {
         sent: &SentRequest<CallTarget, OutgoingCall>,
         peer: UpstreamConnection,
         answer: Http2Answer,
-    ) -> Ran<'a> {
+    ) -> MaybeFuture<'a> {
         let web = sent.target.web.as_ref();
         let ends_with_head = answer.ends_with_head();
         if ends_with_head && request.response.content_length.is_none() {
@@ -247,7 +247,7 @@ impl Protocol for Grpc<'_> {
             }
             step => step,
         };
-        Ran::Now(Ok(match (step, web) {
+        MaybeFuture::Now(Ok(match (step, web) {
             (Step::Respond(body), Some(web)) => {
                 Step::Respond(web.respond(request, body, ends_with_head))
             }

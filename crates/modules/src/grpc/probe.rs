@@ -18,8 +18,8 @@ use proxying::connect_target::ConnectTarget;
 use proxying::http2::dialogue::Http2Dialogue;
 use proxying::http2::head::RequestHead;
 use proxying::http2::upload::RequestBody;
-use proxying::http2::whole::{self, NotRead};
-use proxying::probe::{self, Doing, Keeping, ProbeError, ProbedPeer, Unanswered};
+use proxying::http2::whole::{self, WholeReadError};
+use proxying::probe::{self, ProbeActivity, ProbeError, ProbeReuse, ProbedPeer, Unanswered};
 use proxying::upstream::Group;
 use proxying::{READING_BODY, response, ssl};
 
@@ -45,13 +45,16 @@ pub struct HealthProbe<'a> {
     /// The expected status of the call.
     pub status: u16,
     /// Keeps the connection for further probes, if set.
-    pub keeps: Option<Keeping>,
+    pub keeps: Option<ProbeReuse>,
 }
 
 impl HealthProbe<'_> {
     /// Runs the check. Returns the last test if the peer is healthy, else the test that failed; the
     /// cause has been logged.
-    pub async fn ask(&self, request: &mut Request) -> Result<Result<Doing, Doing>, Unanswered> {
+    pub async fn ask(
+        &self,
+        request: &mut Request,
+    ) -> Result<Result<ProbeActivity, ProbeActivity>, Unanswered> {
         let settings = &self.pass.settings;
         let found = self.pass.destination.find(request, logs::Level::Error);
         let found = found.map_err(|_| Unanswered::NotAsked)?;
@@ -114,7 +117,7 @@ impl HealthProbe<'_> {
                     break Err(READING_BODY);
                 }
                 Ok(None) => break Ok(()),
-                Err(NotRead { timed_out }) => {
+                Err(WholeReadError { timed_out }) => {
                     if timed_out {
                         ProbeError::timed_out(request, READING_BODY);
                     }

@@ -17,7 +17,7 @@ use proxying::buffers::Buffers;
 use proxying::destination::Destination;
 use proxying::family::Family;
 use proxying::fields::{self, SetField};
-use proxying::settings::Passing;
+use proxying::settings::PassSettings;
 use proxying::ssl::{self, UpstreamTls};
 use proxying::upstream::Group;
 use rules::upstream::socket::SocketSettings;
@@ -99,7 +99,7 @@ pub const SHORTCUTS: &[ShortcutDoc] = &[ShortcutDoc::Never(
 
 /// `grpc_*` of a scope, except `grpc_pass` itself and TLS.
 pub(super) struct Settings {
-    pub(super) passing: Arc<Passing>,
+    pub(super) passing: Arc<PassSettings>,
     pub(super) set: Vec<SetField>,
     /// Fields of the client's call that are not forwarded: those that are set, and the connection's
     /// own fields.
@@ -132,7 +132,7 @@ impl Feature for Settings {
                 .unwrap_or(usize::MAX),
             next_upstream_timeout: scope.get(&GRPC.next_upstream_timeout)?,
         };
-        let passing = Passing {
+        let passing = PassSettings {
             tries,
             read_timeout: scope.get(&GRPC.read_timeout)?,
             buffering: false,
@@ -144,7 +144,7 @@ impl Feature for Settings {
             buffer_size: scope.get(&GRPC.buffer_size)? as usize,
             socket: SocketSettings::compile(compiler, scope, &GRPC.sockets())?,
             hidden,
-            upstream_says_what_it_is: false,
+            omits_server_and_date: false,
             ignored,
             force_ranges: false,
             pass_trailers: true,
@@ -222,7 +222,7 @@ pub fn content(compiler: &Compiler<'_>, scope: ScopeRef<'_>) -> Result<Option<Co
         return Ok(None);
     };
     Ok(Some(Content {
-        stays_in_limit_except: true,
+        inherited_by_limit_except: true,
         adds_slash: true,
         ..Content::of(handler)
     }))

@@ -13,7 +13,7 @@ use http::request::Request;
 use http::response::Field;
 use http::response::piece::Piece;
 use http::response::source::Body;
-use http::response::source::{Break, DeferredLog, Source, SourceEvent};
+use http::response::source::{BodyError, DeferredLog, Source, SourceEvent};
 use proto::base64::{self, Decoder, NotBase64};
 use proto::header::{KnownField, KnownSet};
 
@@ -218,8 +218,8 @@ impl Source for WebBody {
         }
     }
 
-    fn poll_ahead(&mut self, context: &mut Context<'_>) -> Poll<Result<DeferredLog, Break>> {
-        self.source.poll_ahead(context)
+    fn poll_prefetch(&mut self, context: &mut Context<'_>) -> Poll<Result<DeferredLog, BodyError>> {
+        self.source.poll_prefetch(context)
     }
 
     fn queued_max(&self) -> Option<usize> {

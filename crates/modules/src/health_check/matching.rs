@@ -15,16 +15,16 @@ use http::request::{Regex, Request, Text};
 use http::variables::Compiling as _;
 
 use crate::proxy::probe::Reply;
-use proxying::probe::Doing;
+use proxying::probe::ProbeActivity;
 
 /// The examined part of a body, in bytes.
 const EXAMINED_MAX: usize = 256 * 1024;
 
 /// The tests, as log lines name them.
-const STATUS_CODE: Doing = "while checking status code";
-const FIELDS: Doing = "while checking header";
-const VARIABLES: Doing = "while checking required variables";
-const CONTENT: Doing = "while checking body";
+const STATUS_CODE: ProbeActivity = "while checking status code";
+const FIELDS: ProbeActivity = "while checking header";
+const VARIABLES: ProbeActivity = "while checking required variables";
+const CONTENT: ProbeActivity = "while checking body";
 
 /// `match name { … }`
 pub(super) static MATCH: Setting<()> = Setting::new("match", &["name { ... }"], parse::nothing)
@@ -234,10 +234,10 @@ impl Comparison<'_> {
 /// A `header` line of a `match` block.
 struct FieldTest {
     name: Bytes,
-    wanted: Wanted,
+    wanted: FieldExpectation,
 }
 
-enum Wanted {
+enum FieldExpectation {
     Present,
     Absent,
     /// The field is present, and one of its values equals this.
@@ -252,18 +252,18 @@ impl FieldTest {
     fn compile(compiler: &Compiler<'_>, line: &Line) -> Result<FieldTest, Fault> {
         let bytes = |word: &Word| Bytes::copy_from_slice(&word.bytes);
         let (name, wanted) = match Comparison::of_header(line)? {
-            Comparison::Present(name) => (name, Wanted::Present),
-            Comparison::Absent(name) => (name, Wanted::Absent),
+            Comparison::Present(name) => (name, FieldExpectation::Present),
+            Comparison::Absent(name) => (name, FieldExpectation::Absent),
             Comparison::Equal {
                 name,
                 value,
                 negated: false,
-            } => (name, Wanted::Equal(bytes(value))),
+            } => (name, FieldExpectation::Equal(bytes(value))),
             Comparison::Equal {
                 name,
                 value,
                 negated: true,
-            } => (name, Wanted::Other(bytes(value))),
+            } => (name, FieldExpectation::Other(bytes(value))),
             Comparison::Regex {
                 name,
                 pattern,
@@ -271,9 +271,9 @@ impl FieldTest {
             } => {
                 let pattern = regex(compiler, pattern)?;
                 if negated {
-                    (name, Wanted::Unfitting(pattern))
+                    (name, FieldExpectation::Unfitting(pattern))
                 } else {
-                    (name, Wanted::Fitting(pattern))
+                    (name, FieldExpectation::Fitting(pattern))
                 }
             }
         };
@@ -288,12 +288,14 @@ impl FieldTest {
         let mut values = reply.values(&self.name);
         let fits = |pattern: &Regex, value: &[u8]| matches(pattern, request, value, FIELDS);
         match &self.wanted {
-            Wanted::Present => is_there,
-            Wanted::Absent => !is_there,
-            Wanted::Equal(wanted) => values.any(|value| value == wanted),
-            Wanted::Other(other) => is_there && values.all(|value| value != other),
-            Wanted::Fitting(pattern) => values.any(|value| fits(pattern, value) == Some(true)),
-            Wanted::Unfitting(pattern) => {
+            FieldExpectation::Present => is_there,
+            FieldExpectation::Absent => !is_there,
+            FieldExpectation::Equal(wanted) => values.any(|value| value == wanted),
+            FieldExpectation::Other(other) => is_there && values.all(|value| value != other),
+            FieldExpectation::Fitting(pattern) => {
+                values.any(|value| fits(pattern, value) == Some(true))
+            }
+            FieldExpectation::Unfitting(pattern) => {
                 is_there && values.all(|value| fits(pattern, value) == Some(false))
             }
         }
@@ -311,7 +313,7 @@ fn regex(compiler: &Compiler<'_>, word: &Word) -> Result<Regex, Fault> {
 }
 
 /// Whether a pattern matches; `None` if the match failed with an error, which has been logged.
-fn matches(pattern: &Regex, request: &Request, text: &[u8], doing: Doing) -> Option<bool> {
+fn matches(pattern: &Regex, request: &Request, text: &[u8], doing: ProbeActivity) -> Option<bool> {
     let matched = pattern.is_match(text);
     matched
         .map_err(|cause| pattern.alert(request, text, cause, &format!(" {doing}")))
@@ -344,7 +346,7 @@ impl Match {
         &self,
         request: &mut Request,
         reply: &mut Reply,
-    ) -> Result<Doing, Doing> {
+    ) -> Result<ProbeActivity, ProbeActivity> {
         let mut doing = STATUS_CODE;
         let status = reply.status();
         if !self.statuses.iter().all(|test| test.holds(status)) {
@@ -371,7 +373,11 @@ impl Match {
         self.judge_body(request, reply).await
     }
 
-    async fn judge_body(&self, request: &mut Request, reply: &mut Reply) -> Result<Doing, Doing> {
+    async fn judge_body(
+        &self,
+        request: &mut Request,
+        reply: &mut Reply,
+    ) -> Result<ProbeActivity, ProbeActivity> {
         let mut body = Vec::new();
         while body.len() < EXAMINED_MAX {
             match reply.read(request).await? {
@@ -407,7 +413,7 @@ mod tests {
     use super::*;
 
     fn line(text: &str) -> Line {
-        let files = conf::Sealed::new(conf::Recording {
+        let files = conf::RecordedFiles::new(conf::Recording {
             files: vec![("/line".into(), format!("name {text};").into())],
             ..conf::Recording::default()
         });

@@ -23,7 +23,7 @@ use crate::grpc::GrpcPass;
 use crate::proxy::Proxy;
 use matching::{Match, Matches};
 use prober::Prober;
-use proxying::upstream::{Groups, OfRequests, WrittenChecks};
+use proxying::upstream::{Groups, HttpUpstreams, WrittenChecks};
 use rules::upstream::health_check::{
     Parameter, PeerCheck, Schedule, name_and_value, named_group, without_zone,
 };
@@ -146,7 +146,7 @@ enum ProbeKind {
 /// A check of the servers of a group.
 struct HealthCheck {
     asked: ProbeKind,
-    check: PeerCheck<OfRequests>,
+    check: PeerCheck<HttpUpstreams>,
     keepalive_time: Option<Duration>,
     scope: ScopeId,
     /// The `server` block of the check.

@@ -24,8 +24,8 @@ use rules::upstream::health_check::{self, PeerCheck, watch};
 use super::{HealthCheck, ProbeKind};
 use crate::grpc::probe::HealthProbe;
 use crate::proxy::probe::{Probe, ProbeConnection};
-use proxying::probe::{Doing, Keeping, Unanswered};
-use proxying::upstream::OfRequests;
+use proxying::probe::{ProbeActivity, ProbeReuse, Unanswered};
+use proxying::upstream::HttpUpstreams;
 
 /// The checks of a configuration.
 pub(super) struct Prober(pub(super) Vec<Arc<HealthCheck>>);
@@ -73,11 +73,11 @@ struct ActiveCheck {
 }
 
 impl health_check::Prober for ActiveCheck {
-    type Upstreams = OfRequests;
+    type Upstreams = HttpUpstreams;
 
     type Kept = Option<ProbeConnection>;
 
-    fn check(&self) -> &PeerCheck<OfRequests> {
+    fn check(&self) -> &PeerCheck<HttpUpstreams> {
         &self.check.check
     }
 
@@ -113,8 +113,8 @@ async fn judge(
     peer: &Peer,
     request: &mut Request,
     kept: &mut Option<ProbeConnection>,
-) -> Option<Result<Doing, Doing>> {
-    let keeps = check.keepalive_time.map(|time| Keeping {
+) -> Option<Result<ProbeActivity, ProbeActivity>> {
+    let keeps = check.keepalive_time.map(|time| ProbeReuse {
         check: check.check.number,
         time,
     });

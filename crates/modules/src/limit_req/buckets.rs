@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use base::hash::Map;
 use framework::handover::{StateReader, StateWriter, Unfit};
-use framework::zone::{Fact, State, Tell, Zone, ZoneBudget};
+use framework::zone::{State, Zone, ZoneBudget, ZoneFact, ZoneFactSink};
 
 use super::LimitOutcome;
 use super::settings::ZoneSettings;
@@ -42,7 +42,7 @@ pub(super) fn now_ms() -> u64 {
 
 /// An entry that is kept until it is counted or unpinned.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Pinned(u32);
+pub(super) struct PinnedEntry(u32);
 
 /// The result of a lookup. Numbers are thousandths of requests above the rate.
 #[derive(Debug)]
@@ -50,7 +50,7 @@ pub(super) enum Admission {
     /// The request was counted.
     Counted(u64),
     /// The bucket has room; nothing was counted.
-    Pinned(Pinned),
+    PinnedEntry(PinnedEntry),
     /// The bucket is full; nothing was counted.
     Exceeded(u64),
     /// The zone is full.
@@ -138,13 +138,13 @@ impl State for Buckets {
         Ok(())
     }
 
-    fn describe(&self, settings: &ZoneSettings, tell: &mut Tell<'_>) {
-        tell("key", Fact::Text(&settings.key_text));
-        tell("rate", Fact::Number(settings.rate));
-        tell("keys", Fact::Number(self.table().by_key.len() as u64));
+    fn describe(&self, settings: &ZoneSettings, tell: &mut ZoneFactSink<'_>) {
+        tell("key", ZoneFact::Text(&settings.key_text));
+        tell("rate", ZoneFact::Number(settings.rate));
+        tell("keys", ZoneFact::Number(self.table().by_key.len() as u64));
         for outcome in LimitOutcome::ALL {
             let count = self.count_of(outcome).load(Ordering::Relaxed);
-            tell(outcome.fact(), Fact::Number(count));
+            tell(outcome.fact(), ZoneFact::Number(count));
         }
     }
 }
@@ -187,12 +187,12 @@ impl Buckets {
     }
 
     /// Counts a request in a pinned entry and unpins it; returns its excess.
-    pub(super) fn count(&self, pinned: Pinned, now: u64, rate: u64) -> u64 {
+    pub(super) fn count(&self, pinned: PinnedEntry, now: u64, rate: u64) -> u64 {
         self.table().count(pinned, now, rate)
     }
 
     /// Unpins an entry.
-    pub(super) fn unpin(&self, pinned: Pinned) {
+    pub(super) fn unpin(&self, pinned: PinnedEntry) {
         self.table().unpin(pinned);
     }
 
@@ -279,7 +279,7 @@ impl Table {
             return Admission::Counted(excess);
         }
         entry.pins += 1;
-        Admission::Pinned(Pinned(index))
+        Admission::PinnedEntry(PinnedEntry(index))
     }
 
     /// Handles the first request of a key.
@@ -303,7 +303,7 @@ impl Table {
         if count {
             Admission::Counted(0)
         } else {
-            Admission::Pinned(Pinned(index))
+            Admission::PinnedEntry(PinnedEntry(index))
         }
     }
 
@@ -321,7 +321,7 @@ impl Table {
         }
     }
 
-    fn count(&mut self, pinned: Pinned, now: u64, rate: u64) -> u64 {
+    fn count(&mut self, pinned: PinnedEntry, now: u64, rate: u64) -> u64 {
         let Some(entry) = self.entry(pinned.0) else {
             return 0; // unreachable: pinned entries are kept
         };
@@ -332,7 +332,7 @@ impl Table {
         excess
     }
 
-    fn unpin(&mut self, pinned: Pinned) {
+    fn unpin(&mut self, pinned: PinnedEntry) {
         if let Some(entry) = self.entry(pinned.0) {
             entry.pins = entry.pins.saturating_sub(1);
         }
@@ -468,7 +468,7 @@ mod tests {
     #[test]
     fn of_several_zones_all_count_or_none() {
         let mut table = table(32768);
-        let Admission::Pinned(first) = table.look_up(b"a", START, 1000, 0, false) else {
+        let Admission::PinnedEntry(first) = table.look_up(b"a", START, 1000, 0, false) else {
             panic!("a new key");
         };
         assert_eq!(table.count(first, START, 1000), 0);
@@ -476,7 +476,8 @@ mod tests {
             excess(&table.look_up(b"a", START + 100, 1000, 0, false)),
             Err(900)
         );
-        let Admission::Pinned(second) = table.look_up(b"a", START + 1000, 1000, 0, false) else {
+        let Admission::PinnedEntry(second) = table.look_up(b"a", START + 1000, 1000, 0, false)
+        else {
             panic!("one second later");
         };
         table.unpin(second);
@@ -525,7 +526,8 @@ mod tests {
         let mut table = table(32768);
         let mut pinned = Vec::new();
         for key in 0..191_u32 {
-            let Admission::Pinned(entry) = table.look_up(&key.to_le_bytes(), START, 1000, 0, false)
+            let Admission::PinnedEntry(entry) =
+                table.look_up(&key.to_le_bytes(), START, 1000, 0, false)
             else {
                 panic!("a new key");
             };

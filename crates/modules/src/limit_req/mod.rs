@@ -16,14 +16,14 @@ use bytes::Bytes;
 use engine::select::{Either, either};
 use framework::slot::{Slot, SlotValue};
 use http::exchange::Exchange;
-use http::module::{Handle, Ran};
+use http::module::{MaybeFuture, PhaseHandler};
 use http::request::{Request, Step};
-use http::slots::OfMain;
+use http::slots::MainRequestLifetime;
 use http::variables::BuiltinVariable;
 use logs::Level;
 use variables::write::text;
 
-use self::buckets::{Admission, Pinned};
+use self::buckets::{Admission, PinnedEntry};
 use self::settings::Limit;
 
 /// Maximum length of a key, in bytes; longer keys are not limited.
@@ -82,7 +82,7 @@ impl LimitOutcome {
 #[derive(Default)]
 struct LimitStatus(Option<LimitOutcome>);
 
-static TOLD: Slot<LimitStatus, OfMain> = Slot::new();
+static TOLD: Slot<LimitStatus, MainRequestLifetime> = Slot::new();
 
 impl SlotValue for LimitStatus {}
 
@@ -93,15 +93,15 @@ impl LimitStatus {
     }
 }
 
-impl Handle for LimitReq {
+impl PhaseHandler for LimitReq {
     /// Counts the request, and delays or rejects it. A main request and its subrequests are counted
     /// once.
-    fn run<'a>(&'a self, request: &'a mut Request, exchange: &'a mut Exchange) -> Ran<'a> {
+    fn run<'a>(&'a self, request: &'a mut Request, exchange: &'a mut Exchange) -> MaybeFuture<'a> {
         if LimitStatus::outcome(request).is_some() {
-            return Ran::Now(Ok(Step::Next));
+            return MaybeFuture::Now(Ok(Step::Next));
         }
         let (outcome, step) = match decide(request, self) {
-            Decision::Uncounted => return Ran::Now(Ok(Step::Next)),
+            Decision::Uncounted => return MaybeFuture::Now(Ok(Step::Next)),
             Decision::Pass => (LimitOutcome::Passed, Ok(Step::Next)),
             Decision::Delay(_) if self.refusal.dry_run => {
                 (LimitOutcome::DelayedDryRun, Ok(Step::Next))
@@ -117,11 +117,11 @@ impl Handle for LimitReq {
         };
         request.shared.main.borrow_mut().enter(&TOLD).0 = Some(outcome);
         let delay = match step {
-            Ok(step) => return Ran::Now(Ok(step)),
+            Ok(step) => return MaybeFuture::Now(Ok(step)),
             Err(delay) => delay,
         };
         request.start_background();
-        Ran::wait(async move {
+        MaybeFuture::wait(async move {
             match either(engine::sleep(delay), exchange.client_gone()).await {
                 Either::First(()) => Ok(Step::Next),
                 Either::Second(abort) => Err(abort),
@@ -144,7 +144,7 @@ enum Decision {
 fn decide(request: &mut Request, settings: &LimitReq) -> Decision {
     let now = buckets::now_ms();
     let last = settings.limits.len().saturating_sub(1);
-    let mut looked_at: Vec<(&Limit, Pinned)> = Vec::new();
+    let mut looked_at: Vec<(&Limit, PinnedEntry)> = Vec::new();
     let mut counted = None;
     let rejected = if settings.refusal.dry_run {
         LimitOutcome::RejectedDryRun
@@ -162,7 +162,7 @@ fn decide(request: &mut Request, settings: &LimitReq) -> Decision {
             .look_up(&key, now, zone.rate, limit.burst, index == last);
         match answer {
             Admission::Counted(excess) => counted = Some((limit, excess)),
-            Admission::Pinned(pinned) => looked_at.push((limit, pinned)),
+            Admission::PinnedEntry(pinned) => looked_at.push((limit, pinned)),
             Admission::Exceeded(excess) => {
                 log_excess(request, settings, limit, excess);
                 limit.zone.state().note(rejected);
@@ -208,7 +208,7 @@ fn count(
     request: &Request,
     settings: &LimitReq,
     counted: Option<(&Limit, u64)>,
-    looked_at: &[(&Limit, Pinned)],
+    looked_at: &[(&Limit, PinnedEntry)],
     now: u64,
 ) -> Decision {
     let mut longest = (0, None);
@@ -242,7 +242,7 @@ fn count(
     Decision::Delay(Duration::from_millis(delay))
 }
 
-fn unpin(looked_at: &[(&Limit, Pinned)]) {
+fn unpin(looked_at: &[(&Limit, PinnedEntry)]) {
     for (limit, pinned) in looked_at {
         limit.zone.state().unpin(*pinned);
     }

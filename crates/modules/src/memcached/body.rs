@@ -2,11 +2,11 @@
 
 use engine::Buffer;
 use http::h1::intake::take_front;
-use http::response::source::Break;
+use http::response::source::BodyError;
 use logs::Level;
 use proto::memcached::{Body, INVALID_TRAILER};
 
-use proxying::answer_framing::{AnswerFraming, Framed};
+use proxying::answer_framing::{AnswerFraming, FramedPart};
 
 /// The rest of a value.
 pub(super) struct Value {
@@ -26,34 +26,34 @@ impl Value {
 
     /// The value is complete, but invalid bytes follow: nginx then ends the response as if they
     /// were valid.
-    fn invalid(&mut self) -> Framed {
+    fn invalid(&mut self) -> FramedPart {
         self.is_faulty = true;
-        Framed::Told(Level::Error, INVALID_TRAILER.to_owned())
+        FramedPart::Told(Level::Error, INVALID_TRAILER.to_owned())
     }
 }
 
 impl AnswerFraming for Value {
-    fn next(&mut self, received: &mut Buffer) -> Framed {
+    fn next(&mut self, received: &mut Buffer) -> FramedPart {
         if self.is_faulty {
-            return Framed::End { may_go_on: false };
+            return FramedPart::End { may_reuse: false };
         }
         while !received.is_empty() {
             let Ok(decoded) = self.body.decode(received) else {
                 return self.invalid();
             };
             if !decoded.data.is_empty() {
-                return Framed::Bytes(take_front(received, decoded.consumed));
+                return FramedPart::Bytes(take_front(received, decoded.consumed));
             }
             received.advance(decoded.consumed);
             if decoded.done {
                 if received.is_empty() {
-                    return Framed::End { may_go_on: true };
+                    return FramedPart::End { may_reuse: true };
                 } else {
                     return self.invalid();
                 }
             }
         }
-        Framed::Nothing
+        FramedPart::Nothing
     }
 
     fn whole(&mut self, received: &mut Buffer) -> Option<bool> {
@@ -77,8 +77,8 @@ impl AnswerFraming for Value {
         Some(true)
     }
 
-    fn closed(&mut self) -> Result<(), (Break, String)> {
+    fn closed(&mut self) -> Result<(), (BodyError, String)> {
         let text = "upstream prematurely closed connection".to_owned();
-        Err((Break::Unfinished, text))
+        Err((BodyError::Unfinished, text))
     }
 }

@@ -12,7 +12,7 @@ mod settings;
 use base::pieces::Pieces;
 use bytes::Bytes;
 use http::exchange::Exchange;
-use http::module::{Handle, Ran};
+use http::module::{MaybeFuture, PhaseHandler};
 use http::request::{Request, Step};
 use http::response::Field;
 use logs::Level;
@@ -24,7 +24,7 @@ pub use settings::{DIRECTIVES, SHORTCUTS, check, content};
 use body::Value;
 use dialogue::{MemcachedAnswer, MemcachedDialogue};
 use proxying::answer::AnswerHead;
-use proxying::body::{Arrived, Delimited};
+use proxying::body::{BodyDelimiter, BodyPrefix};
 use proxying::cache::CacheLookup;
 use proxying::connect_target::ConnectTarget;
 use proxying::connection::{UpstreamConnection, terms};
@@ -35,14 +35,14 @@ use proxying::finish;
 use proxying::upstream::Group;
 use settings::MemcachedPass;
 
-impl Handle for MemcachedPass {
-    fn run<'a>(&'a self, request: &'a mut Request, exchange: &'a mut Exchange) -> Ran<'a> {
+impl PhaseHandler for MemcachedPass {
+    fn run<'a>(&'a self, request: &'a mut Request, exchange: &'a mut Exchange) -> MaybeFuture<'a> {
         if !matches!(request.method, Method::Get | Method::Head) {
-            return Ran::Now(Ok(Step::Finish(405)));
+            return MaybeFuture::Now(Ok(Step::Finish(405)));
         }
         request.set_content_type();
         request.start_background();
-        Ran::wait(pass_on(request, exchange, self))
+        MaybeFuture::wait(pass_on(request, exchange, self))
     }
 }
 
@@ -52,7 +52,7 @@ impl Protocol for MemcachedPass {
     type Dialogue<'a> = MemcachedDialogue<'a>;
     type Answer = MemcachedAnswer;
 
-    fn way(&self) -> PeerOptions<'_> {
+    fn peer_options(&self) -> PeerOptions<'_> {
         PeerOptions::in_the_clear(&self.settings.passing)
     }
 
@@ -96,7 +96,7 @@ impl Protocol for MemcachedPass {
         _: &SentRequest<PeerTarget, Get>,
         peer: UpstreamConnection,
         answer: MemcachedAnswer,
-    ) -> Ran<'a> {
+    ) -> MaybeFuture<'a> {
         let MemcachedAnswer {
             answer,
             rest,
@@ -108,7 +108,7 @@ impl Protocol for MemcachedPass {
                 if let Some(asked) = &request.upstream {
                     asked.end();
                 }
-                return Ran::Now(Ok(finish(request, 404)));
+                return MaybeFuture::Now(Ok(finish(request, 404)));
             }
             FirstReply::Value { length, flags } => (length, flags.unwrap_or_default()),
         };
@@ -117,7 +117,7 @@ impl Protocol for MemcachedPass {
         response.content_length = Some(length);
         // As in nginx, which sets `disable_not_modified` for all upstream responses that are not
         // cached.
-        response.conditions_judged = true;
+        response.conditions_evaluated = true;
         response.allow_ranges = true;
         response.single_range = true;
         if flags & self.settings.gzip_flag != 0 {
@@ -130,14 +130,14 @@ impl Protocol for MemcachedPass {
         }
         let passing = &self.settings.passing;
         let delivery = Delivery::unchanged(passing, request.method == Method::Head);
-        let arrived = Arrived {
+        let arrived = BodyPrefix {
             rest,
             beyond,
-            may_go_on: true,
+            may_reuse: true,
         };
-        let delimited = Delimited::Own(Box::new(Value::new(length)));
+        let delimited = BodyDelimiter::Own(Box::new(Value::new(length)));
         let head = AnswerHead::none();
-        Ran::Now(Ok(
+        MaybeFuture::Now(Ok(
             delivery.respond(request, peer, &head, delimited, arrived)
         ))
     }

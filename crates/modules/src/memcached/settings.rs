@@ -18,7 +18,7 @@ use ::upstream::RetryPolicy;
 use proxying::buffers::Buffers;
 use proxying::destination::{Destination, Scheme, Schemes};
 use proxying::family::{Causes, Family, causes_of_values};
-use proxying::settings::Passing;
+use proxying::settings::PassSettings;
 use rules::upstream::socket::SocketSettings;
 
 const HSL: Contexts = Contexts::HTTP.or(Contexts::SERVER).or(Contexts::LOCATION);
@@ -79,7 +79,7 @@ pub const SHORTCUTS: &[ShortcutDoc] = &[ShortcutDoc::Same("it is about how serve
 
 /// `memcached_*` of a scope, except `memcached_pass` itself.
 pub(super) struct Settings {
-    pub(super) passing: Arc<Passing>,
+    pub(super) passing: Arc<PassSettings>,
     pub(super) gzip_flag: u64,
 }
 
@@ -96,7 +96,7 @@ impl Feature for Settings {
                 .unwrap_or(usize::MAX),
             next_upstream_timeout: scope.get(&MEMCACHED.next_upstream_timeout)?,
         };
-        let passing = Passing {
+        let passing = PassSettings {
             tries,
             read_timeout: scope.get(&MEMCACHED.read_timeout)?,
             buffering: false,
@@ -108,7 +108,7 @@ impl Feature for Settings {
             buffer_size: scope.get(&MEMCACHED.buffer_size)? as usize,
             socket: SocketSettings::compile(compiler, scope, &MEMCACHED.sockets())?,
             hidden: NameSet::default(),
-            upstream_says_what_it_is: false,
+            omits_server_and_date: false,
             ignored: NameSet::default(),
             force_ranges: true,
             pass_trailers: false,
@@ -148,7 +148,7 @@ pub fn content(compiler: &Compiler<'_>, scope: ScopeRef<'_>) -> Result<Option<Co
         place: scope.place(&["listen", "server_name"]).into(),
     };
     Ok(Some(Content {
-        stays_in_limit_except: true,
+        inherited_by_limit_except: true,
         adds_slash: true,
         ..Content::of(handler)
     }))

@@ -2,7 +2,7 @@
 //! zones.
 
 use base::json;
-use framework::zone::{AnyZone, Fact};
+use framework::zone::{AnyZone, ZoneFact};
 use http::request::Request;
 
 use super::page::{Page, escaped};
@@ -59,7 +59,7 @@ fn numbers(zone: &dyn AnyZone) -> MemcachedNumbers {
     zone.describe(&mut |name, fact| {
         let place = FAMILIES.iter().position(|(family, _)| *family == name);
         let known = place.and_then(|place| numbers.get_mut(place));
-        if let (Some(known), Fact::Number(number)) = (known, fact) {
+        if let (Some(known), ZoneFact::Number(number)) = (known, fact) {
             *known = number;
         }
     });

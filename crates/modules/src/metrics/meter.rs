@@ -12,7 +12,7 @@ use framework::compile::Compiler;
 use framework::counters::{Count, Counters};
 use framework::generation::{Generation, GenerationView};
 use framework::registry::Registry;
-use framework::slot::{OfThread, Slot, ThreadGeneration};
+use framework::slot::{Slot, ThreadGeneration, ThreadState};
 use http::config::listen;
 use http::config::plan_builder::PlanBuilder;
 use http::module::{OnRequestEnd, Shortcut, ShortcutDoc};
@@ -164,15 +164,15 @@ pub struct Meter {
 }
 
 /// The meters of a thread for one generation, by scope index.
-struct OfPlans(Box<[Arc<Meter>]>);
+struct PlanMeters(Box<[Arc<Meter>]>);
 
-static METERS: Slot<OfPlans, ThreadGeneration> = Slot::new();
+static METERS: Slot<PlanMeters, ThreadGeneration> = Slot::new();
 
-impl OfThread for OfPlans {
-    fn begin(local: &GenerationView) -> OfPlans {
+impl ThreadState for PlanMeters {
+    fn begin(local: &GenerationView) -> PlanMeters {
         let meters = local.counts.shelf.of::<Meters>();
         let scopes: Option<Arc<Scopes>> = local.generation.part();
-        OfPlans(meters.of(&scopes.unwrap_or_default()))
+        PlanMeters(meters.of(&scopes.unwrap_or_default()))
     }
 }
 

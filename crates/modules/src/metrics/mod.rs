@@ -20,7 +20,7 @@ use bytes::Bytes;
 use conf::{Arity, Contexts, Declared, Fault, Inherit, ScopeRef, Setter, Setting};
 use framework::compile::Compiler;
 use http::exchange::Exchange;
-use http::module::{Content, Handle, Ran};
+use http::module::{Content, MaybeFuture, PhaseHandler};
 use http::request::{Request, Step};
 use http::response::output;
 use proto::method::Method;
@@ -67,14 +67,14 @@ pub fn content(_: &Compiler<'_>, scope: ScopeRef<'_>) -> Result<Option<Content>,
         ::upstream::count_answers();
     }
     Ok(format.map(|format| Content {
-        stays_in_limit_except: true,
+        inherited_by_limit_except: true,
         ..Content::of(format)
     }))
 }
 
-impl Handle for Format {
-    fn run<'a>(&'a self, request: &'a mut Request, _: &'a mut Exchange) -> Ran<'a> {
-        Ran::Now(Ok(serve(request, *self)))
+impl PhaseHandler for Format {
+    fn run<'a>(&'a self, request: &'a mut Request, _: &'a mut Exchange) -> MaybeFuture<'a> {
+        MaybeFuture::Now(Ok(serve(request, *self)))
     }
 }
 

@@ -7,7 +7,7 @@ use base::json;
 use framework::counters::{HandshakeFault, Totals};
 use framework::reloads::{self, Reloads};
 use framework::usage::{self, Usage};
-use framework::zone::Fact;
+use framework::zone::ZoneFact;
 use http::request::Request;
 use transport::tls::certificates::{CertificateFacts, ShownCertificates};
 
@@ -234,7 +234,7 @@ fn limits(request: &Request) -> Vec<LimitNumbers> {
         let mut outcomes = Vec::new();
         zone.describe(&mut |name, fact| {
             let known = OUTCOMES.iter().find(|outcome| **outcome == name);
-            if let (Some(outcome), Fact::Number(count)) = (known, fact) {
+            if let (Some(outcome), ZoneFact::Number(count)) = (known, fact) {
                 outcomes.push((*outcome, count));
             }
         });

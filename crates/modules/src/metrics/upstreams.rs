@@ -161,7 +161,7 @@ impl GroupNumbers {
         }
         GroupNumbers {
             name: text(&group.name),
-            block: Some(block.stands_in).filter(|name| *name != "http"),
+            block: Some(block.parent_block).filter(|name| *name != "http"),
             zone: block.zone.as_ref().map(|zone| text(zone)),
             load: group.load(),
             servers,

@@ -28,7 +28,7 @@ use prost::Message as _;
 use proto::h2::client::RequestStart;
 use proxying::http2::head::RequestHead;
 use transport::Transport;
-use transport::tls::upstream::settings::{self, NotSecured, Secured};
+use transport::tls::upstream::settings::{self, NotSecured, ResolvedTls};
 
 use super::messages::{ExportResponse, PartialSuccess};
 
@@ -64,7 +64,7 @@ pub(super) struct Collector {
     /// The servers of the endpoint.
     pub(super) group: Arc<Group>,
     /// TLS, if the endpoint uses it.
-    pub(super) secured: Option<Secured>,
+    pub(super) secured: Option<ResolvedTls>,
     /// `:authority` of calls.
     pub(super) authority: Bytes,
     /// Fields of calls in addition to those of gRPC: names in lower case, and values.
@@ -247,7 +247,7 @@ impl ExportCall<'_> {
             ends: false,
             is_head: false,
         };
-        stream.flow().keep_whole();
+        stream.flow().keep_complete_response();
         stream.keep_connection(KEPT);
         if !stream.open(self.head.fields(), self.head.list_size(), opening) {
             let lost = io::Error::from(ErrorKind::ConnectionReset);
@@ -317,10 +317,7 @@ impl<'c> PeerProtocol<Exporting<'c>> for ExportCall<'_> {
         let acquiring = http_client::acquire(caller, client, &TRIES, &options);
         let acquired = acquiring.await.map_err(|error| self.not_connected(error));
         let permit = match acquired? {
-            Acquired::Joined {
-                stream,
-                had_been_kept,
-            } => return Ok((stream, had_been_kept)),
+            Acquired::Joined { stream, was_idle } => return Ok((stream, was_idle)),
             Acquired::Anew(permit) => permit,
         };
         let deadline = self.deadline.min(engine::now() + CONNECT_TIMEOUT);
@@ -367,7 +364,7 @@ impl<'c> PeerProtocol<Exporting<'c>> for ExportCall<'_> {
         match asked {
             Either::First(answer) => answer,
             Either::Second(()) => {
-                stream.doubt();
+                stream.suspect_dead();
                 Err(self.failed(&ErrorKind::TimedOut.into(), READING))
             }
         }

@@ -20,11 +20,11 @@ use std::task::{Poll, Waker};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use engine::Unfinished;
+use engine::ExitBlocker;
 use engine::select::either;
 use framework::generation::{Generation, GenerationView};
 use framework::service::{RunningService, Service};
-use framework::slot::{OfThread, Slot, ThreadGeneration};
+use framework::slot::{Slot, ThreadGeneration, ThreadState};
 use framework::zone::Zones;
 use http::request::Request;
 use logs::{Printable, event};
@@ -85,7 +85,7 @@ struct Batch {
     /// Counts the batch for its thread until it has been answered or lost.
     outstanding: Outstanding,
     /// Delays the end of the process until the batch is done; set once the process is ending.
-    unfinished: Option<Unfinished>,
+    unfinished: Option<ExitBlocker>,
 }
 
 /// Counts an unanswered batch of a thread.
@@ -129,11 +129,11 @@ impl Exporter {
     }
 
     /// Adds a span to a thread's batch; returns the batch if it is full.
-    fn add(&self, buffer: &SpanBuffer, span: Span) -> Result<Option<Batch>, NoRoom> {
+    fn add(&self, buffer: &SpanBuffer, span: Span) -> Result<Option<Batch>, QueueFull> {
         let mut current = lock(&buffer.current);
         let is_new = current.1 == 0;
         if is_new && buffer.outstanding.load(Ordering::Relaxed) >= self.settings.batch_count {
-            return Err(NoRoom);
+            return Err(QueueFull);
         }
         let spans = ScopeSpans {
             scope: None,
@@ -152,7 +152,7 @@ impl Exporter {
         let is_ending = queue.is_ending;
         queue.batches.extend(batches.into_iter().map(|mut batch| {
             if is_ending {
-                batch.unfinished = Some(Unfinished::for_at_most(END_MAX, "traces"));
+                batch.unfinished = Some(ExitBlocker::for_at_most(END_MAX, "traces"));
             }
             batch
         }));
@@ -229,7 +229,7 @@ impl Exporter {
 }
 
 /// The limit of batches has been reached.
-struct NoRoom;
+struct QueueFull;
 
 /// Takes the spans that have been collected.
 fn take(buffer: &SpanBuffer, current: &mut (Vec<u8>, usize)) -> Batch {
@@ -250,7 +250,7 @@ static SPANS: Slot<ThreadSpans, ThreadGeneration> = Slot::new();
 /// The exporter of a generation.
 pub(super) struct GenerationExporter(pub(super) Arc<Exporter>);
 
-impl OfThread for ThreadSpans {
+impl ThreadState for ThreadSpans {
     fn begin(local: &GenerationView) -> ThreadSpans {
         let exporter = local.generation.part::<GenerationExporter>();
         ThreadSpans(exporter.map(|exporter| {
@@ -287,7 +287,7 @@ pub(super) fn add(request: &Request, span: Span) {
                 exporter.push([batch]);
             }
         }
-        Err(NoRoom) => exporter.drop_span(request),
+        Err(QueueFull) => exporter.drop_span(request),
     }
 }
 
@@ -331,7 +331,7 @@ impl Drop for ExporterAtWork {
 struct Sending {
     exporter: Arc<Exporter>,
     local: Rc<GenerationView>,
-    under_way: Cell<usize>,
+    in_flight: Cell<usize>,
     /// The second of the last log line about a failure, and the number of spans that have been lost
     /// since.
     told: Cell<(u64, usize)>,
@@ -343,7 +343,7 @@ async fn run(exporter: Arc<Exporter>, of_requests: Weak<Generation>) {
     let sending = Rc::new(Sending {
         local: worker.current(),
         exporter: Arc::clone(&exporter),
-        under_way: Cell::new(0),
+        in_flight: Cell::new(0),
         told: Cell::default(),
     });
     let interval = exporter.settings.interval.max(Duration::from_millis(1));
@@ -364,12 +364,12 @@ async fn run(exporter: Arc<Exporter>, of_requests: Weak<Generation>) {
             (std::mem::take(&mut queue.batches), queue.is_ending)
         };
         for batch in batches {
-            let under_way = UnderWay::begin(&sending);
-            engine::spawn(async move { under_way.0.send(batch).await });
+            let in_flight = InFlightBatch::begin(&sending);
+            engine::spawn(async move { in_flight.0.send(batch).await });
         }
         // A thread queues its spans a moment after its last request has ended.
         let has_requests = of_requests.strong_count() > 0;
-        if is_ending && !has_requests && !had_requests && sending.under_way.get() == 0 {
+        if is_ending && !has_requests && !had_requests && sending.in_flight.get() == 0 {
             break;
         }
         had_requests = has_requests;
@@ -379,18 +379,18 @@ async fn run(exporter: Arc<Exporter>, of_requests: Weak<Generation>) {
 }
 
 /// A batch that is being sent, counted from when it leaves the queue.
-struct UnderWay(Rc<Sending>);
+struct InFlightBatch(Rc<Sending>);
 
-impl UnderWay {
-    fn begin(sending: &Rc<Sending>) -> UnderWay {
-        sending.under_way.set(sending.under_way.get() + 1);
-        UnderWay(Rc::clone(sending))
+impl InFlightBatch {
+    fn begin(sending: &Rc<Sending>) -> InFlightBatch {
+        sending.in_flight.set(sending.in_flight.get() + 1);
+        InFlightBatch(Rc::clone(sending))
     }
 }
 
-impl Drop for UnderWay {
+impl Drop for InFlightBatch {
     fn drop(&mut self) {
-        self.0.under_way.set(self.0.under_way.get() - 1);
+        self.0.in_flight.set(self.0.in_flight.get() - 1);
     }
 }
 

@@ -23,7 +23,7 @@ use http::config::tasks::{Task, TaskKind};
 use http::module::{OnRequestEnd, Script, Shortcut, ShortcutDoc};
 use http::request::state::URI_CHANGES_MAX;
 use http::request::{Request, Step};
-use http::slots::{OfMain, PlanSlot};
+use http::slots::{MainRequestLifetime, PlanSlot};
 use http::variables::BuiltinVariable;
 
 use context::TraceContext;
@@ -53,7 +53,7 @@ struct RequestTrace {
 
 impl SlotValue for RequestTrace {}
 
-static TRACE: Slot<RequestTrace, OfMain> = Slot::new();
+static TRACE: Slot<RequestTrace, MainRequestLifetime> = Slot::new();
 
 /// Registers tracing of a scope's requests, if they are traced.
 pub fn register(plan: &mut PlanBuilder<'_>) -> Option<()> {
@@ -78,7 +78,7 @@ impl Script for Tracing {
     /// Decides whether a request is traced, and sets the fields for upstreams. After an internal
     /// redirect, an earlier location has already decided.
     fn run(&self, request: &mut Request) -> Step {
-        if request.course.changes_left <= URI_CHANGES_MAX || !request.is_main() {
+        if request.routing.uri_changes_left <= URI_CHANGES_MAX || !request.is_main() {
             return Step::Next;
         }
         let sampled = self.trace.holds(request);

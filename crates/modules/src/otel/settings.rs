@@ -14,10 +14,10 @@ use framework::generation::Generation;
 use framework::registry::Registry;
 use http::request::{Request, Text};
 use http::variables::Compiling as _;
-use proxying::upstream::OfRequests;
+use proxying::upstream::HttpUpstreams;
 use rules::upstream::of_address;
 use transport::tls::pem::{self, TrustedFor};
-use transport::tls::upstream::settings::Secured;
+use transport::tls::upstream::settings::ResolvedTls;
 
 use super::collector::Collector;
 use super::exporter::{ExportService, Exporter, ExporterSettings, GenerationExporter};
@@ -371,7 +371,7 @@ fn exporter(
     if address.is_empty() {
         return Err(missing());
     }
-    let group = of_address::<OfRequests>(compiler, &endpoint, address)?;
+    let group = of_address::<HttpUpstreams>(compiler, &endpoint, address)?;
     let authority: &[u8] = if address.starts_with(b"unix:") {
         b"localhost"
     } else {
@@ -416,7 +416,7 @@ fn secured(
     compiler: &Compiler<'_>,
     block: ScopeRef<'_>,
     authority: &[u8],
-) -> Result<Secured, Fault> {
+) -> Result<ResolvedTls, Fault> {
     let about = |text: String| Fault::new(format!("otel_exporter: {text}"));
     let written = block.own(&TRUSTED_CERTIFICATE)?;
     let (path, content) = match &written {
@@ -451,5 +451,5 @@ fn secured(
     };
     let certificates =
         certificates.map_err(|error| unusable(error.reason("CERTIFICATE").to_string()))?;
-    Secured::verified(authority, &certificates, vec![b"h2".to_vec()]).map_err(unusable)
+    ResolvedTls::verified(authority, &certificates, vec![b"h2".to_vec()]).map_err(unusable)
 }

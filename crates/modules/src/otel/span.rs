@@ -64,7 +64,7 @@ fn nanoseconds(since_1970: Duration) -> u64 {
 
 /// The status in logs.
 fn status(request: &Request) -> u16 {
-    match request.course.error_status {
+    match request.routing.error_status {
         0 => request.response.status,
         error => error,
     }
@@ -73,7 +73,7 @@ fn status(request: &Request) -> u16 {
 fn default_attributes(request: &Request) -> Vec<KeyValue> {
     let client = &request.client;
     let mut attributes = Vec::with_capacity(16);
-    let method = if request.shared.became_get.get() {
+    let method = if request.shared.is_now_get.get() {
         Method::Get.name().as_bytes()
     } else {
         client.method_name()

@@ -191,7 +191,7 @@ fn write_uri(request: &Request, proxy: &Proxy, target: &ProxyTarget, head: &mut 
                 .unwrap_or_default();
         }
     }
-    if request.uri_state.escaped || request.course.internal {
+    if request.uri_state.escaped || request.routing.internal {
         escape(rest, Escape::Uri, head);
     } else {
         head.extend_from_slice(rest);
@@ -249,7 +249,7 @@ pub(super) fn write_http2(
         head.put(name, value);
     }
     if settings.passing.pass_request_headers {
-        head.put_client_but(request, &settings.replaced, |known| {
+        head.put_client_except(request, &settings.replaced, |known| {
             lookup.is_some_and(|lookup| lookup.withholds(known))
         });
     }

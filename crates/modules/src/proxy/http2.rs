@@ -6,12 +6,12 @@ use base::pieces::Pieces;
 use bytes::Bytes;
 use http::exchange::Exchange;
 use http::exchange::abort::Abort;
-use http::module::Ran;
+use http::module::MaybeFuture;
 use http::request::{Request, Step};
 
 use super::rewriting::Rewriting;
 use super::target::ProxyTarget;
-use super::{Proxy, begin, head, show, show_nothing};
+use super::{Proxy, begin, clear_proxy_variables, head, show};
 use proxying::answer::AnswerHead;
 use proxying::cache::CacheLookup;
 use proxying::connect_target::ConnectTarget;
@@ -22,7 +22,7 @@ use proxying::http2::dialogue::{Http2Answer, Http2Dialogue};
 use proxying::http2::head::RequestHead;
 use proxying::http2::upload::RequestBody;
 use proxying::rewriting::Rewrite;
-use proxying::settings::Passing;
+use proxying::settings::PassSettings;
 use proxying::upstream::Group;
 
 pub(super) async fn serve(
@@ -60,8 +60,8 @@ impl Protocol for Http2<'_> {
         Self: 'a;
     type Answer = Http2Answer;
 
-    fn way(&self) -> PeerOptions<'_> {
-        self.proxy.way(true)
+    fn peer_options(&self) -> PeerOptions<'_> {
+        self.proxy.peer_options(true)
     }
 
     fn find(&self, request: &mut Request) -> Result<Arc<ProxyTarget>, u16> {
@@ -69,7 +69,7 @@ impl Protocol for Http2<'_> {
     }
 
     fn not_found(&self, request: &mut Request) {
-        show_nothing(request);
+        clear_proxy_variables(request);
     }
 
     fn reading(&self, request: &Request, _: &Arc<ProxyTarget>) -> BodyReading {
@@ -84,7 +84,7 @@ impl Protocol for Http2<'_> {
         begin(request, target);
     }
 
-    fn cached(&self) -> Option<&Arc<Passing>> {
+    fn cached(&self) -> Option<&Arc<PassSettings>> {
         Some(&self.proxy.settings.passing)
     }
 
@@ -158,9 +158,9 @@ impl Protocol for Http2<'_> {
         sent: &SentRequest<Arc<ProxyTarget>, Http2Request>,
         peer: UpstreamConnection,
         answer: Http2Answer,
-    ) -> Ran<'a> {
+    ) -> MaybeFuture<'a> {
         let is_head = sent.outgoing.is_head;
         let delivery = self.proxy.delivery(&self.rewriting, is_head);
-        Ran::Now(Ok(answer.deliver(&delivery, request, peer)))
+        MaybeFuture::Now(Ok(answer.deliver(&delivery, request, peer)))
     }
 }

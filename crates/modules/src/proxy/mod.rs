@@ -22,7 +22,7 @@ use base::pieces::Pieces;
 use bytes::Bytes;
 use http::exchange::Exchange;
 use http::exchange::abort::Abort;
-use http::module::{Handle, Ran, Recall, Recalled};
+use http::module::{MaybeFuture, PhaseHandler, Recall, RecalledResponse};
 use http::request::{Request, Step};
 use proto::header::KnownField;
 
@@ -37,10 +37,10 @@ use proxying::deliver::Delivery;
 use proxying::driver::{BodyReading, PeerOptions, Protocol, SentRequest, pass_on};
 use proxying::failures::AttemptError;
 use proxying::peer_attempts::Dialogue;
-use proxying::request_framing::as_it_came;
+use proxying::request_framing::client_framing;
 use proxying::response::{UpstreamResponse, refuse_upgrade};
 use proxying::rewriting::Rewrite;
-use proxying::settings::Passing;
+use proxying::settings::PassSettings;
 use proxying::upstream::Group;
 use proxying::{sending, tunnel};
 use response::HttpReader;
@@ -102,7 +102,7 @@ impl Http1Dialogue<'_> {
             _ if !self.settings.passes_body() => Ok(()),
             None => asked.push_stored_body(request, exchange).await,
             Some(begun) => {
-                let framing = as_it_came(request);
+                let framing = client_framing(request);
                 let streamed = asked.stream_body(request, exchange, begun, framing);
                 // Boxed, so that requests whose body is read first need no memory for this future.
                 Box::pin(streamed).await
@@ -112,12 +112,14 @@ impl Http1Dialogue<'_> {
 }
 
 /// Proxies a request and returns the response.
-impl Handle for Proxy {
-    fn run<'a>(&'a self, request: &'a mut Request, exchange: &'a mut Exchange) -> Ran<'a> {
+impl PhaseHandler for Proxy {
+    fn run<'a>(&'a self, request: &'a mut Request, exchange: &'a mut Exchange) -> MaybeFuture<'a> {
         request.start_background();
         match self.settings.version {
-            HttpVersion::Http2 => Ran::wait(http2::serve(request, exchange, self)),
-            HttpVersion::Http10 | HttpVersion::Http11 => Ran::wait(serve(request, exchange, self)),
+            HttpVersion::Http2 => MaybeFuture::wait(http2::serve(request, exchange, self)),
+            HttpVersion::Http10 | HttpVersion::Http11 => {
+                MaybeFuture::wait(serve(request, exchange, self))
+            }
         }
     }
 }
@@ -134,7 +136,7 @@ impl Recall for Proxy {
         recall::key(request, &self.settings.passing, default_key, key)
     }
 
-    fn recall(&self, request: &mut Request, key: &[u8]) -> Option<Recalled> {
+    fn recall(&self, request: &mut Request, key: &[u8]) -> Option<RecalledResponse> {
         let rules = AnswerRules {
             passing: &self.settings.passing,
             rewriting: &self.rewriting(),
@@ -179,8 +181,8 @@ impl Protocol for Http1<'_> {
         Self: 'a;
     type Answer = UpstreamResponse;
 
-    fn way(&self) -> PeerOptions<'_> {
-        self.proxy.way(false)
+    fn peer_options(&self) -> PeerOptions<'_> {
+        self.proxy.peer_options(false)
     }
 
     fn find(&self, request: &mut Request) -> Result<Arc<target::ProxyTarget>, u16> {
@@ -188,7 +190,7 @@ impl Protocol for Http1<'_> {
     }
 
     fn not_found(&self, request: &mut Request) {
-        show_nothing(request);
+        clear_proxy_variables(request);
     }
 
     fn reading(&self, request: &Request, _: &Arc<target::ProxyTarget>) -> BodyReading {
@@ -203,7 +205,7 @@ impl Protocol for Http1<'_> {
         begin(request, target);
     }
 
-    fn cached(&self) -> Option<&Arc<Passing>> {
+    fn cached(&self) -> Option<&Arc<PassSettings>> {
         Some(&self.proxy.settings.passing)
     }
 
@@ -294,17 +296,17 @@ impl Protocol for Http1<'_> {
         sent: &SentRequest<Arc<target::ProxyTarget>, Http1Request>,
         peer: UpstreamConnection,
         answer: UpstreamResponse,
-    ) -> Ran<'a> {
+    ) -> MaybeFuture<'a> {
         let is_head = sent.outgoing.is_head;
         let delivery = self.proxy.delivery(&self.rewriting, is_head);
-        let may_go_on = answer.keeps_alive();
-        Ran::Now(Ok(delivery.deliver(request, peer, answer, may_go_on)))
+        let may_reuse = answer.keeps_alive();
+        MaybeFuture::Now(Ok(delivery.deliver(request, peer, answer, may_reuse)))
     }
 }
 
 /// The parts that both versions share.
 impl Proxy {
-    fn way(&self, is_shared: bool) -> PeerOptions<'_> {
+    fn peer_options(&self, is_shared: bool) -> PeerOptions<'_> {
         let passing = &self.settings.passing;
         PeerOptions {
             tries: passing.tries,
@@ -343,7 +345,7 @@ impl Proxy {
 }
 
 /// Sets `$proxy_host` and `$proxy_port` of a request without a target: both exist, and are empty.
-fn show_nothing(request: &mut Request) {
+fn clear_proxy_variables(request: &mut Request) {
     Attempts::enter(request);
     request.pass.enter(&TARGET);
 }

@@ -26,8 +26,8 @@ use proxying::failures::{AttemptError, failed, note};
 use proxying::family::Causes;
 use proxying::http2::dialogue::Http2Dialogue;
 use proxying::http2::upload::RequestBody;
-use proxying::http2::whole::{self, NotRead};
-use proxying::probe::{self, Doing, Keeping, ProbeError, ProbedPeer, Unanswered};
+use proxying::http2::whole::{self, WholeReadError};
+use proxying::probe::{self, ProbeActivity, ProbeError, ProbeReuse, ProbedPeer, Unanswered};
 use proxying::response::{self, UpstreamResponse};
 use proxying::upstream::Group;
 use proxying::{READING_BODY, ssl};
@@ -48,7 +48,7 @@ pub struct Probe<'a> {
     /// The URI of the probe.
     pub uri: &'a [u8],
     /// Whether further probes may reuse the connection, and which ones.
-    pub keeps: Option<Keeping>,
+    pub keeps: Option<ProbeReuse>,
 }
 
 /// A connection that has served a probe and may serve another.
@@ -239,7 +239,7 @@ impl Reply {
     }
 
     /// The next part of the body; `None` at its end. An error has been logged.
-    pub async fn read(&mut self, request: &mut Request) -> Result<Option<Bytes>, Doing> {
+    pub async fn read(&mut self, request: &mut Request) -> Result<Option<Bytes>, ProbeActivity> {
         loop {
             if matches!(self.remaining, Remaining::Nothing) {
                 note(request, |attempt, began| {
@@ -252,7 +252,7 @@ impl Reply {
                 match part {
                     Ok(None) => self.remaining = Remaining::Nothing,
                     Ok(part) => return Ok(part),
-                    Err(NotRead { timed_out: true }) => {
+                    Err(WholeReadError { timed_out: true }) => {
                         return Err(ProbeError::timed_out(request, READING_BODY).doing);
                     }
                     Err(_) => return Err(READING_BODY),

@@ -12,7 +12,7 @@ use proxying::family::Causes;
 use proxying::interim::Informational;
 use proxying::response::{ResponseHeadReader, bad, examine, is_informational, note_head, too_big};
 use proxying::sending::HeadReader;
-use proxying::settings::Passing;
+use proxying::settings::PassSettings;
 
 /// Reads the response head, and any informational ones before it.
 #[derive(Default)]
@@ -27,7 +27,7 @@ impl HeadReader for HttpReader {
         &mut self,
         request: &mut Request,
         exchange: &mut Exchange,
-        passing: &Passing,
+        passing: &PassSettings,
         mut received: Buffer,
     ) -> Result<bool, AttemptError> {
         let answer = &mut self.reading;

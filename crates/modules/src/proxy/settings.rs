@@ -26,7 +26,7 @@ use proxying::cache;
 use proxying::family::Family;
 use proxying::fields::{self, FieldLines, SetField};
 use proxying::locate::Upstream;
-use proxying::settings::{self, Passing};
+use proxying::settings::{self, PassSettings};
 use proxying::ssl::{self, UpstreamTls};
 use proxying::upstream::Group;
 
@@ -225,7 +225,7 @@ pub(crate) enum Redirect {
 /// `proxy_*` of a scope, except `proxy_pass` itself.
 pub struct Settings {
     /// The settings in common with other modules.
-    pub(super) passing: Arc<Passing>,
+    pub(super) passing: Arc<PassSettings>,
     pub(super) version: HttpVersion,
     pub(super) method: Option<Text>,
     /// Replaces the client's body.
@@ -262,9 +262,9 @@ impl Feature for Settings {
     fn compile(compiler: &Compiler<'_>, scope: ScopeRef<'_>) -> Result<Self, Fault> {
         let lines = scope.written(&SET_HEADER)?.unwrap_or_default();
         let (set, replaced) = fields::compile(compiler, lines)?;
-        let mut passing = Passing::compile(compiler, scope, &PASSING)?;
+        let mut passing = PassSettings::compile(compiler, scope, &PASSING)?;
         passing.pass_trailers = scope.get(&PASS_TRAILERS)?;
-        passing.upstream_says_what_it_is = true;
+        passing.omits_server_and_date = true;
         Ok(Settings {
             passing: Arc::new(passing),
             version: scope.get(&HTTP_VERSION)?,
@@ -347,8 +347,8 @@ pub fn content(compiler: &Compiler<'_>, scope: ScopeRef<'_>) -> Result<Option<Co
     let recall = recalls.then(|| Arc::clone(&proxy) as Arc<dyn Recall>);
     Ok(Some(Content {
         handler: proxy,
-        leaves_to_files: false,
-        stays_in_limit_except: true,
+        falls_back_to_files: false,
+        inherited_by_limit_except: true,
         adds_slash: true,
         answers_connect: false,
         recall,

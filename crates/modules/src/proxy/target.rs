@@ -8,7 +8,7 @@ use framework::address::{self, WrittenAddress};
 use framework::compile::Compiler;
 use framework::slot::{Slot, SlotValue};
 use http::request::Request;
-use http::slots::OfPass;
+use http::slots::PassLifetime;
 
 use proxying::driver;
 use proxying::locate::Upstream;
@@ -81,7 +81,7 @@ pub(super) struct ShownTarget(pub(super) Option<Arc<ProxyTarget>>);
 impl SlotValue for ShownTarget {}
 
 /// The target of the request in this pass.
-pub(super) static TARGET: Slot<ShownTarget, OfPass> = Slot::new();
+pub(super) static TARGET: Slot<ShownTarget, PassLifetime> = Slot::new();
 
 /// The target of a URL without variables: a group that is declared anywhere in the configuration,
 /// an address, or a name, which is resolved now.

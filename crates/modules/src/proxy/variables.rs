@@ -48,7 +48,7 @@ fn shown(request: &Request) -> Option<Option<&ProxyTarget>> {
     // A cache hit from memory has not run the handler, so its fixed target is looked up here, which
     // needs no counter shared between threads.
     let recall = request.plan.phases.recall.as_deref();
-    let recall: &dyn Any = recall.filter(|_| request.course.recalled)?;
+    let recall: &dyn Any = recall.filter(|_| request.routing.recalled)?;
     let proxy = recall.downcast_ref::<Proxy>()?;
     Some(proxy.fixed_target().map(|target| &**target))
 }

@@ -218,16 +218,16 @@ fn is_absence(error: &io::Error) -> bool {
 }
 
 /// Why a condition is false for a GET request.
-pub(super) enum Failing {
+pub(super) enum FalseReason {
     /// The condition is true only for another method.
     Method,
     /// The request lacks the field that `$http_…` with this name (in lower case) refers to.
     WithoutField(Box<[u8]>),
 }
 
-impl Failing {
+impl FalseReason {
     /// `None` if the condition depends on more than the method and one field.
-    pub(super) fn of(compiler: &Compiler<'_>, words: &[Word]) -> Option<Failing> {
+    pub(super) fn of(compiler: &Compiler<'_>, words: &[Word]) -> Option<FalseReason> {
         let parsed = ConditionTokens::new(words).ok()?;
         let name = match &parsed {
             ConditionTokens::True(name)
@@ -235,11 +235,11 @@ impl Failing {
             | ConditionTokens::Matches { name, .. } => name.to_ascii_lowercase(),
             ConditionTokens::File { .. } => return None,
         };
-        let (value, failing): (&[u8], Failing) = if name == "request_method" {
-            (b"GET", Failing::Method)
+        let (value, failing): (&[u8], FalseReason) = if name == "request_method" {
+            (b"GET", FalseReason::Method)
         } else {
             let field = name.strip_prefix("http_")?;
-            let failing = Failing::WithoutField(field.as_bytes().into());
+            let failing = FalseReason::WithoutField(field.as_bytes().into());
             (b"", failing)
         };
         let holds = match parsed {

@@ -14,7 +14,7 @@ mod tests;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use condition::{Condition, Failing};
+use condition::{Condition, FalseReason};
 use conf::{
     Arity, Contexts, Declared, Fault, Inherit, Line, Position, ScopeRef, Setter, Setting, Template,
     Word, parse,
@@ -335,9 +335,9 @@ fn shortcut_past(compiler: &Compiler<'_>, scope: ScopeRef<'_>) -> Option<Shortcu
     let mut fields = Vec::new();
     for line in scope.lines() {
         match &*line.name.bytes {
-            b"if" => match Failing::of(compiler, &line.args)? {
-                Failing::Method => {}
-                Failing::WithoutField(name) => fields.push(name),
+            b"if" => match FalseReason::of(compiler, &line.args)? {
+                FalseReason::Method => {}
+                FalseReason::WithoutField(name) => fields.push(name),
             },
             b"set" | b"rewrite" | b"return" | b"break" => return None,
             _ => {}

@@ -81,7 +81,7 @@ impl Run<'_> {
                     return Flow::Continue(());
                 }
                 if let Some(plan) = plan {
-                    self.request.leave_location();
+                    self.request.note_left_location();
                     self.request.plan = Arc::clone(plan);
                 }
                 self.steps(body)
@@ -118,7 +118,7 @@ impl Run<'_> {
             return Flow::Continue(());
         }
         self.escape_captures = false;
-        self.request.course.internal = true;
+        self.request.routing.internal = true;
         self.request.uri_state.unchanged = false;
         if rewrite.flag == Flag::Break {
             self.request.uri_state.valid_location = false;

@@ -20,7 +20,7 @@ use crate::applications::unframed::{self, Protocol};
 use proxying::cache::CacheLookup;
 use proxying::destination::{Scheme, Schemes};
 use proxying::family::Family;
-use proxying::settings::{self, Passing};
+use proxying::settings::{self, PassSettings};
 use proxying::{buffers, cache};
 
 /// Only SCGI is supported, and the address has no scheme.
@@ -94,7 +94,7 @@ pub const SHORTCUTS: &[ShortcutDoc] =
 
 /// `scgi_*` of a scope, except `scgi_pass` itself.
 struct Settings {
-    passing: Arc<Passing>,
+    passing: Arc<PassSettings>,
     params: Params,
 }
 
@@ -104,14 +104,14 @@ impl Feature for Settings {
 
     fn compile(compiler: &Compiler<'_>, scope: ScopeRef<'_>) -> Result<Settings, Fault> {
         Ok(Settings {
-            passing: Arc::new(Passing::compile(compiler, scope, &PASSING)?),
+            passing: Arc::new(PassSettings::compile(compiler, scope, &PASSING)?),
             params: Params::compile::<RequestWriter<'_>>(compiler, scope, &PARAM)?,
         })
     }
 }
 
 impl Protocol for Settings {
-    fn passing(&self) -> &Arc<Passing> {
+    fn passing(&self) -> &Arc<PassSettings> {
         &self.passing
     }
 

@@ -22,7 +22,7 @@ use crate::applications::unframed::{self, Protocol};
 use proxying::cache::CacheLookup;
 use proxying::destination::{Scheme, Schemes};
 use proxying::family::Family;
-use proxying::settings::{self, Passing};
+use proxying::settings::{self, PassSettings};
 use proxying::ssl::{self, UpstreamTls};
 use proxying::{buffers, cache};
 
@@ -126,7 +126,7 @@ pub const SHORTCUTS: &[ShortcutDoc] =
 
 /// `uwsgi_*` of a scope, except `uwsgi_pass` itself and TLS.
 struct Settings {
-    passing: Arc<Passing>,
+    passing: Arc<PassSettings>,
     params: Params,
     modifier1: u8,
     modifier2: u8,
@@ -139,7 +139,7 @@ impl Feature for Settings {
 
     fn compile(compiler: &Compiler<'_>, scope: ScopeRef<'_>) -> Result<Settings, Fault> {
         Ok(Settings {
-            passing: Arc::new(Passing::compile(compiler, scope, &PASSING)?),
+            passing: Arc::new(PassSettings::compile(compiler, scope, &PASSING)?),
             params: Params::compile::<RequestWriter<'_>>(compiler, scope, &PARAM)?,
             modifier1: scope.get(&MODIFIER1)?,
             modifier2: scope.get(&MODIFIER2)?,
@@ -161,7 +161,7 @@ impl Feature for Tls {
 }
 
 impl Protocol for Settings {
-    fn passing(&self) -> &Arc<Passing> {
+    fn passing(&self) -> &Arc<PassSettings> {
         &self.passing
     }
 

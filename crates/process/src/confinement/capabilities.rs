@@ -35,7 +35,7 @@ pub(super) fn bound(keeps_raw_network: bool) {
 
 /// Drops every capability that is not needed; none can be gained. Returns the names of the
 /// remaining ones.
-pub(super) fn drop_all_but(raw_network: bool) -> Result<String, String> {
+pub(super) fn drop_capabilities(raw_network: bool) -> Result<String, String> {
     let failed = |call: &str, error: rustix::io::Errno| crate::log::failure(call, &error.into());
     let has =
         rustix::thread::capabilities(None).map_err(|error| failed("capget() failed", error))?;

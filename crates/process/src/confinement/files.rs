@@ -46,17 +46,17 @@ const SYSTEM: &[&str] = &[
 
 /// The enforced part of Landlock, in words for the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum InForce {
+pub(super) enum Enforcement {
     /// By this version of Landlock.
     Landlock(i32),
     Nothing(&'static str),
 }
 
-impl Display for InForce {
+impl Display for Enforcement {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            InForce::Landlock(version) => write!(f, "Landlock {version}{}", lacking(*version)),
-            InForce::Nothing(why) => f.write_str(why),
+            Enforcement::Landlock(version) => write!(f, "Landlock {version}{}", lacking(*version)),
+            Enforcement::Nothing(why) => f.write_str(why),
         }
     }
 }
@@ -130,14 +130,14 @@ impl Rules {
     }
 
     /// Enforces the rules for this thread and those that it starts.
-    pub(super) fn enforce(self) -> Result<InForce, String> {
+    pub(super) fn enforce(self) -> Result<Enforcement, String> {
         let status = self.0.restrict_self();
         let status = status.map_err(|error| format!("landlock_restrict_self() failed: {error}"))?;
         Ok(match status.landlock {
-            LandlockStatus::NotEnabled => InForce::Nothing("Landlock is not enabled"),
-            LandlockStatus::NotImplemented => InForce::Nothing("this kernel has no Landlock"),
+            LandlockStatus::NotEnabled => Enforcement::Nothing("Landlock is not enabled"),
+            LandlockStatus::NotImplemented => Enforcement::Nothing("this kernel has no Landlock"),
             LandlockStatus::Available { effective_abi, .. } => {
-                InForce::Landlock(effective_abi as i32)
+                Enforcement::Landlock(effective_abi as i32)
             }
         })
     }
@@ -196,7 +196,7 @@ mod tests {
 
     #[test]
     fn an_older_landlock_is_said_with_what_it_does_not_see() {
-        let said = |version| InForce::Landlock(version).to_string();
+        let said = |version| Enforcement::Landlock(version).to_string();
         assert_eq!(said(7), "Landlock 7");
         assert_eq!(
             said(2),

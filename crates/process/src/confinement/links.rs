@@ -15,7 +15,7 @@ const NAMED_MAX: usize = 20;
 
 /// A line for each link below the paths of a strict confinement whose target is outside of all of
 /// them.
-pub(crate) fn leading_out(confinement: &Confinement) -> Vec<String> {
+pub(crate) fn links_leading_outside(confinement: &Confinement) -> Vec<String> {
     if confinement.level != Level::Strict {
         return Vec::new();
     }
@@ -132,7 +132,7 @@ mod tests {
             ],
             ..Confinement::default()
         };
-        let lines = leading_out(&confinement);
+        let lines = links_leading_outside(&confinement);
         assert_eq!(lines.len(), 1, "{lines:?}");
         assert!(
             lines[0].contains("www/inner/out\" leads to \""),
@@ -141,11 +141,11 @@ mod tests {
         for number in 0..NAMED_MAX + 4 {
             symlink("/etc", folder.join(format!("www/link{number}"))).unwrap();
         }
-        let lines = leading_out(&confinement);
+        let lines = links_leading_outside(&confinement);
         assert_eq!(lines.len(), NAMED_MAX + 1);
         assert_eq!(lines[NAMED_MAX], "5 more symbolic links lead out");
         confinement.level = Level::On;
-        assert!(leading_out(&confinement).is_empty());
+        assert!(links_leading_outside(&confinement).is_empty());
         fs::remove_dir_all(&folder).unwrap();
     }
 }

@@ -21,7 +21,7 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-pub(crate) use links::leading_out;
+pub(crate) use links::links_leading_outside;
 
 use crate::programs::{self, Program};
 
@@ -149,10 +149,10 @@ impl Confinement {
 
 /// The enforced restrictions of a process, in words for the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct InForce {
+pub struct Enforcement {
     level: Level,
     capabilities: String,
-    files: files::InForce,
+    files: files::Enforcement,
     places: usize,
     system_calls: Result<(), String>,
     /// Whether the system call filter is installed, which [`close_rings`] narrows.
@@ -161,9 +161,9 @@ pub struct InForce {
     pub left_out: Vec<String>,
 }
 
-impl Display for InForce {
+impl Display for Enforcement {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let InForce {
+        let Enforcement {
             level,
             capabilities,
             files,
@@ -183,10 +183,10 @@ impl Display for InForce {
             _ => "writes",
         };
         match files {
-            files::InForce::Landlock(_) => {
+            files::Enforcement::Landlock(_) => {
                 write!(f, "{what} at {} places by {files}; ", self.places)?
             }
-            files::InForce::Nothing(_) => write!(f, "{what} anywhere, as {files}; ")?,
+            files::Enforcement::Nothing(_) => write!(f, "{what} anywhere, as {files}; ")?,
         }
         match &self.system_calls {
             Ok(()) => f.write_str("system calls filtered"),
@@ -195,10 +195,10 @@ impl Display for InForce {
     }
 }
 
-impl InForce {
+impl Enforcement {
     /// Whether this machine lacks a feature of the requested confinement.
     pub fn lacks_anything(&self) -> bool {
-        let has_files = matches!(self.files, files::InForce::Landlock(_));
+        let has_files = matches!(self.files, files::Enforcement::Landlock(_));
         self.level != Level::Off && (!has_files || self.system_calls.is_err())
     }
 
@@ -223,13 +223,13 @@ impl InForce {
 pub fn confine(
     confinement: &Confinement,
     become_user: impl FnOnce() -> Result<(), String>,
-) -> Result<InForce, String> {
+) -> Result<Enforcement, String> {
     if confinement.level == Level::Off {
         become_user()?;
-        return Ok(InForce {
+        return Ok(Enforcement {
             level: Level::Off,
             capabilities: String::new(),
-            files: files::InForce::Nothing(""),
+            files: files::Enforcement::Nothing(""),
             places: 0,
             system_calls: Ok(()),
             has_filter: false,
@@ -242,7 +242,7 @@ pub fn confine(
     if !confinement.programs.is_empty() {
         programs::start_runner(&confinement.programs)?;
     }
-    let capabilities = capabilities::drop_all_but(confinement.keeps_raw_network)?;
+    let capabilities = capabilities::drop_capabilities(confinement.keeps_raw_network)?;
     rustix::thread::set_no_new_privs(true)
         .map_err(|error| crate::log::failure("prctl(PR_SET_NO_NEW_PRIVS) failed", &error.into()))?;
     let files = rules.enforce()?;
@@ -253,7 +253,7 @@ pub fn confine(
     });
     let writes =
         |place: &&PathRule| confinement.level == Level::Strict || place.access != PathAccess::Read;
-    Ok(InForce {
+    Ok(Enforcement {
         level: confinement.level,
         capabilities,
         files,
@@ -302,7 +302,7 @@ impl Confinement {
     }
 
     /// The first permission that it needs and a running process of the same level does not have.
-    pub(crate) fn wants_beyond(&self, running: &Granted) -> Option<MissingGrant> {
+    pub(crate) fn missing_grant(&self, running: &Granted) -> Option<MissingGrant> {
         if self.level == Level::Off || running.level == Level::Off {
             return None;
         }
@@ -388,7 +388,7 @@ mod tests {
             .confined(Level::On, &[("a", Write), ("b", Append)])
             .granted();
         let wants = |level, places: &[(&str, PathAccess)]| {
-            folder.confined(level, places).wants_beyond(&running)
+            folder.confined(level, places).missing_grant(&running)
         };
         for covered in [
             &[("a", Write)][..],
@@ -414,7 +414,7 @@ mod tests {
         let reads = |name: &str| {
             folder
                 .confined(Level::Strict, &[(name, Read)])
-                .wants_beyond(&strictly)
+                .missing_grant(&strictly)
         };
         assert_eq!(reads("a/inner"), None);
         assert_eq!(reads("nothing/there"), None);
@@ -428,13 +428,13 @@ mod tests {
             programs: vec![program],
             ..folder.confined(Level::On, &[])
         };
-        let wanted = programs.wants_beyond(&running);
+        let wanted = programs.missing_grant(&running);
         assert_eq!(wanted, Some(MissingGrant::Program("/bin/true".into())));
-        assert_eq!(programs.wants_beyond(&programs.granted()), None);
+        assert_eq!(programs.missing_grant(&programs.granted()), None);
         assert_eq!(
             folder
                 .confined(Level::Off, &[("b", Write)])
-                .wants_beyond(&running),
+                .missing_grant(&running),
             None
         );
     }
@@ -445,20 +445,20 @@ mod tests {
         std::os::unix::fs::symlink("a", folder.0.join("link")).unwrap();
         let confined = folder.confined(Level::On, &[("link", PathAccess::Write)]);
         let running = confined.granted();
-        assert_eq!(confined.wants_beyond(&running), None);
+        assert_eq!(confined.missing_grant(&running), None);
         assert_eq!(
             folder
                 .confined(Level::On, &[("a", PathAccess::Write)])
-                .wants_beyond(&running),
+                .missing_grant(&running),
             None
         );
         fs::remove_file(folder.0.join("link")).unwrap();
         std::os::unix::fs::symlink("b", folder.0.join("link")).unwrap();
-        assert!(confined.wants_beyond(&running).is_some());
+        assert!(confined.missing_grant(&running).is_some());
         let confined = folder.confined(Level::On, &[("a", PathAccess::Write)]);
         fs::rename(folder.0.join("a"), folder.0.join("old")).unwrap();
         fs::rename(folder.0.join("b"), folder.0.join("a")).unwrap();
-        assert!(confined.wants_beyond(&running).is_some());
+        assert!(confined.missing_grant(&running).is_some());
     }
 
     #[test]

@@ -42,7 +42,7 @@ impl Devices {
 impl Master {
     /// Gives the devices to a worker that serves with the generation in force, or updates those
     /// that it has.
-    pub(super) fn give_devices(&mut self, id: u64) {
+    pub(super) fn hand_over_devices(&mut self, id: u64) {
         if self.devices.owner == Some(id) {
             return self.follow_devices();
         }
@@ -95,17 +95,17 @@ impl Master {
     /// Gives the devices of a worker that has ended to the serving one.
     pub(super) fn devices_are_free(&mut self, id: u64) {
         if self.devices.owner.take_if(|owner| *owner == id).is_some() {
-            self.give_devices_again();
+            self.retry_devices();
         }
     }
 
     /// Tries again to open devices that another program may have released.
-    pub(super) fn give_devices_again(&mut self) {
+    pub(super) fn retry_devices(&mut self) {
         self.devices.retry_at = None;
         let mut children = self.children.iter();
         let serving = children.find(|child| child.role == Role::Serving);
         if let Some(id) = serving.map(|child| child.id) {
-            self.give_devices(id);
+            self.hand_over_devices(id);
         }
     }
 

@@ -6,7 +6,7 @@
 
 use std::rc::Rc;
 
-use crate::application::{Need, NeedKind};
+use crate::application::{NeedKind, RequiredDescriptor};
 use crate::control::Command;
 use crate::descriptors::Descriptors;
 use crate::log::{Level, Log};
@@ -20,15 +20,15 @@ pub(super) struct Replaced {
     /// The worker that serves its remaining requests.
     child: u64,
     /// Its logs, shared by all workers that have served with it.
-    logs: Rc<[Need]>,
+    logs: Rc<[RequiredDescriptor]>,
 }
 
 impl Master {
     /// Records a replaced generation for each worker that has served with it until now, including
     /// those that are ending.
-    pub(super) fn remember(&mut self, number: u64, needs: Vec<Need>) {
-        let is_log = |need: &Need| matches!(need.kind, NeedKind::Log { .. });
-        let logs: Rc<[Need]> = needs.into_iter().filter(is_log).collect();
+    pub(super) fn remember(&mut self, number: u64, needs: Vec<RequiredDescriptor>) {
+        let is_log = |need: &RequiredDescriptor| matches!(need.kind, NeedKind::Log { .. });
+        let logs: Rc<[RequiredDescriptor]> = needs.into_iter().filter(is_log).collect();
         let children = self.children.iter();
         let served = children.filter(|child| child.generation == Some(number));
         self.replaced.extend(served.map(|child| Replaced {

@@ -49,7 +49,7 @@ use hosts::HostLookup;
 use logs::Replaced;
 use reload::{Generation, Reload};
 use restart::Restart;
-pub(crate) use upgrade::{Older, Origin, Upgrade};
+pub(crate) use upgrade::{Origin, Upgrade, UpgradeParent};
 
 /// How long a worker may take to terminate before it is killed.
 const TERMINATE_LIMIT: Duration = Duration::from_secs(1);
@@ -106,7 +106,7 @@ pub(crate) struct Master {
     /// Whether any worker has ever served; if the first cannot, the master ends.
     has_served: bool,
     /// Whether the application has been notified of that.
-    has_told: bool,
+    has_notified: bool,
     first_start_failed: bool,
     /// Devices that only one worker can have.
     devices: Devices,
@@ -167,7 +167,7 @@ impl Master {
             stop: None,
             is_committing: false,
             has_served: false,
-            has_told: false,
+            has_notified: false,
             first_start_failed: false,
             devices: Devices::default(),
         })
@@ -269,7 +269,7 @@ impl Master {
         self.check_deadlines(Instant::now());
         self.follow_predecessor();
         self.remove_left_files();
-        self.work_off_queue();
+        self.handle_queued_signals();
         if let Some(manager) = &mut self.manager {
             manager.feed_watchdog(Instant::now());
             if self.reload.is_none() && !self.is_committing {
@@ -316,7 +316,7 @@ impl Master {
     /// Handles the queued signals, unless a start or a reload is in progress. A master that is
     /// ending still reopens logs, as its workers may serve requests for hours, and rejects reloads
     /// at once.
-    fn work_off_queue(&mut self) {
+    fn handle_queued_signals(&mut self) {
         if (self.is_at_rest() || self.stop.is_some()) && std::mem::take(&mut self.queue.reopen) {
             self.reopen_logs();
         }
@@ -348,7 +348,7 @@ impl Master {
         let environment = self.generation.needs.master.environment.clone();
         let state = self.upgrade.state_of_older(&self.log);
         if self.spawn(role, command, &environment, state).is_none() {
-            self.worker_lost(Duration::ZERO);
+            self.handle_worker_loss(Duration::ZERO);
         }
     }
 
@@ -450,7 +450,7 @@ impl Master {
                     // A worker process has ended when it is reaped, a worker thread when its
                     // channel closes.
                     if child.pid.is_none() {
-                        self.child_lost(id);
+                        self.handle_child_exit(id);
                     }
                     return;
                 }
@@ -487,11 +487,11 @@ impl Master {
                     self.is_committing = false;
                     let replies = std::mem::take(&mut self.unanswered);
                     replies.into_iter().for_each(Reply::committed);
-                    if !std::mem::replace(&mut self.has_told, true) {
+                    if !std::mem::replace(&mut self.has_notified, true) {
                         self.application.serving();
                         self.manager.iter().for_each(ServiceManager::ready);
                     }
-                    self.give_devices(id);
+                    self.hand_over_devices(id);
                 }
             }
             WorkerReport::HasDevices => self.devices_are_used(id),
@@ -502,7 +502,7 @@ impl Master {
                 self.forget_generation(id, generation);
             }
             WorkerReport::WantsLogs => self.queue.reopen = true,
-            WorkerReport::Leaving => self.child_leaves(id),
+            WorkerReport::Leaving => self.replace_child(id),
         }
     }
 
@@ -553,21 +553,21 @@ impl Master {
             }
         }
         match id {
-            Some(id) => self.child_lost(id),
+            Some(id) => self.handle_child_exit(id),
             None => self.upgrade_ended(pid),
         }
     }
 
     /// Handles the end of a worker.
-    fn child_lost(&mut self, id: u64) {
-        self.child_leaves(id);
+    fn handle_child_exit(&mut self, id: u64) {
+        self.replace_child(id);
         self.children.retain(|child| child.id != id);
         self.forget_generations_of(id);
         self.devices_are_free(id);
     }
 
     /// Replaces a worker that has ended or is about to end.
-    fn child_leaves(&mut self, id: u64) {
+    fn replace_child(&mut self, id: u64) {
         if self.devices.is_owner(id) {
             self.release_devices();
         }
@@ -581,13 +581,13 @@ impl Master {
             self.prepare_elsewhere(&name, role);
         }
         if matches!(role, Role::Starting | Role::Serving) && self.stop.is_none() {
-            self.worker_lost(lived);
+            self.handle_worker_loss(lived);
         }
     }
 
     /// Handles the loss of the serving worker: starts another, after a delay if the last one did
     /// not live long.
-    fn worker_lost(&mut self, lived: Duration) {
+    fn handle_worker_loss(&mut self, lived: Duration) {
         if !self.has_served {
             let text = "the first worker process ended before it served: giving up";
             self.log.write(Level::Emerg, text);
@@ -633,7 +633,7 @@ impl Master {
             self.start_worker();
         }
         if is_over(self.devices.retry_at) {
-            self.give_devices_again();
+            self.retry_devices();
         }
     }
 
@@ -643,12 +643,12 @@ impl Master {
             return;
         }
         self.begin_stop(None);
-        self.leave_workers();
+        self.drain_workers();
     }
 
     /// Tells all workers to end when every request has ended, and starts none in their place. If
     /// another program accepts connections, idle clients are not disconnected at once.
-    fn leave_workers(&mut self) {
+    fn drain_workers(&mut self) {
         self.restart = Restart::default();
         self.release_devices();
         let how = if self.upgrade.another_accepts() {

@@ -11,13 +11,13 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use conf::{Files, Recorder, Recording, Sealed};
+use conf::{Files, RecordedFiles, Recorder, Recording};
 use rustix::process::Signal;
 
 use super::Master;
 use super::child::Role;
 use super::hosts::{self, HostLookup, Hosts};
-use crate::application::Needs;
+use crate::application::RequiredResources;
 use crate::bundle::{self, Contents, ProcessSettings};
 use crate::confinement::{Granted, MissingGrant};
 use crate::control::Command;
@@ -35,7 +35,7 @@ const PREPARE_LIMIT: Duration = Duration::from_secs(60);
 /// A configuration with all of its resources.
 pub(super) struct Generation {
     pub(super) number: u64,
-    pub(super) needs: Needs,
+    pub(super) needs: RequiredResources,
     pub(super) descriptors: Descriptors,
     /// The hosts in the configuration, with the addresses that it uses.
     pub(super) hosts: Hosts,
@@ -138,14 +138,14 @@ impl Master {
                 self.prepare(next, taken_over, replies);
             }
             Err(errors) => {
-                self.tell_of_failure();
+                self.report_failure();
                 answer(replies, &errors);
             }
         }
     }
 
     /// Tells the serving workers that a reload has failed.
-    fn tell_of_failure(&mut self) {
+    fn report_failure(&mut self) {
         let serving = self.children.iter_mut();
         let serving = serving.filter(|child| matches!(child.role, Role::Serving));
         serving.for_each(|child| child.send(Command::ReloadFailed));
@@ -187,7 +187,7 @@ impl Master {
             }
         }
         self.log.notice("reconfiguring");
-        let files = Recorder::new(Sealed::new(recording));
+        let files = Recorder::new(RecordedFiles::new(recording));
         // Errors have been logged.
         if let Ok(next) = self.next_generation(files) {
             self.prepare(next, Vec::new(), Vec::new());
@@ -217,7 +217,7 @@ impl Master {
             }
         } else if self.own_process {
             let confinement = &next.needs.master.confinement;
-            match confinement.wants_beyond(&self.generation.granted) {
+            match confinement.missing_grant(&self.generation.granted) {
                 None => {}
                 Some(wanted) => {
                     target = None;
@@ -261,7 +261,7 @@ impl Master {
             }
             None => {
                 self.undo(next);
-                self.tell_of_failure();
+                self.report_failure();
                 answer(
                     replies,
                     &["[emerg] no worker process could be started".to_owned()],
@@ -366,7 +366,7 @@ impl Master {
             needs, descriptors, ..
         } = &self.generation;
         descriptors.adjust_kept(&needs.descriptors, &old.descriptors, &self.log);
-        let files = old.descriptors.let_go_of_missing_in(descriptors);
+        let files = old.descriptors.close_missing_from(descriptors);
         self.remove_files(files);
         self.upgrade.accepts_again();
         self.unanswered = replies;
@@ -399,7 +399,7 @@ impl Master {
             }
         }
         self.undo(next);
-        self.tell_of_failure();
+        self.report_failure();
         answer(replies, errors);
     }
 

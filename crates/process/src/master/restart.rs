@@ -13,7 +13,7 @@ const PAUSE_MAX: Duration = Duration::from_secs(10);
 /// The history of crashes, and the resulting time of the next start.
 #[derive(Debug, Default)]
 pub(super) struct Restart {
-    short_lives: u32,
+    early_exits: u32,
     due: Option<Instant>,
 }
 
@@ -21,14 +21,14 @@ impl Restart {
     /// Counts a crash and returns the delay; zero for at once. A longer delay is also stored.
     pub(super) fn after(&mut self, lived: Duration) -> Duration {
         if lived >= SHORT_LIFE {
-            self.short_lives = 0;
+            self.early_exits = 0;
         }
-        let pause = match self.short_lives {
+        let pause = match self.early_exits {
             0 => Duration::ZERO,
             // After 16 doublings the maximum is long reached.
             count => PAUSE_MAX.min(PAUSE_MIN * (1 << (count - 1).min(16))),
         };
-        self.short_lives = self.short_lives.saturating_add(1);
+        self.early_exits = self.early_exits.saturating_add(1);
         self.due = (!pause.is_zero()).then(|| Instant::now() + pause);
         pause
     }

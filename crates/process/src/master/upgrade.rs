@@ -54,12 +54,12 @@ pub(crate) enum Origin {
     /// By a service manager, which is notified of a new main process.
     Service,
     /// By USR2 to the program before this one.
-    HandedOn(Older),
+    HandedOn(UpgradeParent),
 }
 
 /// The program that has handed its sockets over to this one: the parent process as long as it
 /// lives.
-pub(crate) struct Older {
+pub(crate) struct UpgradeParent {
     pid: Option<Pid>,
     /// Readable when that program has ended.
     end: Option<OwnedFd>,
@@ -69,13 +69,13 @@ pub(crate) struct Older {
     state: Option<OwnedFd>,
 }
 
-impl Older {
+impl UpgradeParent {
     /// The parent of this process, which has handed over sockets with these files, and the socket
     /// on which to ask for the state of its zones.
-    pub(crate) fn parent(socket_files: Vec<PathBuf>, state: Option<OwnedFd>) -> Older {
+    pub(crate) fn parent(socket_files: Vec<PathBuf>, state: Option<OwnedFd>) -> UpgradeParent {
         let pid = rustix::process::getppid();
         let end = pid.and_then(|pid| rustix::process::pidfd_open(pid, PidfdFlags::empty()).ok());
-        Older {
+        UpgradeParent {
             pid,
             end,
             socket_files,
@@ -179,7 +179,7 @@ impl Upgrade {
     }
 
     /// The older program, as long as it lives.
-    fn older(&self) -> Option<&Older> {
+    fn older(&self) -> Option<&UpgradeParent> {
         match &self.origin {
             Origin::HandedOn(older) => {
                 let parent = rustix::process::getppid();
@@ -191,7 +191,7 @@ impl Upgrade {
 
     /// Whether another program may listen on the socket of this file.
     fn shares(&self, file: &PathBuf) -> bool {
-        let is_inherited = |older: &Older| older.socket_files.contains(file);
+        let is_inherited = |older: &UpgradeParent| older.socket_files.contains(file);
         self.has_new_binary() || self.older().is_some_and(is_inherited)
     }
 
@@ -358,7 +358,7 @@ impl Master {
         }
         reload::answer(std::mem::take(&mut self.unanswered), &errors);
         self.lookup = None;
-        self.leave_workers();
+        self.drain_workers();
     }
 
     /// Starts a worker if WINCH has ended the previous ones; returns whether it did.

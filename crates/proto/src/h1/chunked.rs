@@ -60,7 +60,7 @@ enum State {
     TrailerEnd,
     Done,
     /// After an invalid byte.
-    Faulty,
+    Invalid,
 }
 
 /// The largest size to which another digit may be appended.
@@ -128,7 +128,7 @@ impl Decoder {
     pub fn decode(&mut self, input: &[u8]) -> Result<Decoded, ChunkError> {
         let decoded = self.decode_valid(input);
         if decoded.is_err() {
-            self.state = State::Faulty;
+            self.state = State::Invalid;
         }
         decoded
     }
@@ -196,7 +196,7 @@ impl Decoder {
             State::LastLineEnd | State::TrailerEnd => 3,
             State::Trailers => 2,
             State::TrailersEnd => 1,
-            State::Done | State::Faulty => 0,
+            State::Done | State::Invalid => 0,
         }
     }
 

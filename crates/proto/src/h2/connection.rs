@@ -19,7 +19,7 @@ use super::hpack::{DecodedBlock, Decoder};
 use super::meter::{self, Meter, Pings};
 use super::priority::{Priority, Schedule};
 use super::request::{HeadFault, HeadReader, NamedRules, RequestMetadata, Rules, may_trail};
-use super::settings::{self, Settings, WINDOW_AT_FIRST, WINDOW_MAX};
+use super::settings::{self, INITIAL_WINDOW_SIZE_DEFAULT, Settings, WINDOW_MAX};
 use super::signals::depends_on;
 use super::stream::Stream;
 use crate::head::Head;
@@ -34,7 +34,7 @@ pub const FRAME_SIZE_MAX: u32 = 1 << 20;
 /// Limits of the number of reset streams that are remembered: frames that the client sent before it
 /// received our RST_STREAM are ignored. Within these limits, as many are remembered as may be open
 /// concurrently.
-const FORGIVEN: std::ops::RangeInclusive<usize> = 64..=1024;
+const RECENTLY_RESET_MAX: std::ops::RangeInclusive<usize> = 64..=1024;
 
 /// Pseudo-header fields that a header block may contain in addition to the limit of fields: those
 /// of a request, and some invalid ones, so that the log names the actual fault.
@@ -45,7 +45,7 @@ const HEAD_USUAL: usize = 256;
 
 /// Maximum bytes of a HEADERS payload outside the header block: padding, its length, and a
 /// priority.
-const BESIDE_BLOCK_MAX: usize = 1 + 255 + 5;
+const HEADERS_OVERHEAD_MAX: usize = 1 + 255 + 5;
 
 /// The limits of a connection.
 #[derive(Clone, Copy, Debug)]
@@ -123,7 +123,7 @@ pub struct Heads<'a> {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Awaits {
+pub(super) enum ReadState {
     /// Within the preface, of which this many bytes have been received.
     Preface(usize),
     Frame,
@@ -171,7 +171,7 @@ pub(super) enum TableUpdate {
     #[default]
     Unneeded,
     /// The client has announced a smaller table: the next header block must begin with the update.
-    Owed,
+    Due,
     Said,
 }
 
@@ -179,7 +179,7 @@ pub(super) enum TableUpdate {
 #[derive(Debug)]
 pub struct Connection<S> {
     pub(super) limits: Limits,
-    pub(super) awaits: Awaits,
+    pub(super) awaits: ReadState,
     partial: Vec<u8>,
     block: Vec<u8>,
     decoder: Decoder,
@@ -194,12 +194,12 @@ pub struct Connection<S> {
     /// `last_stream`.
     begun: u64,
     /// Streams that we have reset while the client could still send on them.
-    pub(super) forgiven: Vec<u32>,
+    pub(super) recently_reset: Vec<u32>,
     pub(super) early_priorities: Vec<(u32, Priority)>,
     /// A stream whose header block did not arrive in time.
     late: Option<u32>,
     /// The last stream identifier of the GOAWAY that we sent: later streams are ignored.
-    pub(super) goes_away_after: Option<u32>,
+    pub(super) last_served_stream: Option<u32>,
     /// Frames to send before anything else: replies to frames, resets and credit.
     pub(super) control: Vec<u8>,
     /// Whether the client has acknowledged our SETTINGS.
@@ -227,24 +227,28 @@ impl<S> Connection<S> {
         // Each stream's own window limits its memory. The connection's window is as large as
         // possible, so that a stream that is not read does not block the others.
         let receive_window = WINDOW_MAX;
-        frame::put_window_update(&mut control, 0, receive_window - WINDOW_AT_FIRST);
+        frame::put_window_update(
+            &mut control,
+            0,
+            receive_window - INITIAL_WINDOW_SIZE_DEFAULT,
+        );
         Connection {
             limits,
-            awaits: Awaits::Preface(0),
+            awaits: ReadState::Preface(0),
             partial: Vec::new(),
             block: Vec::new(),
             decoder: Decoder::new(),
             streams: Map::default(),
             schedule: None,
             peer: Settings::default(),
-            send_window: i64::from(WINDOW_AT_FIRST),
+            send_window: i64::from(INITIAL_WINDOW_SIZE_DEFAULT),
             receive_window,
             last_stream: 0,
             begun: 0,
-            forgiven: Vec::new(),
+            recently_reset: Vec::new(),
             early_priorities: Vec::new(),
             late: None,
-            goes_away_after: None,
+            last_served_stream: None,
             control,
             is_acknowledged: false,
             table_update: TableUpdate::default(),
@@ -269,7 +273,7 @@ impl<S> Connection<S> {
         loop {
             let rest = input.get(*at..).unwrap_or_default();
             match self.awaits {
-                Awaits::Preface(seen) => {
+                ReadState::Preface(seen) => {
                     let wanted = PREFACE.get(seen..).unwrap_or_default();
                     let length = rest.len().min(wanted.len());
                     if rest.get(..length) != wanted.get(..length) {
@@ -277,34 +281,34 @@ impl<S> Connection<S> {
                     }
                     *at += length;
                     if length < wanted.len() {
-                        self.awaits = Awaits::Preface(seen + length);
+                        self.awaits = ReadState::Preface(seen + length);
                         return Ok(None);
                     }
                     // The RFC requires SETTINGS next; like nginx, we do not enforce it.
-                    self.awaits = Awaits::Frame;
+                    self.awaits = ReadState::Frame;
                 }
-                Awaits::Nothing(left) => {
+                ReadState::Nothing(left) => {
                     let length = rest.len().min(left as usize);
                     *at += length;
                     if length < left as usize {
-                        self.awaits = Awaits::Nothing(left - length as u32);
+                        self.awaits = ReadState::Nothing(left - length as u32);
                         return Ok(None);
                     }
-                    self.awaits = Awaits::Frame;
+                    self.awaits = ReadState::Frame;
                 }
-                Awaits::Body(body) => {
+                ReadState::Body(body) => {
                     if let Some(event) = self.take_body(body, rest, at) {
                         return Ok(Some(event));
                     }
-                    if matches!(self.awaits, Awaits::Body(_)) {
+                    if matches!(self.awaits, ReadState::Body(_)) {
                         return Ok(None);
                     }
                 }
-                Awaits::Frame | Awaits::Continuation { .. } => {
+                ReadState::Frame | ReadState::Continuation { .. } => {
                     match self.take_frame(rest, at, heads)? {
-                        Taken::Event(event) => return Ok(Some(event)),
-                        Taken::Nothing => {}
-                        Taken::NotWhole => return Ok(None),
+                        FrameOutcome::Event(event) => return Ok(Some(event)),
+                        FrameOutcome::Nothing => {}
+                        FrameOutcome::NotWhole => return Ok(None),
                     }
                 }
             }
@@ -315,7 +319,7 @@ impl<S> Connection<S> {
     /// count: they are passed on as they arrive.
     #[must_use]
     pub fn is_within_frame(&self) -> bool {
-        !self.partial.is_empty() || !matches!(self.awaits, Awaits::Frame | Awaits::Body(_))
+        !self.partial.is_empty() || !matches!(self.awaits, ReadState::Frame | ReadState::Body(_))
     }
 
     /// Whether the incomplete frame or header block belongs to a head that was given up.
@@ -327,10 +331,10 @@ impl<S> Connection<S> {
     /// Gives up waiting for the rest of a frame, which did not arrive in time. If the frame belongs
     /// to a request's head, resets the stream and returns true: the rest of the header block will
     /// only update the decoder's table.
-    pub fn give_up_frame(&mut self) -> bool {
+    pub fn time_out_frame(&mut self) -> bool {
         let stream = match (self.awaits, self.partial.first_chunk::<HEAD_LENGTH>()) {
-            (Awaits::Continuation { stream, .. }, _) if stream > self.last_stream => stream,
-            (Awaits::Frame, Some(head)) => {
+            (ReadState::Continuation { stream, .. }, _) if stream > self.last_stream => stream,
+            (ReadState::Frame, Some(head)) => {
                 let head = FrameHead::read(head);
                 if head.kind == Kind::Headers && head.stream > self.last_stream {
                     head.stream
@@ -354,7 +358,7 @@ impl<S> Connection<S> {
         [
             self.partial.capacity(),
             self.block.capacity(),
-            self.forgiven.capacity() * size_of::<u32>(),
+            self.recently_reset.capacity() * size_of::<u32>(),
             self.early_priorities.capacity() * size_of::<(u32, Priority)>(),
             self.control.capacity(),
         ]
@@ -388,32 +392,32 @@ impl<S> Connection<S> {
         rest: &[u8],
         at: &mut usize,
         heads: &mut Heads<'_>,
-    ) -> Result<Taken, Violation> {
+    ) -> Result<FrameOutcome, Violation> {
         if !self.partial.is_empty() {
             return self.take_partial(rest, at, heads);
         }
         let Some((bytes, payload)) = rest.split_first_chunk::<HEAD_LENGTH>() else {
             self.partial.extend_from_slice(rest);
             *at += rest.len();
-            return Ok(Taken::NotWhole);
+            return Ok(FrameOutcome::NotWhole);
         };
         let head = FrameHead::read(bytes);
         self.examine(head)?;
         match head.kind {
-            Kind::Data if !matches!(self.awaits, Awaits::Continuation { .. }) => {
+            Kind::Data if !matches!(self.awaits, ReadState::Continuation { .. }) => {
                 // The padding's length is the first byte of the payload.
                 let Some(padding) = padding_of(head, payload) else {
                     self.partial.extend_from_slice(bytes);
                     *at += HEAD_LENGTH;
-                    return Ok(Taken::NotWhole);
+                    return Ok(FrameOutcome::NotWhole);
                 };
                 *at += HEAD_LENGTH + usize::from(head.has(flags::PADDED));
                 self.begin_body(head, padding)
             }
             Kind::Unknown(_) => {
                 *at += HEAD_LENGTH;
-                self.awaits = Awaits::Nothing(head.length);
-                Ok(Taken::Nothing)
+                self.awaits = ReadState::Nothing(head.length);
+                Ok(FrameOutcome::Nothing)
             }
             _ => {
                 let length = head.length as usize;
@@ -425,7 +429,7 @@ impl<S> Connection<S> {
                     None => {
                         self.partial.extend_from_slice(rest);
                         *at += rest.len();
-                        Ok(Taken::NotWhole)
+                        Ok(FrameOutcome::NotWhole)
                     }
                 }
             }
@@ -438,7 +442,7 @@ impl<S> Connection<S> {
         rest: &[u8],
         at: &mut usize,
         heads: &mut Heads<'_>,
-    ) -> Result<Taken, Violation> {
+    ) -> Result<FrameOutcome, Violation> {
         let mut rest = rest;
         let mut fill = |partial: &mut Vec<u8>, wanted: usize| {
             let missing = wanted.saturating_sub(partial.len()).min(rest.len());
@@ -449,33 +453,33 @@ impl<S> Connection<S> {
             partial.len() >= wanted
         };
         if !fill(&mut self.partial, HEAD_LENGTH) {
-            return Ok(Taken::NotWhole);
+            return Ok(FrameOutcome::NotWhole);
         }
         let Some(bytes) = self.partial.first_chunk::<HEAD_LENGTH>() else {
-            return Ok(Taken::NotWhole);
+            return Ok(FrameOutcome::NotWhole);
         };
         let head = FrameHead::read(bytes);
         self.examine(head)?;
         let wanted = match head.kind {
-            Kind::Data if !matches!(self.awaits, Awaits::Continuation { .. }) => {
+            Kind::Data if !matches!(self.awaits, ReadState::Continuation { .. }) => {
                 usize::from(head.has(flags::PADDED) && head.length > 0)
             }
             Kind::Unknown(_) => 0,
             _ => head.length as usize,
         };
         if !fill(&mut self.partial, HEAD_LENGTH + wanted) {
-            return Ok(Taken::NotWhole);
+            return Ok(FrameOutcome::NotWhole);
         }
         let partial = std::mem::take(&mut self.partial);
         let payload = partial.get(HEAD_LENGTH..).unwrap_or_default();
         match head.kind {
-            Kind::Data if !matches!(self.awaits, Awaits::Continuation { .. }) => {
+            Kind::Data if !matches!(self.awaits, ReadState::Continuation { .. }) => {
                 let padding = padding_of(head, payload).unwrap_or_default();
                 self.begin_body(head, padding)
             }
             Kind::Unknown(_) => {
-                self.awaits = Awaits::Nothing(head.length);
-                Ok(Taken::Nothing)
+                self.awaits = ReadState::Nothing(head.length);
+                Ok(FrameOutcome::Nothing)
             }
             _ => self.dispatch(head, payload, heads),
         }
@@ -486,14 +490,14 @@ impl<S> Connection<S> {
         let longest = match head.kind {
             Kind::Data | Kind::Headers | Kind::Continuation | Kind::Unknown(_) => FRAME_SIZE_MAX,
             // No valid frame of the other types is larger.
-            _ => frame::SIZE_MAX_AT_FIRST,
+            _ => frame::FRAME_SIZE_MAX_DEFAULT,
         };
         if head.length > longest {
             return Err(Violation::FrameTooLong(head.length));
         }
         // Rejects a header block that exceeds the limit before its payload is buffered.
         let of_block = match head.kind {
-            Kind::Headers => (head.length as usize).saturating_sub(BESIDE_BLOCK_MAX),
+            Kind::Headers => (head.length as usize).saturating_sub(HEADERS_OVERHEAD_MAX),
             Kind::Continuation => self.block.len() + head.length as usize,
             _ => 0,
         };
@@ -501,7 +505,7 @@ impl<S> Connection<S> {
             return Err(Violation::BlockTooLong);
         }
         match self.awaits {
-            Awaits::Continuation { stream, .. } => match head.kind {
+            ReadState::Continuation { stream, .. } => match head.kind {
                 Kind::Continuation if head.stream == stream => Ok(()),
                 Kind::Continuation => Err(Violation::ContinuationIdentifier),
                 _ => Err(Violation::ContinuationExpected),
@@ -528,7 +532,7 @@ impl<S> Connection<S> {
         head: FrameHead,
         payload: &[u8],
         heads: &mut Heads<'_>,
-    ) -> Result<Taken, Violation> {
+    ) -> Result<FrameOutcome, Violation> {
         match head.kind {
             Kind::Headers => self.headers(head, payload, heads),
             Kind::Continuation => self.continuation(head, payload, heads),
@@ -539,14 +543,14 @@ impl<S> Connection<S> {
             Kind::GoAway => self.go_away_by_peer(head, payload),
             Kind::WindowUpdate => self.window_update(head, payload),
             Kind::PriorityUpdate => self.priority_update(head, payload),
-            Kind::Data | Kind::PushPromise | Kind::Unknown(_) => Ok(Taken::Nothing),
+            Kind::Data | Kind::PushPromise | Kind::Unknown(_) => Ok(FrameOutcome::Nothing),
         }
     }
 
     // Bodies.
 
     /// Begins a DATA frame, whose padding length has been read.
-    fn begin_body(&mut self, head: FrameHead, padding: u32) -> Result<Taken, Violation> {
+    fn begin_body(&mut self, head: FrameHead, padding: u32) -> Result<FrameOutcome, Violation> {
         let FrameHead { length, stream, .. } = head;
         let ends = head.has(flags::END_STREAM);
         if head.has(flags::PADDED) && (length == 0 || padding >= length) {
@@ -581,7 +585,7 @@ impl<S> Connection<S> {
             self.receive_window = WINDOW_MAX;
         }
         let fault = self.judge_body(stream, length, data, ends);
-        self.awaits = Awaits::Body(Body {
+        self.awaits = ReadState::Body(Body {
             stream,
             length: data,
             padding,
@@ -590,14 +594,14 @@ impl<S> Connection<S> {
         });
         match fault {
             Err(Some(fault @ StreamFault::BodyLength(_))) => self.malformed(stream, fault),
-            Err(Some(fault)) => self.end_by_fault(stream, fault),
+            Err(Some(fault)) => self.reset_for_fault(stream, fault),
             // DATA that the client sent before it received our reset.
-            Err(None) if ends => Ok(self.end_forgiven(stream)),
-            Err(None) => Ok(Taken::Nothing),
+            Err(None) if ends => Ok(self.forget_reset_stream(stream)),
+            Err(None) => Ok(FrameOutcome::Nothing),
             Ok(()) => {
                 // Padding counts against the window, and is consumed at once.
                 self.consumed(stream, (length - data) as usize);
-                Ok(Taken::Nothing)
+                Ok(FrameOutcome::Nothing)
             }
         }
     }
@@ -613,7 +617,7 @@ impl<S> Connection<S> {
     ) -> Result<(), Option<StreamFault>> {
         let known = self.streams.get_mut(&stream);
         let Some(known) = known.filter(|known| known.receives) else {
-            return Err(if self.is_forgiven(stream) {
+            return Err(if self.is_recently_reset(stream) {
                 None
             } else {
                 Some(StreamFault::HalfClosed("DATA", stream))
@@ -648,7 +652,7 @@ impl<S> Connection<S> {
         *at += length;
         let is_told = !body.dropped && (length > 0 || body.ends);
         if left.length > 0 {
-            self.awaits = Awaits::Body(left);
+            self.awaits = ReadState::Body(left);
             return (is_told && length > 0).then_some(Event::Data {
                 stream: body.stream,
                 start,
@@ -658,8 +662,8 @@ impl<S> Connection<S> {
         }
         // The end of the stream is reported with the last data; padding is skipped afterwards.
         self.awaits = match left.padding {
-            0 => Awaits::Frame,
-            padding => Awaits::Nothing(padding),
+            0 => ReadState::Frame,
+            padding => ReadState::Nothing(padding),
         };
         is_told.then_some(Event::Data {
             stream: body.stream,
@@ -676,7 +680,7 @@ impl<S> Connection<S> {
         head: FrameHead,
         payload: &[u8],
         heads: &mut Heads<'_>,
-    ) -> Result<Taken, Violation> {
+    ) -> Result<FrameOutcome, Violation> {
         let (mut block, mut padding) = (payload, 0);
         let too_short = || Violation::Length("HEADERS", head.length);
         if head.has(flags::PADDED) {
@@ -702,7 +706,7 @@ impl<S> Connection<S> {
             if !has_begun {
                 return Err(Violation::HeadersIdentifier(head.stream, self.last_stream));
             }
-            if !self.is_forgiven(head.stream) {
+            if !self.is_recently_reset(head.stream) {
                 return Err(Violation::HeadersAfterEnd(head.stream));
             }
         }
@@ -712,12 +716,12 @@ impl<S> Connection<S> {
         }
         self.block.clear();
         self.block.extend_from_slice(block);
-        self.awaits = Awaits::Continuation {
+        self.awaits = ReadState::Continuation {
             stream: head.stream,
             ends,
             frames: 0,
         };
-        Ok(Taken::Nothing)
+        Ok(FrameOutcome::Nothing)
     }
 
     fn continuation(
@@ -725,8 +729,8 @@ impl<S> Connection<S> {
         head: FrameHead,
         payload: &[u8],
         heads: &mut Heads<'_>,
-    ) -> Result<Taken, Violation> {
-        let Awaits::Continuation {
+    ) -> Result<FrameOutcome, Violation> {
+        let ReadState::Continuation {
             stream,
             ends,
             frames,
@@ -742,14 +746,14 @@ impl<S> Connection<S> {
         }
         self.block.extend_from_slice(payload);
         if !head.has(flags::END_HEADERS) {
-            self.awaits = Awaits::Continuation {
+            self.awaits = ReadState::Continuation {
                 stream,
                 ends,
                 frames: frames + 1,
             };
-            return Ok(Taken::Nothing);
+            return Ok(FrameOutcome::Nothing);
         }
-        self.awaits = Awaits::Frame;
+        self.awaits = ReadState::Frame;
         let block = std::mem::take(&mut self.block);
         self.block(stream, ends, &block, block.len(), heads)
     }
@@ -762,7 +766,7 @@ impl<S> Connection<S> {
         block: &[u8],
         wire_length: usize,
         heads: &mut Heads<'_>,
-    ) -> Result<Taken, Violation> {
+    ) -> Result<FrameOutcome, Violation> {
         let rules = heads.rules;
         let fields_max = heads
             .named
@@ -808,52 +812,58 @@ impl<S> Connection<S> {
             .map_err(|_| Violation::BlockTooLong)?;
         heads.head.set_wire_length(wire_length);
         if self.late.take_if(|late| *late == stream).is_some() {
-            self.forgive(stream);
-            return Ok(Taken::Nothing);
+            self.remember_reset(stream);
+            return Ok(FrameOutcome::Nothing);
         }
-        if self.goes_away_after.is_some_and(|last| stream > last) {
+        if self.last_served_stream.is_some_and(|last| stream > last) {
             // The client learns from our GOAWAY that the request was not processed.
-            return Ok(Taken::Nothing);
+            return Ok(FrameOutcome::Nothing);
         }
         if self.is_full() {
             return self.refuse(stream, StreamFault::TooManyStreams(stream));
         }
         // Until the client has acknowledged our SETTINGS, it may send more than our window.
-        if !ends && !self.is_acknowledged && self.limits.stream_window < WINDOW_AT_FIRST {
+        if !ends && !self.is_acknowledged && self.limits.stream_window < INITIAL_WINDOW_SIZE_DEFAULT
+        {
             return self.refuse(stream, StreamFault::TooEarly(stream));
         }
-        Ok(Taken::Event(Event::Head {
+        Ok(FrameOutcome::Event(Event::Head {
             stream,
             ends,
             asked,
         }))
     }
 
-    fn trailers(&mut self, stream: u32, ends: bool, malformed: bool) -> Result<Taken, Violation> {
+    fn trailers(
+        &mut self,
+        stream: u32,
+        ends: bool,
+        malformed: bool,
+    ) -> Result<FrameOutcome, Violation> {
         let Some(known) = self.streams.get_mut(&stream) else {
             // The stream was reset by us, or released since its header block began. Malformed
             // trailers are an error nevertheless.
             return if ends && !malformed {
-                Ok(self.end_forgiven(stream))
+                Ok(self.forget_reset_stream(stream))
             } else {
-                self.end_by_fault(stream, StreamFault::Trailers(stream))
+                self.reset_for_fault(stream, StreamFault::Trailers(stream))
             };
         };
         if !known.receives {
-            return if self.is_forgiven(stream) {
-                Ok(self.end_forgiven(stream))
+            return if self.is_recently_reset(stream) {
+                Ok(self.forget_reset_stream(stream))
             } else {
-                self.end_by_fault(stream, StreamFault::HalfClosed("HEADERS", stream))
+                self.reset_for_fault(stream, StreamFault::HalfClosed("HEADERS", stream))
             };
         }
         if !ends || malformed {
-            return self.end_by_fault(stream, StreamFault::Trailers(stream));
+            return self.reset_for_fault(stream, StreamFault::Trailers(stream));
         }
         if known.length_left.is_some_and(|left| left > 0) {
             return self.malformed(stream, StreamFault::BodyLength(stream));
         }
         known.receives = false;
-        Ok(Taken::Event(Event::Data {
+        Ok(FrameOutcome::Event(Event::Data {
             stream,
             start: 0,
             length: 0,
@@ -864,14 +874,14 @@ impl<S> Connection<S> {
     // Ending streams.
 
     /// Refuses a request with RST_STREAM before any processing, so that the client may retry it.
-    fn refuse(&mut self, stream: u32, fault: StreamFault) -> Result<Taken, Violation> {
+    fn refuse(&mut self, stream: u32, fault: StreamFault) -> Result<FrameOutcome, Violation> {
         self.meters.refused += 1;
         if self.meters.refused > meter::REFUSED_MAX.max(self.limits.streams_max) {
             return Err(Violation::TooMany("refused streams"));
         }
         frame::put_reset(&mut self.control, stream, fault.code());
-        self.forgive(stream);
-        Ok(Taken::Event(Event::Refused(fault)))
+        self.remember_reset(stream);
+        Ok(FrameOutcome::Event(Event::Refused(fault)))
     }
 
     /// Counts a stream that ends by a reset. Returns true if there have been too many in this
@@ -883,34 +893,34 @@ impl<S> Connection<S> {
 
     /// Handles a malformed request: ignores the rest of the request, and lets the caller answer if
     /// the response has not been sent. Counts as a reset, which will follow.
-    fn malformed(&mut self, stream: u32, fault: StreamFault) -> Result<Taken, Violation> {
+    fn malformed(&mut self, stream: u32, fault: StreamFault) -> Result<FrameOutcome, Violation> {
         if self.resets_too_often() {
             return Err(Violation::TooMany("malformed requests"));
         }
         self.ignore_rest(stream);
-        Ok(Taken::Event(Event::Malformed { stream, fault }))
+        Ok(FrameOutcome::Event(Event::Malformed { stream, fault }))
     }
 
     /// Resets a stream because of the client's error on it. Counts like a reset by the client.
-    pub(super) fn end_by_fault(
+    pub(super) fn reset_for_fault(
         &mut self,
         stream: u32,
         fault: StreamFault,
-    ) -> Result<Taken, Violation> {
+    ) -> Result<FrameOutcome, Violation> {
         if self.resets_too_often() {
             return Err(Violation::TooMany("frames for which streams are reset"));
         }
         frame::put_reset(&mut self.control, stream, fault.code());
-        self.forgive(stream);
+        self.remember_reset(stream);
         let was_open = self.close(stream);
         Ok(if was_open {
-            Taken::Event(Event::Reset {
+            FrameOutcome::Event(Event::Reset {
                 stream,
                 code: fault.code(),
                 fault: Some(fault),
             })
         } else {
-            Taken::Nothing
+            FrameOutcome::Nothing
         })
     }
 
@@ -934,35 +944,38 @@ impl<S> Connection<S> {
 
     /// Discards the rest of a DATA frame of this stream.
     pub(super) fn drop_body(&mut self, stream: u32) {
-        if let Awaits::Body(body) = &mut self.awaits {
+        if let ReadState::Body(body) = &mut self.awaits {
             body.dropped |= body.stream == stream;
         }
     }
 
     /// Remembers a stream that we have reset.
-    pub(super) fn forgive(&mut self, stream: u32) {
-        let most = (self.limits.streams_max as usize).clamp(*FORGIVEN.start(), *FORGIVEN.end());
-        if self.forgiven.len() >= most {
-            self.forgiven.remove(0);
+    pub(super) fn remember_reset(&mut self, stream: u32) {
+        let most = (self.limits.streams_max as usize)
+            .clamp(*RECENTLY_RESET_MAX.start(), *RECENTLY_RESET_MAX.end());
+        if self.recently_reset.len() >= most {
+            self.recently_reset.remove(0);
         }
-        self.forgiven.push(stream);
+        self.recently_reset.push(stream);
     }
 
     /// The client has ended a stream that we have reset: no further frames are expected on it.
-    fn end_forgiven(&mut self, stream: u32) -> Taken {
-        self.forgiven.retain(|forgiven| *forgiven != stream);
-        Taken::Nothing
+    fn forget_reset_stream(&mut self, stream: u32) -> FrameOutcome {
+        self.recently_reset
+            .retain(|recently_reset| *recently_reset != stream);
+        FrameOutcome::Nothing
     }
 
     /// Whether frames on a closed stream are ignored, because the client may have sent them before
     /// it received our RST_STREAM or GOAWAY.
-    fn is_forgiven(&self, stream: u32) -> bool {
-        self.goes_away_after.is_some_and(|last| stream > last) || self.forgiven.contains(&stream)
+    fn is_recently_reset(&self, stream: u32) -> bool {
+        self.last_served_stream.is_some_and(|last| stream > last)
+            || self.recently_reset.contains(&stream)
     }
 }
 
 /// The outcome of processing a frame.
-pub(super) enum Taken {
+pub(super) enum FrameOutcome {
     Event(Event),
     Nothing,
     NotWhole,

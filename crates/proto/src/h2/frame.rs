@@ -12,7 +12,7 @@ pub const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 pub const HEAD_LENGTH: usize = 9;
 
 /// The initial maximum frame size, which every endpoint must accept: of the payload, in bytes.
-pub const SIZE_MAX_AT_FIRST: u32 = 1 << 14;
+pub const FRAME_SIZE_MAX_DEFAULT: u32 = 1 << 14;
 
 /// The largest possible payload of a frame, in bytes.
 pub const SIZE_MAX: u32 = (1 << 24) - 1;

@@ -55,12 +55,12 @@ impl Priority {
 /// The streams that wait for their turn to send, by urgency.
 #[derive(Debug, Default)]
 pub struct Schedule {
-    lanes: [Lane; URGENCIES],
+    lanes: [UrgencyQueue; URGENCIES],
     turns: u32,
 }
 
 #[derive(Debug, Default)]
-struct Lane {
+struct UrgencyQueue {
     /// Streams whose responses are not incremental, by stream number.
     whole: VecDeque<u32>,
     /// Streams whose responses are incremental, in the order of their turns.
@@ -73,7 +73,7 @@ struct Lane {
     since: u32,
 }
 
-impl Lane {
+impl UrgencyQueue {
     fn is_empty(&self) -> bool {
         self.whole.is_empty() && self.shared.is_empty()
     }
@@ -146,7 +146,7 @@ impl Schedule {
     /// Whether no stream waits for its turn.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.lanes.iter().all(Lane::is_empty)
+        self.lanes.iter().all(UrgencyQueue::is_empty)
     }
 }
 

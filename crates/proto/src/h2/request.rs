@@ -10,7 +10,7 @@ use std::fmt;
 use super::hpack::{Decoded, Faults, NameKind};
 use crate::Span;
 use crate::h1::Field;
-use crate::head::{Head, HeadRefusal, Places};
+use crate::head::{Head, HeadRefusal, HeadSpans};
 use crate::header::{KnownField, KnownSet};
 use crate::host;
 
@@ -419,7 +419,7 @@ impl<'a> HeadReader<'a> {
             // that was named before the fault.
             let host = self.head.all(KnownField::Host).next();
             let host = host.map(|field| field.value);
-            let places = Places {
+            let places = HeadSpans {
                 method: self.method.unwrap_or_default(),
                 target: self.path.unwrap_or_default(),
                 authority: self.authority.or(host),
@@ -449,7 +449,7 @@ impl<'a> HeadReader<'a> {
             Some(protocol) => self.ask_for_upgrade(protocol, bytes),
             None => method,
         };
-        let places = Places {
+        let places = HeadSpans {
             method,
             target,
             authority: self.authority,

@@ -153,7 +153,7 @@ impl<S> Connection<S> {
     /// Whether a response with `length` bytes of body may be sent at once: the windows allow it,
     /// and no stream waits for its turn.
     #[must_use]
-    pub fn lets_go(&self, length: usize) -> bool {
+    pub fn can_send_at_once(&self, length: usize) -> bool {
         let window = self.send_window.min(i64::from(self.peer.initial_window));
         let none_waits = self
             .schedule
@@ -163,8 +163,8 @@ impl<S> Connection<S> {
     }
 
     /// Sends the complete response to a request whose stream has not been opened, with DATA frames
-    /// of at most `chunk_size` bytes. If [`lets_go`](Self::lets_go) does not allow it, returns
-    /// false and sends nothing.
+    /// of at most `chunk_size` bytes. If [`can_send_at_once`](Self::can_send_at_once) does not
+    /// allow it, returns false and sends nothing.
     pub fn answer(
         &mut self,
         stream: u32,
@@ -173,7 +173,7 @@ impl<S> Connection<S> {
         chunk_size: usize,
         out: &mut Vec<u8>,
     ) -> bool {
-        if !self.lets_go(body.len()) {
+        if !self.can_send_at_once(body.len()) {
             return false;
         }
         self.move_control(out);
@@ -213,7 +213,7 @@ impl<S> Connection<S> {
 
     fn put_block(&mut self, stream: u32, block: &[u8], ends: bool, out: &mut Vec<u8>) {
         let size_max = self.peer.frame_size_max as usize;
-        if self.table_update != TableUpdate::Owed {
+        if self.table_update != TableUpdate::Due {
             return frame::put_header_block(out, stream, block, ends, size_max);
         }
         self.table_update = TableUpdate::Said;
@@ -313,7 +313,7 @@ impl<S> Connection<S> {
     pub fn reset(&mut self, stream: u32, code: ErrorCode) {
         if self.close(stream) {
             frame::put_reset(&mut self.control, stream, code);
-            self.forgive(stream);
+            self.remember_reset(stream);
         }
     }
 
@@ -323,7 +323,7 @@ impl<S> Connection<S> {
         if let Some(known) = self.streams.get_mut(&stream)
             && std::mem::take(&mut known.receives)
         {
-            self.forgive(stream);
+            self.remember_reset(stream);
         }
     }
 
@@ -331,7 +331,7 @@ impl<S> Connection<S> {
     /// request, and the client has not ended it.
     #[must_use]
     pub fn is_rest_ignored(&self, stream: u32) -> bool {
-        self.forgiven.contains(&stream)
+        self.recently_reset.contains(&stream)
     }
 
     /// Resets a stream after its complete response, because its request was malformed (RFC 9113,
@@ -339,7 +339,7 @@ impl<S> Connection<S> {
     pub fn reset_answered(&mut self, stream: u32, code: ErrorCode) {
         self.close(stream);
         frame::put_reset(&mut self.control, stream, code);
-        self.forgive(stream);
+        self.remember_reset(stream);
     }
 
     /// Releases a stream, so that another may be opened. If it is not closed, resets it: with
@@ -365,9 +365,9 @@ impl<S> Connection<S> {
 
     /// Announces a graceful shutdown: a GOAWAY with the highest possible stream identifier, and a
     /// PING, whose acknowledgement shows that the client has received the announcement. The final
-    /// GOAWAY follows with [`go_away`](Self::go_away).
+    /// GOAWAY follows with [`send_goaway`](Self::send_goaway).
     pub fn announce_end(&mut self) {
-        if self.goes_away() {
+        if self.is_going_away() {
             return; // a later GOAWAY may not raise the last stream
         }
         frame::put_goaway(&mut self.control, STREAM_MAX, ErrorCode::NoError);
@@ -375,22 +375,22 @@ impl<S> Connection<S> {
     }
 
     /// Sends GOAWAY: streams that begin from now on are not processed.
-    pub fn go_away(&mut self) {
-        if self.goes_away_after.is_none() {
-            self.goes_away_after = Some(self.last_stream);
+    pub fn send_goaway(&mut self) {
+        if self.last_served_stream.is_none() {
+            self.last_served_stream = Some(self.last_stream);
             frame::put_goaway(&mut self.control, self.last_stream, ErrorCode::NoError);
         }
     }
 
     /// Whether the final GOAWAY has been sent.
     #[must_use]
-    pub fn goes_away(&self) -> bool {
-        self.goes_away_after.is_some()
+    pub fn is_going_away(&self) -> bool {
+        self.last_served_stream.is_some()
     }
 
     /// Sends GOAWAY with the reason why the connection is closed now.
     pub fn fail(&mut self, code: ErrorCode) {
-        let last = *self.goes_away_after.get_or_insert(self.last_stream);
+        let last = *self.last_served_stream.get_or_insert(self.last_stream);
         frame::put_goaway(&mut self.control, last, code);
     }
 }

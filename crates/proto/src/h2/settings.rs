@@ -1,7 +1,7 @@
 //! SETTINGS of both ends (RFC 9113, section 6.5.2; RFC 8441; RFC 9218).
 
 use super::error::Violation;
-use super::frame::{SIZE_MAX, SIZE_MAX_AT_FIRST};
+use super::frame::{FRAME_SIZE_MAX_DEFAULT, SIZE_MAX};
 
 /// Identifier of SETTINGS_HEADER_TABLE_SIZE (RFC 9113, section 6.5.2).
 pub const HEADER_TABLE_SIZE: u16 = 1;
@@ -24,7 +24,7 @@ pub const NO_RFC7540_PRIORITIES: u16 = 9;
 pub const WINDOW_MAX: u32 = (1 << 31) - 1;
 
 /// Initial window of the connection and, by default, of every stream, in bytes.
-pub const WINDOW_AT_FIRST: u32 = 65_535;
+pub const INITIAL_WINDOW_SIZE_DEFAULT: u32 = 65_535;
 
 /// Initial size of the HPACK dynamic tables, in bytes.
 pub const TABLE_SIZE_AT_FIRST: u32 = 4096;
@@ -52,8 +52,8 @@ impl Default for Settings {
         Settings {
             header_table_size: TABLE_SIZE_AT_FIRST,
             streams_max: u32::MAX,
-            initial_window: WINDOW_AT_FIRST,
-            frame_size_max: SIZE_MAX_AT_FIRST,
+            initial_window: INITIAL_WINDOW_SIZE_DEFAULT,
+            frame_size_max: FRAME_SIZE_MAX_DEFAULT,
             header_list_max: None,
             connect_protocol: false,
         }
@@ -74,7 +74,7 @@ impl Settings {
                 return Err(Violation::Setting("INITIAL_WINDOW_SIZE", value));
             }
             INITIAL_WINDOW_SIZE => self.initial_window = value,
-            MAX_FRAME_SIZE if !(SIZE_MAX_AT_FIRST..=SIZE_MAX).contains(&value) => {
+            MAX_FRAME_SIZE if !(FRAME_SIZE_MAX_DEFAULT..=SIZE_MAX).contains(&value) => {
                 return Err(Violation::Setting("MAX_FRAME_SIZE", value));
             }
             MAX_FRAME_SIZE => self.frame_size_max = value,

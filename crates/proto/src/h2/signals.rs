@@ -4,7 +4,7 @@
 //! This file implements their effects and their rate limits. [`connection`](super::connection)
 //! decides which frames are allowed.
 
-use super::connection::{Awaits, Connection, Event, TableUpdate, Taken};
+use super::connection::{Connection, Event, FrameOutcome, ReadState, TableUpdate};
 use super::error::{ErrorCode, StreamFault, Violation};
 use super::frame::{self, FrameHead, STREAM_MAX, flags};
 use super::priority::Priority;
@@ -19,7 +19,7 @@ impl<S> Connection<S> {
         &mut self,
         head: FrameHead,
         payload: &[u8],
-    ) -> Result<Taken, Violation> {
+    ) -> Result<FrameOutcome, Violation> {
         let Ok(code) = <[u8; 4]>::try_from(payload) else {
             return Err(Violation::Length("RST_STREAM", head.length));
         };
@@ -31,20 +31,25 @@ impl<S> Connection<S> {
         }
         let code = ErrorCode::from_number(u32::from_be_bytes(code));
         // The client has ended the stream, so that no further frames are expected on it.
-        self.forgiven.retain(|forgiven| *forgiven != head.stream);
+        self.recently_reset
+            .retain(|recently_reset| *recently_reset != head.stream);
         let was_open = self.close(head.stream);
         Ok(if was_open {
-            Taken::Event(Event::Reset {
+            FrameOutcome::Event(Event::Reset {
                 stream: head.stream,
                 code,
                 fault: None,
             })
         } else {
-            Taken::Nothing
+            FrameOutcome::Nothing
         })
     }
 
-    pub(super) fn settings(&mut self, head: FrameHead, payload: &[u8]) -> Result<Taken, Violation> {
+    pub(super) fn settings(
+        &mut self,
+        head: FrameHead,
+        payload: &[u8],
+    ) -> Result<FrameOutcome, Violation> {
         if head.stream != 0 {
             return Err(Violation::Identifier("SETTINGS"));
         }
@@ -62,7 +67,7 @@ impl<S> Connection<S> {
         }
         if is_answer {
             self.is_acknowledged = true;
-            return Ok(Taken::Nothing);
+            return Ok(FrameOutcome::Nothing);
         }
         let before = self.peer.initial_window;
         for [n0, n1, v0, v1, v2, v3] in settings {
@@ -74,7 +79,7 @@ impl<S> Connection<S> {
                 && value < settings::TABLE_SIZE_AT_FIRST
                 && self.table_update == TableUpdate::Unneeded
             {
-                self.table_update = TableUpdate::Owed;
+                self.table_update = TableUpdate::Due;
             }
         }
         let after = self.peer.initial_window;
@@ -82,8 +87,8 @@ impl<S> Connection<S> {
             self.move_windows(i64::from(after) - i64::from(before), after)?;
         }
         frame::put_settings_ack(&mut self.control);
-        self.awaits = Awaits::Frame;
-        Ok(Taken::Nothing)
+        self.awaits = ReadState::Frame;
+        Ok(FrameOutcome::Nothing)
     }
 
     /// Adds the change of the initial window to all streams' windows, which may become negative
@@ -115,7 +120,11 @@ impl<S> Connection<S> {
         stream > self.last_stream || stream.is_multiple_of(2)
     }
 
-    pub(super) fn ping(&mut self, head: FrameHead, payload: &[u8]) -> Result<Taken, Violation> {
+    pub(super) fn ping(
+        &mut self,
+        head: FrameHead,
+        payload: &[u8],
+    ) -> Result<FrameOutcome, Violation> {
         let Ok(payload) = <[u8; 8]>::try_from(payload) else {
             return Err(Violation::Length("PING", head.length));
         };
@@ -126,17 +135,17 @@ impl<S> Connection<S> {
             return Err(Violation::TooMany("PING frames"));
         }
         if head.has(flags::ACK) {
-            return Ok(Taken::Event(Event::Pong));
+            return Ok(FrameOutcome::Event(Event::Pong));
         }
         frame::put_ping(&mut self.control, true, payload);
-        Ok(Taken::Nothing)
+        Ok(FrameOutcome::Nothing)
     }
 
     pub(super) fn go_away_by_peer(
         &mut self,
         head: FrameHead,
         payload: &[u8],
-    ) -> Result<Taken, Violation> {
+    ) -> Result<FrameOutcome, Violation> {
         if head.stream != 0 {
             return Err(Violation::Identifier("GOAWAY"));
         }
@@ -149,14 +158,14 @@ impl<S> Connection<S> {
         // Further GOAWAY frames have no effect.
         self.count_empty()?;
         let code = ErrorCode::from_number(u32::from_be_bytes(code));
-        Ok(Taken::Event(Event::GoAway(code)))
+        Ok(FrameOutcome::Event(Event::GoAway(code)))
     }
 
     pub(super) fn window_update(
         &mut self,
         head: FrameHead,
         payload: &[u8],
-    ) -> Result<Taken, Violation> {
+    ) -> Result<FrameOutcome, Violation> {
         let increment = window::increment(head, payload)?;
         if self
             .meters
@@ -168,30 +177,34 @@ impl<S> Connection<S> {
         }
         if head.stream == 0 {
             self.send_window = window::widened_of_connection(self.send_window, increment)?;
-            return Ok(Taken::Nothing);
+            return Ok(FrameOutcome::Nothing);
         }
         if self.is_idle(head.stream) {
             return Err(Violation::Identifier("WINDOW_UPDATE"));
         }
         let Some(stream) = self.streams.get_mut(&head.stream) else {
-            return Ok(Taken::Nothing);
+            return Ok(FrameOutcome::Nothing);
         };
         if !stream.sends {
-            return Ok(Taken::Nothing);
+            return Ok(FrameOutcome::Nothing);
         }
         if increment == 0 {
-            return self.end_by_fault(head.stream, StreamFault::NoIncrement(head.stream));
+            return self.reset_for_fault(head.stream, StreamFault::NoIncrement(head.stream));
         }
         let Some(window) = window::widened(stream.send_window, increment) else {
             let fault = StreamFault::WindowOverflow(head.stream, increment, stream.send_window);
-            return self.end_by_fault(head.stream, fault);
+            return self.reset_for_fault(head.stream, fault);
         };
         stream.send_window = window;
         self.schedule(head.stream);
-        Ok(Taken::Nothing)
+        Ok(FrameOutcome::Nothing)
     }
 
-    pub(super) fn priority(&mut self, head: FrameHead, payload: &[u8]) -> Result<Taken, Violation> {
+    pub(super) fn priority(
+        &mut self,
+        head: FrameHead,
+        payload: &[u8],
+    ) -> Result<FrameOutcome, Violation> {
         let Ok(dependency) = <[u8; 5]>::try_from(payload) else {
             return Err(Violation::Length("PRIORITY", head.length));
         };
@@ -204,7 +217,7 @@ impl<S> Connection<S> {
         self.count_priority()
     }
 
-    fn count_priority(&mut self) -> Result<Taken, Violation> {
+    fn count_priority(&mut self) -> Result<FrameOutcome, Violation> {
         if self
             .meters
             .priorities
@@ -212,7 +225,7 @@ impl<S> Connection<S> {
         {
             Err(Violation::TooMany("PRIORITY frames"))
         } else {
-            Ok(Taken::Nothing)
+            Ok(FrameOutcome::Nothing)
         }
     }
 
@@ -220,7 +233,7 @@ impl<S> Connection<S> {
         &mut self,
         head: FrameHead,
         payload: &[u8],
-    ) -> Result<Taken, Violation> {
+    ) -> Result<FrameOutcome, Violation> {
         let Some((stream, value)) = payload.split_first_chunk::<4>() else {
             return Err(Violation::Length("PRIORITY_UPDATE", head.length));
         };
@@ -241,7 +254,7 @@ impl<S> Connection<S> {
         } else {
             self.set_priority(stream, priority);
         }
-        Ok(Taken::Nothing)
+        Ok(FrameOutcome::Nothing)
     }
 
     /// The priority that a PRIORITY_UPDATE frame gave a stream before the stream began.

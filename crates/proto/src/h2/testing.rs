@@ -522,10 +522,10 @@ impl<'a> Talk<'a> {
                 self.has_announced_end = true;
                 self.server.announce_end();
             }
-            2 => self.server.go_away(),
+            2 => self.server.send_goaway(),
             3 if !self.client_goes => {
                 self.client_goes = true;
-                self.client.go_away();
+                self.client.send_goaway();
             }
             _ => {}
         }
@@ -617,7 +617,7 @@ impl<'a> Talk<'a> {
             }
             Event::Pong => {
                 assert!(self.has_announced_end);
-                self.server.go_away();
+                self.server.send_goaway();
             }
         }
     }
@@ -872,7 +872,7 @@ fn put_changed(choices: &mut Choices<'_>, head: FrameHead, payload: &[u8], out: 
         changed |= flags::PRIORITY;
         before.extend_from_slice(&[0x80, 0, 0, 0, 77]);
     }
-    let room = frame::SIZE_MAX_AT_FIRST as usize - before.len() - padding;
+    let room = frame::FRAME_SIZE_MAX_DEFAULT as usize - before.len() - padding;
     let first = if choices.chance(128) {
         choices.below(payload.len() + 1)
     } else {

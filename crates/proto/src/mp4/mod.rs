@@ -152,7 +152,7 @@ fn each_atom<'a, E: From<Error>>(
 
 /// The requested section, and properties of the file.
 #[derive(Clone, Copy, Debug)]
-pub struct Stretch {
+pub struct ClipRange {
     /// Start of the section, in milliseconds.
     pub start: u64,
     /// Length of the section, in milliseconds; 0 for all of the rest.
@@ -169,7 +169,7 @@ pub struct Stretch {
 
 /// The parts to send instead of the file, after its `ftyp`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Cut {
+pub struct ClippedFile {
     /// The new `moov` atom.
     pub moov: Vec<u8>,
     /// The new header of `mdat`.
@@ -181,7 +181,7 @@ pub struct Cut {
 }
 
 /// Extracts the section from the movie whose `moov` atom has this data.
-pub fn cut(moov: &[u8], stretch: &Stretch) -> Result<Cut, Error> {
+pub fn cut(moov: &[u8], stretch: &ClipRange) -> Result<ClippedFile, Error> {
     let mut movie = Movie::default();
     each_atom(moov, |name, data| movie.add(name, data, stretch))?;
     if movie.tracks.is_empty() {
@@ -245,7 +245,7 @@ struct Movie<'a> {
 }
 
 impl<'a> Movie<'a> {
-    fn add(&mut self, name: [u8; 4], data: &'a [u8], stretch: &Stretch) -> Result<(), Error> {
+    fn add(&mut self, name: [u8; 4], data: &'a [u8], stretch: &ClipRange) -> Result<(), Error> {
         match &name {
             b"mvhd" => self.add_header(data, stretch),
             b"trak" => {
@@ -258,7 +258,7 @@ impl<'a> Movie<'a> {
         }
     }
 
-    fn add_header(&mut self, data: &[u8], stretch: &Stretch) -> Result<(), Error> {
+    fn add_header(&mut self, data: &[u8], stretch: &ClipRange) -> Result<(), Error> {
         if self.mvhd.is_some() {
             return Err(Error::Duplicate("mvhd"));
         }
@@ -279,7 +279,7 @@ impl<'a> Movie<'a> {
         Ok(())
     }
 
-    fn cut(mut self, stretch: &Stretch) -> Result<Cut, Error> {
+    fn cut(mut self, stretch: &ClipRange) -> Result<ClippedFile, Error> {
         let (mut start, mut end) = (stretch.file_size, 0);
         for track in &mut self.tracks {
             track.cut(stretch)?;
@@ -308,7 +308,7 @@ impl<'a> Movie<'a> {
         for table in &offsets {
             table.adjust(&mut moov, adjustment);
         }
-        Ok(Cut {
+        Ok(ClippedFile {
             moov,
             mdat_header,
             start,
@@ -334,7 +334,7 @@ fn units(milliseconds: u64, timescale: u32) -> u64 {
 }
 
 /// Limits a duration to the length of the section.
-fn shortened(duration: u64, stretch: &Stretch, timescale: u32) -> u64 {
+fn shortened(duration: u64, stretch: &ClipRange, timescale: u32) -> u64 {
     match stretch.length {
         0 => duration,
         length => duration.min(units(length, timescale)),

@@ -50,8 +50,8 @@ fn movie() -> Vec<u8> {
     moov
 }
 
-fn stretch(start: u64, length: u64) -> Stretch {
-    Stretch {
+fn stretch(start: u64, length: u64) -> ClipRange {
+    ClipRange {
         start,
         length,
         start_key_frame: false,
@@ -124,7 +124,7 @@ fn an_end_cuts_every_table() {
 
 #[test]
 fn a_key_frame_comes_with_an_edit_list() {
-    let wanted = Stretch {
+    let wanted = ClipRange {
         start_key_frame: true,
         ..stretch(6000, 2000)
     };
@@ -168,7 +168,7 @@ fn nothing_in_a_file_is_trusted() {
             bytes[at] = [0, 1, 0x7f, 0xff, random() as u8][random() % 5];
         }
         bytes.truncate(bytes.len() - random() % 3 * (random() % bytes.len()) / 2);
-        let wanted = Stretch {
+        let wanted = ClipRange {
             start_key_frame: random() % 2 == 0,
             ..stretch(
                 (random() % 12_000) as u64,

@@ -1,7 +1,7 @@
 //! One track of a movie, and the cutting of its tables.
 
 use super::{
-    Error, Stretch, each_atom, is_long, put, shortened, u32_at, u64_at, units, write_atom,
+    ClipRange, Error, each_atom, is_long, put, shortened, u32_at, u64_at, units, write_atom,
 };
 
 /// Location of a chunk offset table in the new `moov` atom.
@@ -158,7 +158,7 @@ impl<'a> Track<'a> {
     pub(super) fn parse(
         data: &'a [u8],
         movie_timescale: u32,
-        stretch: &Stretch,
+        stretch: &ClipRange,
     ) -> Result<Option<Track<'a>>, Error> {
         let mut track = Track::default();
         let read = each_atom(data, |name, data| match &name {
@@ -180,7 +180,7 @@ impl<'a> Track<'a> {
         &mut self,
         data: &'a [u8],
         movie_timescale: u32,
-        stretch: &Stretch,
+        stretch: &ClipRange,
     ) -> Result<(), TrackEnd> {
         let too_small = Error::TooSmall("tkhd");
         let long = is_long(data);
@@ -213,7 +213,7 @@ impl<'a> Track<'a> {
         &mut self,
         name: [u8; 4],
         data: &'a [u8],
-        stretch: &Stretch,
+        stretch: &ClipRange,
     ) -> Result<(), TrackEnd> {
         match &name {
             b"mdhd" => self.add_media_header(data, stretch)?,
@@ -227,7 +227,7 @@ impl<'a> Track<'a> {
         Ok(())
     }
 
-    fn add_media_header(&mut self, data: &'a [u8], stretch: &Stretch) -> Result<(), TrackEnd> {
+    fn add_media_header(&mut self, data: &'a [u8], stretch: &ClipRange) -> Result<(), TrackEnd> {
         let too_small = Error::TooSmall("mdhd");
         let long = is_long(data);
         if data.len() < if long { 36 } else { 24 } {
@@ -315,7 +315,7 @@ impl<'a> Track<'a> {
     }
 
     /// Cuts all tables to the section. Each step needs the results of the earlier ones.
-    pub(super) fn cut(&mut self, stretch: &Stretch) -> Result<(), Error> {
+    pub(super) fn cut(&mut self, stretch: &ClipRange) -> Result<(), Error> {
         self.cut_time_to_sample(stretch)?;
         self.cut_sync_samples(stretch);
         self.cut_composition_offsets(stretch);
@@ -324,7 +324,7 @@ impl<'a> Track<'a> {
         self.cut_offsets(stretch)
     }
 
-    fn cut_time_to_sample(&mut self, stretch: &Stretch) -> Result<(), Error> {
+    fn cut_time_to_sample(&mut self, stretch: &ClipRange) -> Result<(), Error> {
         let Some(mut table) = self.time_to_sample.take() else {
             return Err(Error::Missing("stts"));
         };
@@ -401,7 +401,7 @@ impl<'a> Track<'a> {
         Ok(frames)
     }
 
-    fn cut_sync_samples(&mut self, stretch: &Stretch) {
+    fn cut_sync_samples(&mut self, stretch: &ClipRange) {
         let Some(table) = &mut self.sync_samples else {
             return;
         };
@@ -420,7 +420,7 @@ impl<'a> Track<'a> {
         }
     }
 
-    fn cut_composition_offsets(&mut self, stretch: &Stretch) {
+    fn cut_composition_offsets(&mut self, stretch: &ClipRange) {
         let Some(table) = &mut self.composition_offsets else {
             return;
         };
@@ -444,7 +444,7 @@ impl<'a> Track<'a> {
         }
     }
 
-    fn cut_sample_to_chunk(&mut self, stretch: &Stretch) -> Result<(), Error> {
+    fn cut_sample_to_chunk(&mut self, stretch: &ClipRange) -> Result<(), Error> {
         let Some(mut table) = self.sample_to_chunk.take() else {
             return Err(Error::Missing("stsc"));
         };
@@ -537,7 +537,7 @@ impl<'a> Track<'a> {
         Ok((first, Some([chunk, samples, id])))
     }
 
-    fn cut_sizes(&mut self, stretch: &Stretch) -> Result<(), Error> {
+    fn cut_sizes(&mut self, stretch: &ClipRange) -> Result<(), Error> {
         let Some(Sizes::Each(table)) = &mut self.sizes else {
             return Ok(());
         };
@@ -568,7 +568,7 @@ impl<'a> Track<'a> {
         Ok(())
     }
 
-    fn cut_offsets(&mut self, stretch: &Stretch) -> Result<(), Error> {
+    fn cut_offsets(&mut self, stretch: &ClipRange) -> Result<(), Error> {
         let Some(table) = &mut self.offsets else {
             return Err(Error::Missing("stco"));
         };

@@ -20,7 +20,7 @@ const SUPPORTED_VERSIONS: u16 = 43;
 
 /// The inspected parts of a ClientHello.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Seen {
+pub struct ClientHelloInfo {
     /// The server name as sent by the client; empty if there is none.
     pub server_name: Vec<u8>,
     /// The offered protocols (ALPN), separated by commas.
@@ -35,7 +35,7 @@ pub enum PrereadResult {
     /// More bytes are needed.
     More,
     /// A complete ClientHello.
-    Hello(Seen),
+    Hello(ClientHelloInfo),
     /// Another protocol, or a malformed ClientHello.
     Other,
 }
@@ -67,9 +67,9 @@ impl Preread {
             };
             let length = match *header {
                 [first, _, CLIENT_HELLO, high @ (0 | 3), low] if first & 0x80 != 0 => {
-                    return PrereadResult::Hello(Seen {
+                    return PrereadResult::Hello(ClientHelloInfo {
                         version: u16::from_be_bytes([high, low]),
-                        ..Seen::default()
+                        ..ClientHelloInfo::default()
                     });
                 }
                 [HANDSHAKE, 3, _, high, low] => usize::from(u16::from_be_bytes([high, low])),
@@ -99,11 +99,11 @@ impl Preread {
 }
 
 /// Parses a ClientHello; `None` if it ends too early.
-fn read(message: &[u8]) -> Option<Seen> {
+fn read(message: &[u8]) -> Option<ClientHelloInfo> {
     let mut rest = Rest(message);
-    let mut seen = Seen {
+    let mut seen = ClientHelloInfo {
         version: rest.u16()?,
-        ..Seen::default()
+        ..ClientHelloInfo::default()
     };
     rest.take(32)?; // random
     let session_id = rest.u8()?;
@@ -213,7 +213,7 @@ mod tests {
     }
 
     fn seen(name: &str, protocols: &str, version: u16) -> PrereadResult {
-        PrereadResult::Hello(Seen {
+        PrereadResult::Hello(ClientHelloInfo {
             server_name: name.into(),
             protocols: protocols.into(),
             version,

@@ -14,22 +14,22 @@ use proto::header::KnownField;
 use store::disk::{Claim, EntryTimes, Head, NewHead, OpenEntry, Origin};
 
 use super::clock::now;
-use super::keeping::Keeping;
+use super::keeping::StoredTimes;
 use super::lookup::CacheLookup;
 use super::rules::FieldLine;
-use super::rules::storing::Withheld;
+use super::rules::storing::ExcludedFields;
 use super::rules::update::{self, Change};
 use super::semantics;
 use super::{fill, hit, kept_part, stored_head};
 use crate::answer::AnswerHead;
-use crate::settings::Passing;
+use crate::settings::PassSettings;
 
 impl CacheLookup {
     /// Returns the updated entry; `None` if the entry is unusable.
     pub(super) async fn confirm(
         &mut self,
         request: &mut Request,
-        passing: &Arc<Passing>,
+        passing: &Arc<PassSettings>,
         head: &AnswerHead,
         mut opened: OpenEntry,
     ) -> Option<OpenEntry> {
@@ -38,14 +38,14 @@ impl CacheLookup {
             let value = head.value(KnownField::ETag, &head.bytes);
             value.map(<[u8]>::to_vec)
         };
-        if !update::is_about(tag(&stored).as_deref(), tag(head).as_deref()) {
+        if !update::confirms_entry(tag(&stored).as_deref(), tag(head).as_deref()) {
             // The origin has another response by now, which the next request fetches.
             self.drop_entry();
             return Some(opened);
         }
         let before: Vec<FieldLine<'_>> = stored.pairs().collect();
         let news: Vec<FieldLine<'_>> = head.pairs().collect();
-        let withheld = Withheld::of(head.pairs());
+        let withheld = ExcludedFields::of(head.pairs());
         let (mut fields, change) = update::merged(&before, &news, &withheld);
         if head.find(KnownField::Date).is_none() {
             // A 304 without a Date has the time at which it was received (RFC 9110, section 6.6.1).
@@ -55,7 +55,7 @@ impl CacheLookup {
         let cache = passing.cache.as_ref();
         let micro = cache.and_then(|cache| cache.sharing.micro_fresh_again(status));
         let keeping = self.judge_fields(passing, status, &fields, micro);
-        let Some(Keeping::Rfc(kept, vary)) = keeping else {
+        let Some(StoredTimes::Rfc(kept, vary)) = keeping else {
             // The entry may not be stored any more, and is used once.
             self.drop_entry();
             return Some(opened);
@@ -78,15 +78,20 @@ impl CacheLookup {
         opened.head.vary = vary;
         // The body gets a new checksum.
         let opened = hit::checked(request, &self.store, opened).await?;
-        self.write_anew(request, &opened, &opened.head);
+        self.rewrite_entry(request, &opened, &opened.head);
         Some(opened)
     }
 
     /// Writes the entry again with its current head, in our own format.
-    pub(super) fn write_anew(&mut self, request: &mut Request, opened: &OpenEntry, entry: &Head) {
+    pub(super) fn rewrite_entry(
+        &mut self,
+        request: &mut Request,
+        opened: &OpenEntry,
+        entry: &Head,
+    ) {
         let body = match opened.file.as_ref().map(OwnedFd::try_clone) {
-            None => fill::Kept::Memory(opened.first.clone()),
-            Some(Ok(file)) => fill::Kept::File(File::from(file), opened.body.clone()),
+            None => fill::StoredBody::Memory(opened.first.clone()),
+            Some(Ok(file)) => fill::StoredBody::File(File::from(file), opened.body.clone()),
             // No file descriptor is left.
             Some(Err(_)) => return self.drop_entry(),
         };

@@ -15,8 +15,8 @@ use super::clock::milliseconds;
 use super::purge_line;
 use super::semantics_line;
 use super::semantics_line::Semantics;
-use super::settings::{Cache, Choice, FillLock, Methods, Valid};
-use super::sharing::Sharing;
+use super::settings::{Cache, FillLock, Methods, Valid, ZoneChoice};
+use super::sharing::SharingSettings;
 use super::zone::{self, CacheZone};
 use crate::family::{self, Causes};
 use crate::store_settings::StoreLine;
@@ -206,15 +206,15 @@ impl Family {
         }
         let semantics = scope.get(&self.cache_semantics)?;
         let is_rfc = semantics.policy().is_some();
-        let updates_beside = scope.get(&self.cache_background_update)? || is_rfc;
+        let updates_in_background = scope.get(&self.cache_background_update)? || is_rfc;
         let timeout = scope.get(&self.cache_lock_timeout)?;
         let age = milliseconds(scope.get(&self.cache_lock_age)?);
         let lock = scope.get(&self.cache_lock)?;
         let revalidates = scope.get(&self.cache_revalidate)? || is_rfc;
         let converts_head = converts_head && scope.get(&self.cache_convert_head)?;
         let sharing = match self.prefix {
-            "proxy_" => Sharing::compile(scope)?,
-            _ => Sharing::default(),
+            "proxy_" => SharingSettings::compile(scope)?,
+            _ => SharingSettings::default(),
         };
         let lock = lock.then_some(FillLock {
             timeout,
@@ -226,8 +226,8 @@ impl Family {
         };
         let template = Template::parse(&word)?;
         let choice = match template.as_literal() {
-            Some(_) => Choice::Fixed(self.zone(compiler, &word)?),
-            None => Choice::Named(compiler.text(&template), self.prefix),
+            Some(_) => ZoneChoice::Fixed(self.zone(compiler, &word)?),
+            None => ZoneChoice::Named(compiler.text(&template), self.prefix),
         };
         if key.is_none() && self.prefix != "proxy_" {
             let (key, cache) = (self.cache_key.spec.name(), self.cache.spec.name());
@@ -247,7 +247,7 @@ impl Family {
             max_range_offset,
             use_stale,
             lock,
-            updates_beside,
+            updates_in_background,
             revalidates,
             converts_head,
             is_of_applications: self.prefix != "proxy_",

@@ -13,14 +13,14 @@ use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use engine::file::File;
-use framework::workers::Hold;
+use framework::workers::WorkGuard;
 use http::exchange::abort::Abort;
 use http::request::activity::WHILE_SENDING;
 use http::request::{Request, Step};
 use http::response::Field;
 use http::response::piece::Piece;
 use http::response::source::Body;
-use http::response::source::{Break, DeferredLog, Source, SourceEvent};
+use http::response::source::{BodyError, DeferredLog, Source, SourceEvent};
 use logs::Level;
 use proto::h1::response::BodyFraming;
 use proto::method::Method;
@@ -30,7 +30,7 @@ use store::disk::{
 
 use super::clock::{now, wall};
 use super::freshness::Freshness;
-use super::keeping::Keeping;
+use super::keeping::StoredTimes;
 use super::lookup::CacheLookup;
 use super::semantics;
 use super::settings::{Cache, Zone, any_holds};
@@ -40,10 +40,10 @@ use crate::READING_BODY;
 use crate::activity::WHILE_READING;
 use crate::answer::AnswerHead;
 use crate::attempts::Attempts;
-use crate::failures::told_left;
+use crate::failures::client_closed_log;
 use crate::response::is_buffered;
-use crate::settings::Passing;
-use crate::store::About;
+use crate::settings::PassSettings;
+use crate::store::StoreLogContext;
 
 /// Bytes of a stored body that a client takes at once at most.
 const PART_MAX: usize = 256 * 1024;
@@ -56,7 +56,7 @@ impl CacheLookup {
     pub fn keep(
         mut self: Box<CacheLookup>,
         request: &mut Request,
-        passing: &Arc<Passing>,
+        passing: &Arc<PassSettings>,
         delivered: Step,
     ) -> Step {
         let Step::Respond(Body::Source(source)) = delivered else {
@@ -69,7 +69,7 @@ impl CacheLookup {
         let zone = self.outcome.zone();
         Step::Respond(Body::Source(match begun {
             Some(begun) => {
-                let notices = Notices::of(request, zone, Some(self.outcome.status));
+                let notices = StoreFailureLog::of(request, zone, Some(self.outcome.status));
                 store(request, passing, notices, source, begun)
             }
             None => source,
@@ -77,7 +77,11 @@ impl CacheLookup {
     }
 
     /// Begins to store the response.
-    fn begin(&mut self, request: &mut Request, passing: &Passing) -> Option<(Box<Filler>, Reader)> {
+    fn begin(
+        &mut self,
+        request: &mut Request,
+        passing: &PassSettings,
+    ) -> Option<(Box<Filler>, Reader)> {
         let cache = passing.cache.as_ref()?;
         let (head, keeping) = self.answer.take()?;
         if any_holds(&cache.no_cache, request) {
@@ -88,8 +92,8 @@ impl CacheLookup {
             return None;
         }
         let (times, vary) = match keeping {
-            Keeping::Rfc(stored, vary) => (semantics::times_of(&stored), vary),
-            Keeping::Nginx(freshness) => {
+            StoredTimes::Rfc(stored, vary) => (semantics::times_of(&stored), vary),
+            StoredTimes::Nginx(freshness) => {
                 let said = freshness.valid_until;
                 let valid = || {
                     let seconds = i64::try_from(cache.valid(head.status())?);
@@ -109,7 +113,7 @@ impl CacheLookup {
             .variant
             .filter(|id| variant == Some(*id))
             .unwrap_or(self.main);
-        let is_part = self.keeps_part && head.status() == 206;
+        let is_part = self.stores_partial && head.status() == 206;
         if is_part && kept_part::part_of(&head).is_none() {
             return None;
         }
@@ -214,17 +218,17 @@ pub(super) fn text_of(head: &AnswerHead) -> Vec<u8> {
 /// Starts a task that stores the body, and returns the body for the client.
 fn store(
     request: &mut Request,
-    passing: &Arc<Passing>,
-    notices: Notices,
+    passing: &Arc<PassSettings>,
+    notices: StoreFailureLog,
     source: Box<dyn Source>,
     (filler, reader): (Box<Filler>, Reader),
 ) -> Box<dyn Source> {
-    let broken = Rc::new(Cell::new(Break::Unfinished));
+    let broken = Rc::new(Cell::new(BodyError::Unfinished));
     let mut fetch = Fetch {
         source,
         filler,
         notices,
-        _held: Hold::new(),
+        _held: WorkGuard::new(),
         broken: Rc::clone(&broken),
         rest: None,
         state: Fetching::Coming,
@@ -239,7 +243,7 @@ fn store(
         engine::spawn(fetch.run());
     }
     Box::new(FillingBody {
-        followed: Followed::new(reader),
+        followed: FollowerBody::new(reader),
         broken,
         seen: Attempts::enter(request),
         passing: Arc::clone(passing),
@@ -247,7 +251,7 @@ fn store(
 }
 
 /// The body of an entry.
-pub(super) enum Kept {
+pub(super) enum StoredBody {
     /// A body in memory.
     Memory(Bytes),
     /// Where the body lies in the file.
@@ -255,10 +259,10 @@ pub(super) enum Kept {
 }
 
 /// Starts a task that stores the body of an entry again, because its head has changed.
-pub(super) fn copy(request: &Request, zone: &Arc<Zone>, body: Kept, filler: Box<Filler>) {
+pub(super) fn copy(request: &Request, zone: &Arc<Zone>, body: StoredBody, filler: Box<Filler>) {
     let (bytes, rest) = match body {
-        Kept::Memory(bytes) => (Some(bytes), None),
-        Kept::File(file, body) => {
+        StoredBody::Memory(bytes) => (Some(bytes), None),
+        StoredBody::File(file, body) => {
             let length = body.end.saturating_sub(body.start);
             let rest = (length > 0).then_some((file, body.start, length));
             (None, rest)
@@ -267,9 +271,9 @@ pub(super) fn copy(request: &Request, zone: &Arc<Zone>, body: Kept, filler: Box<
     let fetch = Fetch {
         source: Box::new(FromMemory(bytes)),
         filler,
-        notices: Notices::of(request, zone, None),
-        _held: Hold::new(),
-        broken: Rc::new(Cell::new(Break::Unfinished)),
+        notices: StoreFailureLog::of(request, zone, None),
+        _held: WorkGuard::new(),
+        broken: Rc::new(Cell::new(BodyError::Unfinished)),
         rest,
         state: Fetching::Coming,
         writing: None,
@@ -345,11 +349,11 @@ enum Fetching {
 struct Fetch {
     source: Box<dyn Source>,
     filler: Box<Filler>,
-    notices: Notices,
+    notices: StoreFailureLog,
     /// Keeps the thread alive until the task has ended.
-    _held: Hold,
+    _held: WorkGuard,
     /// How the body was broken off, for the client's side.
-    broken: Rc<Cell<Break>>,
+    broken: Rc<Cell<BodyError>>,
     /// The part of a file that the source has returned, and that is yet to be read.
     rest: Option<(File, u64, u64)>,
     state: Fetching,
@@ -377,7 +381,7 @@ impl Fetch {
                         let text = format!("answer not stored: {fault}");
                         self.notices.tell(Level::Warn, &text);
                     } else if let Err(error) = self.filler.commit_in_memory(now()) {
-                        self.notices.tell_unstored(error);
+                        self.notices.log_unstored(error);
                     } else if !self.filler.is_to_be_stored() {
                         self.notices.count_written(&self.filler);
                     }
@@ -417,7 +421,7 @@ impl Fetch {
                         self.notices.count_written(&self.filler);
                         return;
                     }
-                    Err(error) => self.notices.tell_unstored(error),
+                    Err(error) => self.notices.log_unstored(error),
                 }
             }
         }
@@ -441,7 +445,7 @@ impl Fetch {
         }
         engine::unhurried(move || match filler.store() {
             Ok(()) => notices.count_written(&filler),
-            Err(error) => notices.tell_unstored(error),
+            Err(error) => notices.log_unstored(error),
         });
     }
 
@@ -471,7 +475,7 @@ impl Fetch {
                 self.rest = (left > 0).then_some((file, offset + read, left));
             }
             _ => {
-                self.broken.set(Break::Unkept);
+                self.broken.set(BodyError::BufferFailed);
                 self.state = Fetching::Broken;
             }
         }
@@ -479,17 +483,17 @@ impl Fetch {
 }
 
 /// Logs why a response was not stored, from any thread.
-struct Notices {
-    about: About,
+struct StoreFailureLog {
+    about: StoreLogContext,
     zone: Arc<Zone>,
     /// How the answer has come; `None` for one that is stored a second time.
     status: Option<CacheStatus>,
 }
 
-impl Notices {
-    fn of(request: &Request, zone: &Arc<Zone>, status: Option<CacheStatus>) -> Notices {
-        Notices {
-            about: About::of(request),
+impl StoreFailureLog {
+    fn of(request: &Request, zone: &Arc<Zone>, status: Option<CacheStatus>) -> StoreFailureLog {
+        StoreFailureLog {
+            about: StoreLogContext::of(request),
             zone: Arc::clone(zone),
             status,
         }
@@ -504,7 +508,7 @@ impl Notices {
     }
 
     /// Logs why the response is not stored; at most once a second for causes that affect many.
-    fn tell_unstored(&self, error: StoreError) {
+    fn log_unstored(&self, error: StoreError) {
         let counters = self.zone.state().counters();
         let (level, notices) = match error {
             // The first was requested by a purge, and the second loses nothing.
@@ -532,19 +536,19 @@ impl Notices {
 }
 
 /// The body of a response that another request has asked for, and that is still being received.
-pub(super) struct Followed {
+pub(super) struct FollowerBody {
     reader: Reader,
     /// The file of the body, once a part has been read from it.
     file: Option<File>,
 }
 
-impl Followed {
-    pub(super) fn new(reader: Reader) -> Followed {
-        Followed { reader, file: None }
+impl FollowerBody {
+    pub(super) fn new(reader: Reader) -> FollowerBody {
+        FollowerBody { reader, file: None }
     }
 
     /// The next event of the body; `broken` is the event's cause if the body was broken off.
-    fn given(&mut self, broken: Break) -> SourceEvent {
+    fn given(&mut self, broken: BodyError) -> SourceEvent {
         match self.reader.next(PART_MAX) {
             FillChunk::Bytes(bytes) => SourceEvent::Piece(Piece::Bytes(bytes)),
             FillChunk::File {
@@ -557,7 +561,7 @@ impl Followed {
                     offset,
                     length,
                 }),
-                None => SourceEvent::Broken(Break::Unkept),
+                None => SourceEvent::Broken(BodyError::BufferFailed),
             },
             FillChunk::Nothing => SourceEvent::Nothing,
             FillChunk::End => SourceEvent::End,
@@ -566,15 +570,15 @@ impl Followed {
     }
 }
 
-impl fmt::Debug for Followed {
+impl fmt::Debug for FollowerBody {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Followed")
     }
 }
 
-impl Source for Followed {
+impl Source for FollowerBody {
     fn next(&mut self) -> SourceEvent {
-        self.given(Break::Unfinished)
+        self.given(BodyError::Unfinished)
     }
 
     fn poll_more(&mut self, context: &mut Context<'_>) -> Poll<()> {
@@ -593,10 +597,10 @@ impl Source for Followed {
 
 /// The body of an answer that is being stored, for the client that has asked for it.
 struct FillingBody {
-    followed: Followed,
-    broken: Rc<Cell<Break>>,
+    followed: FollowerBody,
+    broken: Rc<Cell<BodyError>>,
     seen: Rc<Attempts>,
-    passing: Arc<Passing>,
+    passing: Arc<PassSettings>,
 }
 
 impl fmt::Debug for FillingBody {
@@ -619,7 +623,7 @@ impl Source for FillingBody {
     }
 
     fn give_up(&mut self, left: &Abort) -> DeferredLog {
-        told_left(left, READING_BODY)
+        client_closed_log(left, READING_BODY)
     }
 
     fn beginning(&self) -> &'static str {

@@ -10,15 +10,15 @@ use http::response::source::Body;
 use store::disk::{CHECKED_FIRST_MAX, DiskStore, Head, OpenEntry, Reader};
 
 use super::clock::wall;
-use super::fill::Followed;
+use super::fill::FollowerBody;
 use super::freshness::Freshness;
 use super::lookup::{AnswerRules, note_status};
 use super::rules::partial::Part;
 use super::rules::status::Forwarded;
 use super::status::CacheStatus;
 use super::{fill, semantics, stored_head};
-use crate::response::{self, Applied};
-use crate::settings::Passing;
+use crate::response::{self, HeadEffect};
+use crate::settings::PassSettings;
 
 /// Responds with an entry; `None` if it turns out to be invalid.
 pub(super) async fn serve(
@@ -33,7 +33,7 @@ pub(super) async fn serve(
         if length <= CHECKED_FIRST_MAX {
             opened = checked(request, store, opened).await?;
         } else {
-            check_beside(store, &opened);
+            verify_in_background(store, &opened);
         }
     }
     if let Some(step) = apply(request, rules, &opened.head, status, None)? {
@@ -115,7 +115,9 @@ pub(super) fn serve_filling(
     if let Some(step) = apply(request, rules, head, CacheStatus::Hit, Some(why))? {
         return Some(step);
     }
-    Some(Step::Respond(Body::Source(Box::new(Followed::new(reader)))))
+    Some(Step::Respond(Body::Source(Box::new(FollowerBody::new(
+        reader,
+    )))))
 }
 
 /// Applies the head of an entry to the client's response. The client may request a range, or
@@ -136,20 +138,20 @@ pub(super) fn apply(
     note_status(request, status);
     response::remember(request, &head);
     for field in head.counting() {
-        response::heed(request, passing, field.known, field.value(&head.bytes));
+        response::apply_field(request, passing, field.known, field.value(&head.bytes));
     }
-    if let Applied::Step(step) = response::apply(request, passing, rewriting, &head) {
+    if let HeadEffect::Step(step) = response::apply(request, passing, rewriting, &head) {
         return Some(Some(step));
     }
     let cache = passing.cache.as_ref();
     if cache.is_some_and(|cache| cache.semantics.policy().is_some()) {
-        semantics::dress(request, stored, status, filling);
+        semantics::set_cache_fields(request, stored, status, filling);
         return Some(None);
     }
     let fields = head.counting();
     let fields = fields.map(|field| (field.known, field.value(&head.bytes)));
     let freshness = Freshness::of(fields, &passing.ignored, wall());
-    request.response.conditions_judged = !freshness.may_store();
+    request.response.conditions_evaluated = !freshness.may_store();
     allow_ranges(request, passing, filling.is_some());
     Some(None)
 }
@@ -178,7 +180,7 @@ pub(super) async fn checked(
 }
 
 /// Verifies the body of an entry in the background; a corrupt entry is removed.
-fn check_beside(store: &Arc<DiskStore>, opened: &OpenEntry) {
+fn verify_in_background(store: &Arc<DiskStore>, opened: &OpenEntry) {
     // Without a free file descriptor, a later use verifies it.
     let Ok(Some(check)) = opened.later_check(store) else {
         return;
@@ -193,7 +195,7 @@ fn check_beside(store: &Arc<DiskStore>, opened: &OpenEntry) {
 }
 
 /// Allows ranges if the upstream does, and removes its `Accept-Ranges`.
-pub(super) fn allow_ranges(request: &mut Request, passing: &Passing, is_single: bool) {
+pub(super) fn allow_ranges(request: &mut Request, passing: &PassSettings, is_single: bool) {
     let response = &mut request.response;
     if passing.force_ranges {
         response.single_range = is_single;

@@ -6,22 +6,22 @@ use super::rules::storing::Stored;
 
 /// The times with which a response is stored.
 #[derive(Clone, Debug)]
-pub(super) enum Keeping {
+pub(super) enum StoredTimes {
     /// By nginx's rules.
     Nginx(Freshness),
     /// By the rules of RFC 9111, with the response's `Vary`.
     Rfc(Stored, Vec<u8>),
 }
 
-impl Keeping {
+impl StoredTimes {
     /// The freshness lifetime left in seconds, if the response states one.
     pub(super) fn seconds_left(&self) -> Option<i64> {
         match self {
-            Keeping::Nginx(freshness) => {
+            StoredTimes::Nginx(freshness) => {
                 let until = freshness.valid_until;
                 until.map(|until| until.saturating_sub(wall()))
             }
-            Keeping::Rfc(stored, _) => {
+            StoredTimes::Rfc(stored, _) => {
                 let left = stored.fresh_until.saturating_sub(wall_milliseconds());
                 Some(left.max(0) / 1000)
             }

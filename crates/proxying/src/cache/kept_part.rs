@@ -9,13 +9,13 @@ use crate::answer::AnswerHead;
 
 /// The stored beginning of a body, whose rest is requested.
 #[derive(Debug)]
-pub(super) struct Beginning {
+pub(super) struct StoredPrefix {
     pub(super) opened: OpenEntry,
     pub(super) part: Part,
     pub(super) etag: Bytes,
 }
 
-impl Beginning {
+impl StoredPrefix {
     /// The fields that request the rest, or the whole if the representation has changed.
     pub(super) fn conditions(&self) -> [(&'static [u8], Bytes); 2] {
         let range = format!("bytes={}-", self.part.end);

@@ -29,7 +29,7 @@ use super::rules::status::Forwarded;
 use super::settings::FillLock;
 use super::status::CacheStatus;
 use super::{hit, stored_head};
-use crate::settings::Passing;
+use crate::settings::PassSettings;
 
 /// How long requests do not wait for each other after an uncacheable response, in milliseconds.
 const UNCACHEABLE: u64 = 10_000;
@@ -47,7 +47,7 @@ pub(super) struct Waits {
     /// Fills that were of other variants.
     variants: usize,
     /// The cache has been checked once more since the lock was taken.
-    has_looked_again: bool,
+    has_rechecked: bool,
 }
 
 /// What a request does after the lock.
@@ -55,7 +55,7 @@ pub(super) enum LockOutcome {
     /// Ask the upstream.
     Ask,
     /// Look into the cache again.
-    LookAgain,
+    RecheckCache,
     Answer(Step),
 }
 
@@ -75,9 +75,9 @@ impl CacheLookup {
         let sought = self.entry();
         let fill = match self.store.claim(&sought, lock.age, now()) {
             Claim::Won(filler) => {
-                let is_first = !std::mem::replace(&mut waits.has_looked_again, true);
+                let is_first = !std::mem::replace(&mut waits.has_rechecked, true);
                 if is_first && self.store.has(&sought) {
-                    return Ok(LockOutcome::LookAgain);
+                    return Ok(LockOutcome::RecheckCache);
                 }
                 self.filler = Some(filler);
                 return Ok(LockOutcome::Ask);
@@ -103,28 +103,28 @@ impl CacheLookup {
         drop(waiting);
         Ok(match came {
             Some(Some(head)) => {
-                self.answer_as_it_comes(request, rules, &head, reader, has_waited, waits)
+                self.answer_from_fill(request, rules, &head, reader, has_waited, waits)
             }
             Some(None) if fill.progress() == Progress::Refused => {
                 // One more may be of another mind, as where a cookie has refused it.
                 waits.refusals += 1;
                 match waits.refusals {
-                    1 => LockOutcome::LookAgain,
+                    1 => LockOutcome::RecheckCache,
                     _ => LockOutcome::Ask,
                 }
             }
-            Some(None) => LockOutcome::LookAgain,
+            Some(None) => LockOutcome::RecheckCache,
             None if engine::now() >= until => {
                 logs::error!(request, Info, "cache lock timeout");
                 self.may_store = false;
                 LockOutcome::Ask
             }
-            None => LockOutcome::LookAgain,
+            None => LockOutcome::RecheckCache,
         })
     }
 
     /// Answers with a fill whose head has been received, if it matches this request.
-    fn answer_as_it_comes(
+    fn answer_from_fill(
         &mut self,
         request: &mut Request,
         rules: &AnswerRules<'_>,
@@ -133,10 +133,10 @@ impl CacheLookup {
         has_waited: bool,
         waits: &mut Waits,
     ) -> LockOutcome {
-        if !self.is_of_this_variant(request, head) {
+        if !self.matches_variant(request, head) {
             waits.variants += 1;
             return match waits.variants {
-                0..=VARIANTS_MAX => LockOutcome::LookAgain,
+                0..=VARIANTS_MAX => LockOutcome::RecheckCache,
                 _ => LockOutcome::Ask,
             };
         }
@@ -156,7 +156,7 @@ impl CacheLookup {
 
     /// Whether a head matches the request's variant. If not, looks for the request's own variant
     /// from now on.
-    pub(super) fn is_of_this_variant(&mut self, request: &Request, head: &Head) -> bool {
+    pub(super) fn matches_variant(&mut self, request: &Request, head: &Head) -> bool {
         if head.vary.is_empty() {
             return true;
         }
@@ -194,7 +194,7 @@ impl CacheLookup {
 async fn wait(
     request: &mut Request,
     exchange: &mut Exchange,
-    passing: &Passing,
+    passing: &PassSettings,
     lock: FillLock,
     reader: &mut Reader,
     until: Instant,
@@ -226,7 +226,7 @@ fn overdue(fill: &Fill, lock: FillLock) -> Option<Instant> {
 }
 
 /// Whether the response would give a client the cookie of another.
-fn sets_cookie(passing: &Passing, stored: &Head) -> bool {
+fn sets_cookie(passing: &PassSettings, stored: &Head) -> bool {
     !passing.hidden.contains_known(KnownField::SetCookie)
         && stored_head::parse(stored).is_some_and(|head| head.find(KnownField::SetCookie).is_some())
 }

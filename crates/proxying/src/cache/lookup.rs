@@ -8,11 +8,11 @@ use proto::header::KnownField;
 use store::disk::{DiskStore, EntryId, Filler, OpenEntry};
 
 use super::files::Seen;
-use super::keeping::Keeping;
-use super::kept_part::Beginning;
+use super::keeping::StoredTimes;
+use super::kept_part::StoredPrefix;
 use super::numbers::CacheOutcome;
 use super::rules::Policy;
-use super::rules::reuse::Wanted;
+use super::rules::reuse::ReuseRequest;
 use super::rules::status::Forwarded;
 use super::sharing::Credentials;
 use super::status::CacheStatus;
@@ -21,20 +21,20 @@ use crate::answer::AnswerHead;
 use crate::attempts::Attempts;
 use crate::family::Causes;
 use crate::rewriting::Rewrite;
-use crate::settings::Passing;
+use crate::settings::PassSettings;
 
 /// The settings of a scope for responses, from an upstream or from the cache.
 #[derive(Clone, Copy)]
 pub struct AnswerRules<'a> {
     /// The `*_pass` settings of the scope.
-    pub passing: &'a Arc<Passing>,
+    pub passing: &'a Arc<PassSettings>,
     /// The rewriting of header fields.
     pub rewriting: &'a dyn Rewrite,
 }
 
 impl<'a> AnswerRules<'a> {
     /// The rules of a scope that rewrites no fields.
-    pub fn plain(passing: &'a Arc<Passing>) -> AnswerRules<'a> {
+    pub fn plain(passing: &'a Arc<PassSettings>) -> AnswerRules<'a> {
         let rewriting = &crate::rewriting::Unchanged;
         AnswerRules { passing, rewriting }
     }
@@ -75,20 +75,20 @@ pub struct CacheLookup {
     /// The lock on fetching the entry.
     pub(super) filler: Option<Box<Filler>>,
     /// The head of the response, and the decision to store it.
-    pub(super) answer: Option<(AnswerHead, Keeping)>,
+    pub(super) answer: Option<(AnswerHead, StoredTimes)>,
     /// The cache policy, if the rules of RFC 9111 apply.
     pub(super) policy: Option<Policy>,
     /// The client's cache directives.
-    pub(super) wanted: Wanted,
+    pub(super) wanted: ReuseRequest,
     /// A lower bound of the time at which the upstream is asked, in milliseconds since 1970.
     pub(super) requested: i64,
     pub(super) forwarded: Forwarded,
     /// The request's method may change the resource, so its entry must be invalidated.
     pub(super) invalidates: bool,
     /// The client's range is passed on to the upstream, and the partial response is stored.
-    pub(super) keeps_part: bool,
+    pub(super) stores_partial: bool,
     /// The stored beginning of the response.
-    pub(super) beginning: Option<Box<Beginning>>,
+    pub(super) beginning: Option<Box<StoredPrefix>>,
     /// The rest of the response has been received.
     pub(super) is_completed: bool,
 }
@@ -125,7 +125,7 @@ impl CacheLookup {
     pub fn withholds(&self, field: KnownField) -> bool {
         let is_of_part = matches!(field, KnownField::Range | KnownField::IfRange);
         self.may_store
-            && !(self.keeps_part && is_of_part)
+            && !(self.stores_partial && is_of_part)
             && matches!(
                 field,
                 KnownField::IfModifiedSince

@@ -57,7 +57,7 @@ use framework::slot::{Slot, SlotValue};
 use http::exchange::Exchange;
 use http::exchange::abort::Abort;
 use http::request::{Request, Step};
-use http::slots::OfPass;
+use http::slots::PassLifetime;
 use proto::method::Method;
 use store::disk::{Claim, DiskStore, EntryId, Fill, Head, Miss, OpenEntry, Presence, Progress};
 
@@ -76,22 +76,22 @@ use super::answer::AnswerHead;
 use super::attempts::Attempts;
 use super::family::Causes;
 use super::finish;
-use super::settings::Passing;
+use super::settings::PassSettings;
 use clock::now;
 use files::Verdict;
 use hit::allow_ranges;
-use keeping::Keeping;
+use keeping::StoredTimes;
 use lock::{LockOutcome, Waits};
 use lookup::{Marker, note_status};
 use numbers::CacheOutcome;
 use purge::{Key, PurgeRequest};
-use rules::reuse::{Beyond, Reuse, Wanted};
+use rules::reuse::{Reuse, ReuseRequest, StaleUses};
 use rules::status::Forwarded;
 use settings::any_holds;
 use sharing::Credentials;
 
 /// The cache entries of the request's response, whether it is read from or stored in them.
-static ENTRIES: Slot<Entries, OfPass> = Slot::new();
+static ENTRIES: Slot<Entries, PassLifetime> = Slot::new();
 
 #[derive(Default)]
 struct Entries(Option<(Arc<DiskStore>, [EntryId; 2])>);
@@ -145,7 +145,7 @@ pub async fn look_up(
         Err(status) => return Ok(ControlFlow::Break(finish(request, status))),
     };
     if let Some(mut lookup) = update::take(request).await {
-        lookup.look_at_file(request, cache).await;
+        lookup.examine_file(request, cache).await;
         return Ok(ControlFlow::Continue(Some(lookup)));
     }
     let key = match &cache.key {
@@ -186,11 +186,11 @@ pub async fn look_up(
         filler: None,
         answer: None,
         policy,
-        wanted: policy.map_or_else(Wanted::default, |_| semantics::wanted(request)),
+        wanted: policy.map_or_else(ReuseRequest::default, |_| semantics::wanted(request)),
         requested: clock::wall_milliseconds(),
         forwarded: Forwarded::UriMiss,
         invalidates,
-        keeps_part: false,
+        stores_partial: false,
         beginning: None,
         is_completed: false,
     });
@@ -239,7 +239,7 @@ pub async fn look_up(
         // The response to HEAD must not answer GET.
         lookup.may_store &= cache.is_of_applications;
     }
-    lookup.look_at_file(request, cache).await;
+    lookup.examine_file(request, cache).await;
     Ok(ControlFlow::Continue(Some(lookup)))
 }
 
@@ -272,9 +272,9 @@ impl CacheLookup {
                     return Ok(None);
                 }
                 match self.serve_opened(request, rules, cache, opened).await {
-                    Given::Answer(step) => return Ok(Some(step)),
-                    Given::Awaited if cache.lock.is_some() => {}
-                    Given::Awaited | Given::Nothing => return Ok(None),
+                    EntryOutcome::Answer(step) => return Ok(Some(step)),
+                    EntryOutcome::Awaited if cache.lock.is_some() => {}
+                    EntryOutcome::Awaited | EntryOutcome::Nothing => return Ok(None),
                 }
             }
             if let Some(variant) = self.variant {
@@ -301,14 +301,14 @@ impl CacheLookup {
             let turn = self.take_turn(request, exchange, rules, lock, &mut waits);
             match turn.await? {
                 LockOutcome::Ask => return Ok(None),
-                LockOutcome::LookAgain => {}
+                LockOutcome::RecheckCache => {}
                 LockOutcome::Answer(step) => return Ok(Some(step)),
             }
         }
     }
 
     /// Examines the file that the response may come from, before the upstream is asked.
-    async fn look_at_file(&mut self, request: &Request, cache: &Cache) {
+    async fn examine_file(&mut self, request: &Request, cache: &Cache) {
         if let Some(files) = &cache.sharing.files
             && self.may_store
             && self.is_plain
@@ -342,14 +342,14 @@ impl CacheLookup {
         rules: &AnswerRules<'_>,
         cache: &Cache,
         opened: OpenEntry,
-    ) -> Given {
+    ) -> EntryOutcome {
         let verdict = match &cache.sharing.files {
             Some(files) => files.verdict(&self.entry()).await,
             None => Verdict::Unknown,
         };
         let reuse = match verdict {
             Verdict::Confirmed => Reuse::Fresh,
-            Verdict::Changed => Reuse::Ask(Beyond::default()),
+            Verdict::Changed => Reuse::Ask(StaleUses::default()),
             Verdict::Unknown => self.judge_entry(&opened.head),
         };
         let beyond = match reuse {
@@ -361,9 +361,9 @@ impl CacheLookup {
                 let status = CacheStatus::Stale;
                 return self.give(request, rules, opened, status).await;
             }
-            Reuse::NotForIt => {
+            Reuse::Mismatched => {
                 self.forwarded = Forwarded::Miss;
-                return Given::Nothing;
+                return EntryOutcome::Nothing;
             }
             Reuse::Ask(beyond) => beyond,
         };
@@ -379,7 +379,7 @@ impl CacheLookup {
             self.use_stale = self.use_stale.with(OF_ERRORS);
         }
         let may_update = beyond.while_updating || self.use_stale.contains(Causes::UPDATING);
-        let is_updated_beside = may_update && cache.updates_beside;
+        let is_updated_beside = may_update && cache.updates_in_background;
         if let Some(Marker::Failing(cause)) = self.marker
             && (is_updated_beside || self.use_stale.contains(cause))
         {
@@ -389,7 +389,7 @@ impl CacheLookup {
         match self.store.claim(&self.entry(), u64::MAX, now()) {
             Claim::Won(filler) => {
                 self.filler = Some(filler);
-                if is_updated_beside && self.update_beside(request, cache) {
+                if is_updated_beside && self.update_in_background(request, cache) {
                     let status = CacheStatus::Stale;
                     return self.give(request, rules, opened, status).await;
                 }
@@ -398,7 +398,7 @@ impl CacheLookup {
                 let status = CacheStatus::Updating;
                 return self.give(request, rules, opened, status).await;
             }
-            Claim::Taken(_) if cache.sharing.awaits_updates() => return Given::Awaited,
+            Claim::Taken(_) if cache.sharing.awaits_updates() => return EntryOutcome::Awaited,
             Claim::Taken(_) => {}
         }
         // An entry that is known to have changed is not revalidated: a time in whole seconds may
@@ -407,7 +407,7 @@ impl CacheLookup {
             self.validators = Validators::of(&opened.head, self.policy.is_some());
         }
         self.stale = Some(opened);
-        Given::Nothing
+        EntryOutcome::Nothing
     }
 
     /// Answers with an entry whether it is fresh or not, unless it turns out to be invalid.
@@ -417,9 +417,9 @@ impl CacheLookup {
         rules: &AnswerRules<'_>,
         opened: OpenEntry,
         status: CacheStatus,
-    ) -> Given {
+    ) -> EntryOutcome {
         let served = self.serve(request, rules, opened, status).await;
-        served.map_or(Given::Nothing, Given::Answer)
+        served.map_or(EntryOutcome::Nothing, EntryOutcome::Answer)
     }
 
     /// Answers with a stale entry instead of a failure or an error response, if `*_cache_use_stale`
@@ -428,20 +428,20 @@ impl CacheLookup {
         &mut self,
         request: &mut Request,
         rules: &AnswerRules<'_>,
-        instead: Instead<'_>,
+        instead: StaleTrigger<'_>,
     ) -> Option<Step> {
-        if let Instead::Answer(head) = instead
+        if let StaleTrigger::Answer(head) = instead
             && let Some(step) = self.refuse_rest(request, head)
         {
             return Some(step);
         }
         let cause = match instead {
-            Instead::Failure(cause) => cause,
-            Instead::Answer(head) if self.is_confirmed_by(head) => {
+            StaleTrigger::Failure(cause) => cause,
+            StaleTrigger::Answer(head) if self.is_confirmed_by(head) => {
                 let served = self.serve_confirmed(request, rules, head);
                 return served.await;
             }
-            Instead::Answer(head) => Causes::of_status(head.status())?,
+            StaleTrigger::Answer(head) => Causes::of_status(head.status())?,
         };
         if self.is_update {
             self.mark_as(&self.entry(), Marker::Failing(cause), FAILING);
@@ -466,7 +466,7 @@ impl CacheLookup {
         let fill = fill.filter(|fill| fill.progress() == Progress::Complete)?;
         let head = fill.head()?;
         let is_fresh = self.judge_entry(&head) == Reuse::Fresh;
-        if head.key != self.key || !is_fresh || !self.is_of_this_variant(request, &head) {
+        if head.key != self.key || !is_fresh || !self.matches_variant(request, &head) {
             return None;
         }
         if !self.may_share(&head) {
@@ -494,7 +494,7 @@ impl CacheLookup {
     async fn open(&mut self, request: &Request, presence: Presence) -> Option<OpenEntry> {
         if presence != Presence::Absent
             && let Some(opened) = self.open_id(request, self.main).await
-            && self.is_of_this_variant(request, &opened.head)
+            && self.matches_variant(request, &opened.head)
         {
             return Some(opened);
         }
@@ -517,7 +517,11 @@ impl CacheLookup {
             None => engine::blocking(move || store.open_entry(&id, &key, now())).await,
         };
         match opened {
-            Ok(opened) if self.policy.is_none() && semantics::is_of_rfc_alone(&opened.head) => None,
+            Ok(opened)
+                if self.policy.is_none() && semantics::is_stored_by_rfc_only(&opened.head) =>
+            {
+                None
+            }
             Ok(opened) => Some(opened),
             Err(Miss::Gone) => None,
             Err(Miss::Wrong(fault)) => {
@@ -538,10 +542,10 @@ impl CacheLookup {
 
     /// Decides by the head of a response whether to store it. The head has been applied, or
     /// `instead` answers in its place.
-    pub async fn heed(
+    pub async fn decide_storing(
         &mut self,
         request: &mut Request,
-        passing: &Passing,
+        passing: &PassSettings,
         head: &AnswerHead,
         instead: Option<&Step>,
     ) {
@@ -556,21 +560,21 @@ impl CacheLookup {
         let has_head = self.is_of_application || head.has_status_line();
         let keeping = keeping.filter(|_| self.may_store && has_head);
         if instead.is_none() {
-            self.tell_forwarded(request, head.status(), keeping.is_some());
+            self.add_cache_status(request, head.status(), keeping.is_some());
         }
         match (instead, keeping) {
             (None, Some(keeping)) => {
-                if let Keeping::Rfc(stored, _) = &keeping {
+                if let StoredTimes::Rfc(stored, _) = &keeping {
                     semantics::allow_ranges(request, true);
                     semantics::judge_conditions(request, stored.received);
                 } else {
                     allow_ranges(request, passing, true);
-                    request.response.conditions_judged = false;
+                    request.response.conditions_evaluated = false;
                 }
                 self.answer = Some((head.clone(), keeping));
                 return;
             }
-            (None, None) => request.response.conditions_judged = true,
+            (None, None) => request.response.conditions_evaluated = true,
             // The page of `error_page` is not stored, but the fact of the error is.
             (Some(Step::Finish(status)), Some(keeping)) if *status == head.status() => {
                 let until = keeping.seconds_left();
@@ -584,14 +588,14 @@ impl CacheLookup {
     }
 
     /// Stores that no upstream has responded, if `*_cache_valid` has a time for the status.
-    pub fn fail(&self, passing: &Passing, status: u16) {
+    pub fn fail(&self, passing: &PassSettings, status: u16) {
         if self.may_store && matches!(status, 502 | 504) {
             self.mark(passing, status, None);
         }
     }
 
     /// Stores an error marker for `seconds`, or for the time of `*_cache_valid`, if there is one.
-    fn mark(&self, passing: &Passing, status: u16, seconds: Option<i64>) -> bool {
+    fn mark(&self, passing: &PassSettings, status: u16, seconds: Option<i64>) -> bool {
         let said = seconds.map(|seconds| u64::try_from(seconds).unwrap_or_default());
         let cache = passing.cache.as_ref();
         let seconds = said.or_else(|| cache.and_then(|cache| cache.valid(status)));
@@ -619,7 +623,7 @@ async fn has_changed(cache: &Cache, id: &EntryId) -> bool {
 }
 
 /// The outcome of looking at a stored entry.
-enum Given {
+enum EntryOutcome {
     Answer(Step),
     /// Another request is revalidating the entry, and this one waits for it.
     Awaited,
@@ -629,7 +633,7 @@ enum Given {
 
 /// The failure or response that a stale entry may replace.
 #[derive(Clone, Copy, Debug)]
-pub enum Instead<'a> {
+pub enum StaleTrigger<'a> {
     /// No upstream has responded, for this cause.
     Failure(Causes),
     /// An upstream has responded with this head.

@@ -18,25 +18,25 @@ use http::exchange::abort::Abort;
 use http::request::{Request, Step};
 use http::response::Field;
 use http::response::piece::Piece;
-use http::response::source::{Break, DeferredLog, Source, SourceEvent};
+use http::response::source::{BodyError, DeferredLog, Source, SourceEvent};
 use proto::header::KnownField;
 use proto::method::Method;
 use store::disk::OpenEntry;
 
-use super::kept_part::{Beginning, part_id, part_of};
+use super::kept_part::{StoredPrefix, part_id, part_of};
 use super::lookup::{AnswerRules, CacheLookup};
-use super::rules::partial::{Part, Wanted, are_of_one};
+use super::rules::partial::{ClientRange, Part, are_of_one};
 use super::rules::reuse::Reuse;
-use super::rules::storing::Withheld;
+use super::rules::storing::ExcludedFields;
 use super::rules::{FieldLine, update};
 use super::status::CacheStatus;
 use super::{hit, stored_head};
 use crate::answer::AnswerHead;
 use crate::finish;
-use crate::settings::Passing;
+use crate::settings::PassSettings;
 
 /// The single range that a client requests without a condition.
-fn wanted(request: &Request) -> Option<Wanted> {
+fn wanted(request: &Request) -> Option<ClientRange> {
     let conditions = [
         KnownField::IfRange,
         KnownField::IfNoneMatch,
@@ -48,7 +48,7 @@ fn wanted(request: &Request) -> Option<Wanted> {
         .iter()
         .all(|known| request.header(*known).is_none());
     let range = request.header(KnownField::Range).filter(|_| is_bare)?;
-    Wanted::parse(range)
+    ClientRange::parse(range)
 }
 
 impl CacheLookup {
@@ -63,7 +63,7 @@ impl CacheLookup {
             self.may_store = false;
             return None;
         }
-        self.keeps_part = true;
+        self.stores_partial = true;
         let wanted = wanted(request)?;
         let (opened, _, part) = self.open_part(request).await?;
         let cut = part.cut(wanted)?;
@@ -86,7 +86,7 @@ impl CacheLookup {
             && part.first == 0
         {
             let etag = Bytes::copy_from_slice(etag);
-            let beginning = Beginning { opened, part, etag };
+            let beginning = StoredPrefix { opened, part, etag };
             self.validators.rest = Some(beginning.conditions());
             self.beginning = Some(Box::new(beginning));
         }
@@ -137,14 +137,14 @@ impl CacheLookup {
     pub(super) fn complete(
         &self,
         request: &mut Request,
-        passing: &Passing,
+        passing: &PassSettings,
         rest: &AnswerHead,
     ) -> Option<AnswerHead> {
         let beginning = self.beginning.as_ref().filter(|_| rest.status() == 206)?;
         let stored = stored_head::parse(&beginning.opened.head)?;
         let before: Vec<FieldLine<'_>> = stored.pairs().collect();
         let news: Vec<FieldLine<'_>> = rest.pairs().collect();
-        let (fields, _) = update::merged(&before, &news, &Withheld::of(rest.pairs()));
+        let (fields, _) = update::merged(&before, &news, &ExcludedFields::of(rest.pairs()));
         let total = beginning.part.total.to_string();
         let of_part: [&[u8]; 2] = [b"content-range", b"content-length"];
         let fields = fields.into_iter().filter(|(name, _)| {
@@ -180,8 +180,8 @@ impl CacheLookup {
         let Some(beginning) = self.beginning.take().filter(|_| self.is_completed) else {
             return rest;
         };
-        let Beginning { opened, part, .. } = *beginning;
-        Box::new(Joined {
+        let StoredPrefix { opened, part, .. } = *beginning;
+        Box::new(PrefixedBody {
             first: hit::stretch(opened, 0, part.length()),
             rest,
         })
@@ -189,18 +189,18 @@ impl CacheLookup {
 }
 
 /// The stored beginning of a body, followed by the rest while it is received.
-struct Joined {
+struct PrefixedBody {
     first: Option<Piece>,
     rest: Box<dyn Source>,
 }
 
-impl fmt::Debug for Joined {
+impl fmt::Debug for PrefixedBody {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Joined")
     }
 }
 
-impl Source for Joined {
+impl Source for PrefixedBody {
     fn next(&mut self) -> SourceEvent {
         match self.first.take() {
             Some(piece) => SourceEvent::Piece(piece),
@@ -215,8 +215,8 @@ impl Source for Joined {
         }
     }
 
-    fn poll_ahead(&mut self, context: &mut Context<'_>) -> Poll<Result<DeferredLog, Break>> {
-        self.rest.poll_ahead(context)
+    fn poll_prefetch(&mut self, context: &mut Context<'_>) -> Poll<Result<DeferredLog, BodyError>> {
+        self.rest.poll_prefetch(context)
     }
 
     fn queued_max(&self) -> Option<usize> {

@@ -16,7 +16,7 @@ use bytes::Bytes;
 use conf::{Contexts, Fault, ScopeRef, Template, Word};
 use framework::compile::Compiler;
 use http::exchange::Exchange;
-use http::module::{Content, Handle, Ran};
+use http::module::{Content, MaybeFuture, PhaseHandler};
 use http::request::{Request, Step, Text};
 use http::response::output::page;
 use http::response::source::Body;
@@ -250,9 +250,9 @@ struct ZonePurge {
     key: Text,
 }
 
-impl Handle for ZonePurge {
-    fn run<'a>(&'a self, request: &'a mut Request, _: &'a mut Exchange) -> Ran<'a> {
-        Ran::wait(async move {
+impl PhaseHandler for ZonePurge {
+    fn run<'a>(&'a self, request: &'a mut Request, _: &'a mut Exchange) -> MaybeFuture<'a> {
+        MaybeFuture::wait(async move {
             let store = self.zone.state().store(self.zone.settings()).cloned();
             let Some(store) = store else {
                 return Ok(Step::Finish(404));

@@ -7,31 +7,31 @@
 
 use std::sync::Arc;
 
-use http::module::Recalled;
+use http::module::RecalledResponse;
 use http::request::Request;
 use http::response::BodyIdentity;
-use http::response::recall::laid::Standing;
+use http::response::recall::laid::ValidityCheck;
 use store::disk::{EntryId, WatchedEntry};
 
 use super::clock::now;
 use super::lookup::AnswerRules;
 use super::numbers::ThreadHits;
 use super::purge::PurgeRequest;
-use super::rules::reuse::{Reuse, Wanted};
-use super::settings::{Cache, Choice, any_holds};
+use super::rules::reuse::{Reuse, ReuseRequest};
+use super::settings::{Cache, ZoneChoice, any_holds};
 use super::sharing::Credentials;
 use super::status::CacheStatus;
 use super::{hit, semantics};
 use crate::attempts::Attempts;
-use crate::settings::Passing;
+use crate::settings::PassSettings;
 
-impl Passing {
+impl PassSettings {
     /// Whether responses of the scope may be recalled from memory: the zone must be fixed, and the
     /// key must not depend on anything else.
     #[must_use]
     pub fn may_recall(&self) -> bool {
         self.cache.as_ref().is_some_and(|cache| {
-            let Choice::Fixed(zone) = &cache.choice else {
+            let ZoneChoice::Fixed(zone) = &cache.choice else {
                 return false;
             };
             zone.settings().memory.is_some()
@@ -45,14 +45,14 @@ impl Passing {
 /// `default_key` is for scopes without a key of their own.
 pub fn key(
     request: &mut Request,
-    passing: &Passing,
+    passing: &PassSettings,
     default_key: impl FnOnce(&mut Request, &mut Vec<u8>),
     key: &mut Vec<u8>,
 ) -> bool {
     let Some(cache) = &passing.cache else {
         return false;
     };
-    if !cache.is_in_memory() || !cache.is_plainly_asked(request) {
+    if !cache.is_in_memory() || !cache.has_shared_response(request) {
         return false;
     }
     match &cache.key {
@@ -63,19 +63,23 @@ pub fn key(
 }
 
 /// The fresh response of a key, if it is in memory.
-pub fn answer(request: &mut Request, rules: &AnswerRules<'_>, key: &[u8]) -> Option<Recalled> {
+pub fn answer(
+    request: &mut Request,
+    rules: &AnswerRules<'_>,
+    key: &[u8],
+) -> Option<RecalledResponse> {
     let cache = rules.passing.cache.as_ref()?;
-    let Choice::Fixed(zone) = &cache.choice else {
+    let ZoneChoice::Fixed(zone) = &cache.choice else {
         return None;
     };
     let store = zone.state().store(zone.settings())?;
     let (opened, watched) = store.watch(&EntryId::of(&[key]), key, now())?;
     let policy = cache.semantics.policy();
     let head = &opened.head;
-    if policy.is_none() && semantics::is_of_rfc_alone(head) {
+    if policy.is_none() && semantics::is_stored_by_rfc_only(head) {
         return None;
     }
-    let reuse = semantics::judge_times(policy, &Wanted::default(), &head.times);
+    let reuse = semantics::judge_times(policy, &ReuseRequest::default(), &head.times);
     if reuse != Reuse::Fresh {
         return None;
     }
@@ -90,7 +94,7 @@ pub fn answer(request: &mut Request, rules: &AnswerRules<'_>, key: &[u8]) -> Opt
     let is_one_for_all = head.vary.is_empty() && head.variant.is_none();
     let is_whole = opened.first.len() as u64 == length;
     let declined = |standing| {
-        Some(Recalled {
+        Some(RecalledResponse {
             standing,
             until,
             body: None,
@@ -105,7 +109,7 @@ pub fn answer(request: &mut Request, rules: &AnswerRules<'_>, key: &[u8]) -> Opt
         return declined(standing);
     }
     request.response.body_identity = Some(BodyIdentity::of_entry(store.number(), id.0, revision));
-    Some(Recalled {
+    Some(RecalledResponse {
         standing,
         until,
         body: Some(opened.first),
@@ -114,7 +118,7 @@ pub fn answer(request: &mut Request, rules: &AnswerRules<'_>, key: &[u8]) -> Opt
 
 impl Cache {
     fn is_in_memory(&self) -> bool {
-        let Choice::Fixed(zone) = &self.choice else {
+        let ZoneChoice::Fixed(zone) = &self.choice else {
             return false;
         };
         let store = zone.state().store(zone.settings());
@@ -122,7 +126,7 @@ impl Cache {
     }
 
     /// Whether a request gets the same response as all others with its key, from the cache.
-    fn is_plainly_asked(&self, request: &mut Request) -> bool {
+    fn has_shared_response(&self, request: &mut Request) -> bool {
         if let Some(purge) = &self.purge
             && purge.asked(request) != PurgeRequest::No
         {
@@ -131,7 +135,9 @@ impl Cache {
         if self.sharing.passes(request) || self.sharing.credentials(request) != Credentials::None {
             return false;
         }
-        if self.semantics.policy().is_some() && semantics::wanted(request) != Wanted::default() {
+        if self.semantics.policy().is_some()
+            && semantics::wanted(request) != ReuseRequest::default()
+        {
             return false;
         }
         !any_holds(&self.bypass, request)
@@ -146,9 +152,9 @@ struct StandingEntry {
     length: u64,
 }
 
-impl Standing for StandingEntry {
-    fn stands(&self) -> bool {
-        self.watched.stands()
+impl ValidityCheck for StandingEntry {
+    fn is_current(&self) -> bool {
+        self.watched.is_current()
     }
 
     fn version(&self) -> u128 {

@@ -14,7 +14,7 @@ use super::status::CacheStatus;
 use super::validators::Validators;
 use super::{fill, stored_head};
 use crate::answer::AnswerHead;
-use crate::settings::Passing;
+use crate::settings::PassSettings;
 
 /// Length of a body up to which an entry in memory is copied on the event loop, in bytes.
 const COPIED_AT_ONCE_MAX: u64 = 64 * 1024;
@@ -97,7 +97,7 @@ impl CacheLookup {
         let mut head = opened.head.clone();
         head.times = times;
         head.text = fill::text_of(&stored).into();
-        self.write_anew(request, opened, &head);
+        self.rewrite_entry(request, opened, &head);
     }
 
     /// Replaces the times of the entry, whose body has this length.
@@ -121,7 +121,7 @@ impl CacheLookup {
 
 /// The times of an entry that the upstream has confirmed with this 304; `None` if the head forbids
 /// to store the response.
-fn renewed(passing: &Passing, head: &AnswerHead, opened: &OpenEntry) -> Option<EntryTimes> {
+fn renewed(passing: &PassSettings, head: &AnswerHead, opened: &OpenEntry) -> Option<EntryTimes> {
     let now = wall();
     let said = |head: &AnswerHead| {
         let fields = head.counting();

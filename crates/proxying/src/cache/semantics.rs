@@ -23,18 +23,18 @@ use store::disk::{EntryTimes, Head};
 
 use super::clock::{wall, wall_milliseconds};
 use super::freshness::Freshness;
-use super::keeping::Keeping;
+use super::keeping::StoredTimes;
 use super::lookup::CacheLookup;
 use super::rules::conditions::{Conditions, Selected};
 use super::rules::directives::{RequestDirectives, elements};
-use super::rules::reuse::{Beyond, Reuse, Wanted, age, decide};
-use super::rules::status::{self, Forwarded, Handled};
-use super::rules::storing::{Asked, Exchanged, Stored, Withheld, judge};
+use super::rules::reuse::{Reuse, ReuseRequest, StaleUses, age, decide};
+use super::rules::status::{self, CacheResult, Forwarded};
+use super::rules::storing::{ExchangeTimes, ExcludedFields, StorageRequest, Stored, judge};
 use super::rules::{FieldLine, Policy, tags};
 use super::status::CacheStatus;
 use super::stored_head;
 use crate::answer::AnswerHead;
-use crate::settings::Passing;
+use crate::settings::PassSettings;
 
 /// The longest `Vary` of a response that is stored by RFC 9111, in bytes.
 const VARY_LENGTH_MAX: usize = 1024;
@@ -60,8 +60,8 @@ pub(super) fn times_of(stored: &Stored) -> EntryTimes {
         flags: BY_RULES
             | flag(stored.needs_validation, NEEDS_VALIDATION)
             | flag(stored.never_stale, NEVER_STALE)
-            | flag(stored.is_for_authorized, FOR_AUTHORIZED)
-            | flag(stored.covers_answers, COVERS_ANSWERS),
+            | flag(stored.allows_authorized, FOR_AUTHORIZED)
+            | flag(stored.covers_error_responses, COVERS_ANSWERS),
     }
 }
 
@@ -74,10 +74,10 @@ fn stored_of(times: &EntryTimes) -> Option<Stored> {
         initial_age: times.age,
         updating: times.updating,
         error: times.error,
-        covers_answers: has(COVERS_ANSWERS),
+        covers_error_responses: has(COVERS_ANSWERS),
         needs_validation: has(NEEDS_VALIDATION),
         never_stale: has(NEVER_STALE),
-        is_for_authorized: has(FOR_AUTHORIZED),
+        allows_authorized: has(FOR_AUTHORIZED),
     })
 }
 
@@ -99,12 +99,12 @@ fn date_of(times: &EntryTimes) -> Option<i64> {
 }
 
 /// Whether nginx's rules would not have stored the entry.
-pub(super) fn is_of_rfc_alone(head: &Head) -> bool {
+pub(super) fn is_stored_by_rfc_only(head: &Head) -> bool {
     head.times.flags & NEEDS_VALIDATION != 0
 }
 
 /// The demands of a request.
-pub(super) fn wanted(request: &Request) -> Wanted {
+pub(super) fn wanted(request: &Request) -> ReuseRequest {
     let mut directives = RequestDirectives::default();
     let mut is_authorized = false;
     for (known, _, value) in request.client.known_headers() {
@@ -114,7 +114,7 @@ pub(super) fn wanted(request: &Request) -> Wanted {
             _ => {}
         }
     }
-    Wanted {
+    ReuseRequest {
         directives,
         is_authorized,
     }
@@ -128,19 +128,23 @@ fn vary_of<'a>(fields: impl Iterator<Item = FieldLine<'a>>) -> Vec<u8> {
 }
 
 /// Whether an entry with these times may be used for a request with these demands.
-pub(super) fn judge_times(policy: Option<Policy>, wanted: &Wanted, times: &EntryTimes) -> Reuse {
+pub(super) fn judge_times(
+    policy: Option<Policy>,
+    wanted: &ReuseRequest,
+    times: &EntryTimes,
+) -> Reuse {
     if let Some(policy) = policy {
         return match stored_of(times) {
             Some(stored) => decide(&stored, wanted, wall_milliseconds(), &policy),
             // The entry was stored by nginx's rules.
-            None => Reuse::NotForIt,
+            None => Reuse::Mismatched,
         };
     }
     if times.valid_until >= wall().saturating_mul(1000) {
         return Reuse::Fresh;
     }
     let late = wall().saturating_sub(times.valid_until / 1000);
-    Reuse::Ask(Beyond {
+    Reuse::Ask(StaleUses {
         while_updating: late <= i64::from(times.updating),
         for_failures: late <= i64::from(times.error),
         for_errors: false,
@@ -160,7 +164,11 @@ pub(super) fn fresh_until(policy: Option<Policy>, times: &EntryTimes) -> Duratio
 
 impl CacheLookup {
     /// The times with which a response is stored; `None` if it is not stored.
-    pub(super) fn judge_answer(&self, passing: &Passing, head: &AnswerHead) -> Option<Keeping> {
+    pub(super) fn judge_answer(
+        &self,
+        passing: &PassSettings,
+        head: &AnswerHead,
+    ) -> Option<StoredTimes> {
         if !self.credentials.permit(head) {
             return None;
         }
@@ -172,11 +180,13 @@ impl CacheLookup {
         let fields = head.counting();
         let fields = fields.map(|field| (field.known, field.value(&head.bytes)));
         let freshness = Freshness::of(fields, &passing.ignored, wall());
-        freshness.may_store().then_some(Keeping::Nginx(freshness))
+        freshness
+            .may_store()
+            .then_some(StoredTimes::Nginx(freshness))
     }
 
     /// The freshness lifetime in seconds of this response if it states none.
-    pub(super) fn micro_fresh(&self, passing: &Passing, head: &AnswerHead) -> Option<i64> {
+    pub(super) fn micro_fresh(&self, passing: &PassSettings, head: &AnswerHead) -> Option<i64> {
         let sharing = &passing.cache.as_ref().filter(|_| self.is_plain)?.sharing;
         sharing.micro_fresh(head, self.file.as_ref())
     }
@@ -186,18 +196,18 @@ impl CacheLookup {
     /// and that no `*_cache_valid` matches.
     pub(super) fn judge_fields(
         &self,
-        passing: &Passing,
+        passing: &PassSettings,
         status: u16,
         fields: &[FieldLine<'_>],
         micro: Option<i64>,
-    ) -> Option<Keeping> {
-        let asked = Asked {
+    ) -> Option<StoredTimes> {
+        let asked = StorageRequest {
             is_authorized: self.wanted.is_authorized,
             has_no_store: self.wanted.directives.no_store,
             // The key of a slice contains its range, and a stored part has its own id.
-            is_part_by_key: !self.group.is_empty() || self.keeps_part,
+            is_part_by_key: !self.group.is_empty() || self.stores_partial,
         };
-        let exchanged = Exchanged {
+        let exchanged = ExchangeTimes {
             requested: self.requested,
             received: wall_milliseconds(),
         };
@@ -217,7 +227,7 @@ impl CacheLookup {
             return None;
         }
         let vary = vary_of(heeded());
-        (vary.len() <= VARY_LENGTH_MAX).then_some(Keeping::Rfc(stored, vary))
+        (vary.len() <= VARY_LENGTH_MAX).then_some(StoredTimes::Rfc(stored, vary))
     }
 
     /// Whether an existing entry may be used for this request.
@@ -235,12 +245,12 @@ impl CacheLookup {
     }
 
     /// Adds the `Cache-Status` for a request that the origin has answered.
-    pub(super) fn tell_forwarded(&self, request: &mut Request, status: u16, is_stored: bool) {
+    pub(super) fn add_cache_status(&self, request: &mut Request, status: u16, is_stored: bool) {
         if self.policy.is_some() {
             let why = self.forwarded;
             tell(
                 request,
-                Handled::Forwarded {
+                CacheResult::Forwarded {
                     why,
                     status,
                     is_stored,
@@ -253,14 +263,14 @@ impl CacheLookup {
 /// The head of a response as it is stored by RFC 9111: without connection fields and withheld
 /// fields, and with a Date.
 pub(super) fn text_of(head: &AnswerHead) -> Vec<u8> {
-    text_of_fields(head, head.pairs(), &Withheld::of(head.pairs()))
+    text_of_fields(head, head.pairs(), &ExcludedFields::of(head.pairs()))
 }
 
 /// A head as it is stored by RFC 9111, with these fields in place of its own.
 pub(super) fn text_of_fields<'a>(
     head: &AnswerHead,
     fields: impl Iterator<Item = FieldLine<'a>>,
-    withheld: &Withheld,
+    withheld: &ExcludedFields,
 ) -> Vec<u8> {
     let mut text = stored_head::first_line(head);
     let mut append = |name: &[u8], value: &[u8]| {
@@ -295,7 +305,7 @@ pub(super) fn tags_of(head: &AnswerHead) -> Vec<Bytes> {
 
 /// Turns a response with an entry's head into one from a cache. `collapsed` is the reason for
 /// asking the origin, if another request asks it.
-pub(super) fn dress(
+pub(super) fn set_cache_fields(
     request: &mut Request,
     entry: &Head,
     status: CacheStatus,
@@ -321,13 +331,13 @@ pub(super) fn dress(
     judge_conditions(request, stored.received);
     let left = stored.fresh_until.saturating_sub(now).div_euclid(1000);
     let handled = match (collapsed, status) {
-        (Some(why), _) => Handled::Collapsed { why },
-        (None, CacheStatus::Revalidated) => Handled::Forwarded {
+        (Some(why), _) => CacheResult::Collapsed { why },
+        (None, CacheStatus::Revalidated) => CacheResult::Forwarded {
             why: Forwarded::Stale,
             status: 304,
             is_stored: false,
         },
-        (None, _) => Handled::Hit { left },
+        (None, _) => CacheResult::Hit { left },
     };
     tell(request, handled);
 }
@@ -345,7 +355,7 @@ pub(super) fn allow_ranges(request: &mut Request, is_single: bool) {
 
 /// Turns the response into a 304 if the client already has it.
 pub(super) fn judge_conditions(request: &mut Request, received: i64) {
-    request.response.conditions_judged = true;
+    request.response.conditions_evaluated = true;
     let may_be_met = matches!(request.method, Method::Get | Method::Head);
     if !request.is_main() || !may_be_met || request.response.status != 200 {
         return;
@@ -355,7 +365,7 @@ pub(super) fn judge_conditions(request: &mut Request, received: i64) {
         modified_since: request.header(KnownField::IfModifiedSince),
     };
     let field = |name: &[u8]| request.response.field(name).map(|value| &value[..]);
-    let are_met = conditions.are_met_by(&Selected {
+    let are_met = conditions.is_not_modified(&Selected {
         etag: field(b"ETag"),
         last_modified: field(b"Last-Modified"),
         date: field(b"Date"),
@@ -367,7 +377,7 @@ pub(super) fn judge_conditions(request: &mut Request, received: i64) {
     }
 }
 
-fn tell(request: &mut Request, handled: Handled) {
+fn tell(request: &mut Request, handled: CacheResult) {
     let value = status::value(handled);
     request.response.add("Cache-Status", value);
 }
@@ -384,10 +394,10 @@ mod tests {
             initial_age: 2,
             updating: 7,
             error: 8,
-            covers_answers: true,
+            covers_error_responses: true,
             needs_validation: false,
             never_stale: true,
-            is_for_authorized: true,
+            allows_authorized: true,
         };
         assert_eq!(stored_of(&times_of(&stored)), Some(stored));
         let stored = Stored {

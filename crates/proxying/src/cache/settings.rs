@@ -9,7 +9,7 @@ use store::disk::DiskStore;
 
 use super::purge_line::Purge;
 use super::semantics_line::Semantics;
-use super::sharing::Sharing;
+use super::sharing::SharingSettings;
 use super::zone::CacheZone;
 use crate::family::Causes;
 
@@ -17,7 +17,7 @@ pub(crate) type Zone = framework::zone::Zone<CacheZone>;
 
 /// `*_cache` of a scope in which it is on.
 pub struct Cache {
-    pub(super) choice: Choice,
+    pub(super) choice: ZoneChoice,
     /// The key; `None` for the default key of the protocol.
     pub(super) key: Option<Text>,
     /// `$slice_range`, if the key contains it.
@@ -35,7 +35,7 @@ pub struct Cache {
     /// `*_cache_lock`: only one request at a time fetches a missing entry.
     pub(super) lock: Option<FillLock>,
     /// `*_cache_background_update`: a stale entry is used while a background request updates it.
-    pub(super) updates_beside: bool,
+    pub(super) updates_in_background: bool,
     /// Stale entries are revalidated by conditional requests.
     pub(super) revalidates: bool,
     /// HEAD is sent to the upstream as GET.
@@ -43,11 +43,11 @@ pub struct Cache {
     pub(super) is_of_applications: bool,
     /// The rules by which responses are stored and reused.
     pub(super) semantics: Semantics,
-    pub(super) sharing: Sharing,
+    pub(super) sharing: SharingSettings,
 }
 
 /// The zone of a request's responses.
-pub(super) enum Choice {
+pub(super) enum ZoneChoice {
     Fixed(Arc<Zone>),
     /// The declared zone whose name is the value of this text, with the prefix of the module.
     Named(Text, &'static str),
@@ -91,12 +91,12 @@ pub(super) fn any_holds(texts: &[Text], request: &mut Request) -> bool {
 
 impl Cache {
     /// Whether the client gets the Date of a stored response.
-    pub fn tells_date(&self) -> bool {
+    pub fn passes_date(&self) -> bool {
         self.semantics.policy().is_some()
     }
 
     /// Whether responses to requests with `Authorization` are only stored if they allow it.
-    pub fn heeds_authorization(&self) -> bool {
+    pub fn restricts_authorized(&self) -> bool {
         self.semantics.policy().is_some()
     }
 
@@ -114,8 +114,8 @@ impl Cache {
             Some((Arc::clone(zone), Arc::clone(store)))
         };
         let (text, prefix) = match &self.choice {
-            Choice::Fixed(zone) => return Ok(of_zone(zone)),
-            Choice::Named(text, prefix) => (text, *prefix),
+            ZoneChoice::Fixed(zone) => return Ok(of_zone(zone)),
+            ZoneChoice::Named(text, prefix) => (text, *prefix),
         };
         let name = text.evaluate(request);
         if name.is_empty() || &*name == b"off" {

@@ -67,7 +67,7 @@ pub const DIRECTIVES: [&dyn Declared; 6] = [
 
 /// The settings of a scope.
 #[derive(Debug, Default)]
-pub(super) struct Sharing {
+pub(super) struct SharingSettings {
     /// Requests with credentials only share responses that allow it.
     passes_credentials: bool,
     ignored_cookies: Box<[CookieName]>,
@@ -142,13 +142,13 @@ impl CookieName {
 }
 
 /// Whether `proxy_cache_credentials` of a scope is `pass`.
-pub(super) fn heeds_credentials(scope: ScopeRef<'_>) -> Result<bool, Fault> {
+pub(super) fn has_credentials_pass(scope: ScopeRef<'_>) -> Result<bool, Fault> {
     scope.get(&CREDENTIALS)
 }
 
-impl Sharing {
-    pub(super) fn compile(scope: ScopeRef<'_>) -> Result<Sharing, Fault> {
-        Ok(Sharing {
+impl SharingSettings {
+    pub(super) fn compile(scope: ScopeRef<'_>) -> Result<SharingSettings, Fault> {
+        Ok(SharingSettings {
             passes_credentials: scope.get(&CREDENTIALS)?,
             ignored_cookies: scope.written(&IGNORE_COOKIES)?.unwrap_or_default().into(),
             microcache: scope.get(&MICROCACHE)?,
@@ -263,25 +263,25 @@ impl Credentials {
         match self {
             Credentials::None => true,
             Credentials::Authorization => {
-                let said = Said::of(head);
+                let said = SharingDirectives::of(head);
                 said.is_public || said.must_revalidate
             }
-            Credentials::Cookie => Said::of(head).is_public,
+            Credentials::Cookie => SharingDirectives::of(head).is_public,
         }
     }
 }
 
 /// The directives of a response's `Cache-Control` about who may have it, and when.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Said {
+struct SharingDirectives {
     /// `public`, or how long all may have it.
     is_public: bool,
     must_revalidate: bool,
 }
 
-impl Said {
-    fn of(head: &AnswerHead) -> Said {
-        let mut said = Said::default();
+impl SharingDirectives {
+    fn of(head: &AnswerHead) -> SharingDirectives {
+        let mut said = SharingDirectives::default();
         for field in head.all(KnownField::CacheControl) {
             said.take(field.value(&head.bytes));
         }
@@ -378,8 +378,8 @@ fn seconds(word: &Word) -> Result<u32, Fault> {
 mod tests {
     use super::*;
 
-    fn said(value: &str) -> Said {
-        let mut said = Said::default();
+    fn said(value: &str) -> SharingDirectives {
+        let mut said = SharingDirectives::default();
         said.take(value.as_bytes());
         said
     }
@@ -429,9 +429,9 @@ mod tests {
             name: name.as_bytes().into(),
             is_prefix,
         };
-        let sharing = Sharing {
+        let sharing = SharingSettings {
             ignored_cookies: Box::new([name("theme", false), name("_ga", true)]),
-            ..Sharing::default()
+            ..SharingSettings::default()
         };
         for field in ["theme=dark", "_ga=1; _ga_X=2; theme=", "", " ; theme=1;"] {
             assert!(sharing.ignores(field.as_bytes()), "{field}");

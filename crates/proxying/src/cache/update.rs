@@ -3,7 +3,7 @@
 
 use framework::slot::{Slot, SlotValue};
 use http::request::Request;
-use http::slots::OfPass;
+use http::slots::PassLifetime;
 use http::subrequest::background;
 
 use super::clock;
@@ -12,7 +12,7 @@ use super::settings::Cache;
 use super::validators::Validators;
 
 /// The lookup of a background update, in its request.
-static UPDATE: Slot<Update, OfPass> = Slot::new();
+static UPDATE: Slot<Update, PassLifetime> = Slot::new();
 
 #[derive(Default)]
 struct Update(Option<Box<CacheLookup>>);
@@ -35,7 +35,7 @@ pub(super) async fn take(request: &mut Request) -> Option<Box<CacheLookup>> {
 
 impl CacheLookup {
     /// Starts a background request that updates the entry, with this request's claim.
-    pub(super) fn update_beside(&mut self, request: &mut Request, cache: &Cache) -> bool {
+    pub(super) fn update_in_background(&mut self, request: &mut Request, cache: &Cache) -> bool {
         let Some(mut child) = request.detached() else {
             return false;
         };

@@ -84,7 +84,7 @@ impl Family {
         let holds = |names| no_cache.iter().any(|text| may_hold(text, names));
         // These rules only store and reuse responses that all clients may have.
         let is_heeded = scope.get(&self.cache_semantics)?.policy().is_some()
-            || (self.prefix == "proxy_" && sharing::heeds_credentials(scope)?);
+            || (self.prefix == "proxy_" && sharing::has_credentials_pass(scope)?);
         if known.passes_authorization && !is_apart && !is_heeded && !holds(AUTHORIZATION) {
             let text = format!(
                 "\"{cache}\" keeps answers to requests with \"Authorization\" and gives them to \

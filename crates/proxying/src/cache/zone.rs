@@ -7,15 +7,15 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use conf::{Fault, Line, ScopeRef, Setter, Word, parse};
-use engine::Unfinished;
+use engine::ExitBlocker;
 use framework::compile::Compiler;
 use framework::generation::Generation;
 use framework::handover::{LARGE_ZONES_MAX, StateReader, StateWriter, Unfit};
 use framework::service::{RunningService, Service};
-use framework::zone::{Fact, State, Tell, Zone, ZoneError};
+use framework::zone::{State, Zone, ZoneError, ZoneFact, ZoneFactSink};
 use rules::service_thread;
 use store::disk::{
-    Counts, DiskStore, EntryId, Kept, Levels, MemoryCounts, MemorySettings, PassedEntry,
+    Counts, DiskStore, EntryId, FolderState, Levels, MemoryCounts, MemorySettings, PassedEntry,
     SavedIndex, Settings,
 };
 
@@ -221,27 +221,27 @@ impl State for CacheZone {
         Ok(())
     }
 
-    fn describe(&self, settings: &CachePath, tell: &mut Tell<'_>) {
-        tell("path", Fact::Text(&settings.path.to_string_lossy()));
+    fn describe(&self, settings: &CachePath, tell: &mut ZoneFactSink<'_>) {
+        tell("path", ZoneFact::Text(&settings.path.to_string_lossy()));
         if let Some(max_size) = settings.max_size {
-            tell("max_size", Fact::Number(max_size));
+            tell("max_size", ZoneFact::Number(max_size));
         }
         let Some(Some(store)) = self.store.get() else {
             return;
         };
         let counts = store.counts();
-        tell("entries", Fact::Number(counts.entries));
-        tell("bytes", Fact::Number(counts.bytes));
-        tell("stored", Fact::Number(counts.stored));
-        tell("evicted", Fact::Number(counts.evicted));
-        tell("expired", Fact::Number(counts.expired));
+        tell("entries", ZoneFact::Number(counts.entries));
+        tell("bytes", ZoneFact::Number(counts.bytes));
+        tell("stored", ZoneFact::Number(counts.stored));
+        tell("evicted", ZoneFact::Number(counts.evicted));
+        tell("expired", ZoneFact::Number(counts.expired));
         if settings.memory.is_some() {
             let memory = self.memory_counts();
-            tell("memory_size", Fact::Number(memory.limit));
-            tell("memory_bytes", Fact::Number(memory.bytes));
-            tell("memory_entries", Fact::Number(memory.entries));
-            tell("memory_hits", Fact::Number(memory.hits));
-            tell("memory_evicted", Fact::Number(memory.evicted));
+            tell("memory_size", ZoneFact::Number(memory.limit));
+            tell("memory_bytes", ZoneFact::Number(memory.bytes));
+            tell("memory_entries", ZoneFact::Number(memory.entries));
+            tell("memory_hits", ZoneFact::Number(memory.hits));
+            tell("memory_evicted", ZoneFact::Number(memory.evicted));
         }
     }
 }
@@ -461,14 +461,14 @@ impl framework::registry::Registry for Declared {}
 pub fn add(compiler: &Compiler<'_>, generation: &mut Generation) {
     let declared: Declared = compiler.registries.take();
     for zone in declared.0 {
-        generation.services.push(Arc::new(Keeper(zone)));
+        generation.services.push(Arc::new(MaintenanceService(zone)));
     }
 }
 
 /// The service that maintains a cache, with a thread of its own.
-struct Keeper(Arc<Zone<CacheZone>>);
+struct MaintenanceService(Arc<Zone<CacheZone>>);
 
-impl Service for Keeper {
+impl Service for MaintenanceService {
     fn key(&self) -> String {
         format!("cache {}", self.0.name())
     }
@@ -488,47 +488,47 @@ impl Service for Keeper {
         store.set_memory(settings.memory);
         let number = 1 + zone.state().keepers.fetch_add(1, Ordering::AcqRel);
         drop(before);
-        let unfinished = Arc::<OnceLock<Unfinished>>::default();
-        let at_end = AtEnd {
+        let unfinished = Arc::<OnceLock<ExitBlocker>>::default();
+        let at_end = SaveOnDrop {
             zone,
             store,
             number,
             unfinished: Arc::clone(&unfinished),
         };
         let thread = service_thread::start("cache", "a cache", move || keep(at_end, settings))?;
-        Some(Box::new(AtWork { unfinished, thread }))
+        Some(Box::new(MaintenanceHandle { unfinished, thread }))
     }
 }
 
 /// The handle of a maintenance thread. Dropping it tells the thread to end, and the process waits
 /// for that.
-struct AtWork {
-    unfinished: Arc<OnceLock<Unfinished>>,
+struct MaintenanceHandle {
+    unfinished: Arc<OnceLock<ExitBlocker>>,
     #[expect(dead_code, reason = "dropping it tells the thread to end")]
     thread: RunningService,
 }
 
-impl Drop for AtWork {
+impl Drop for MaintenanceHandle {
     fn drop(&mut self) {
         // The fields are dropped after this: the thread must not end before the process waits for
         // it.
-        let unfinished = || Unfinished::for_at_most(SAVE_MAX, "the index of a cache");
+        let unfinished = || ExitBlocker::for_at_most(SAVE_MAX, "the index of a cache");
         self.unfinished.get_or_init(unfinished);
     }
 }
 
 /// Saves the index when the maintenance of a cache ends, by this thread or the next one.
-struct AtEnd {
+struct SaveOnDrop {
     zone: Arc<Zone<CacheZone>>,
     store: Arc<DiskStore>,
     /// The number of this maintenance thread in the zone.
     number: u64,
     /// Set once the thread has been told to end; released with the last of this guard and
-    /// [`AtWork`].
-    unfinished: Arc<OnceLock<Unfinished>>,
+    /// [`MaintenanceHandle`].
+    unfinished: Arc<OnceLock<ExitBlocker>>,
 }
 
-impl Drop for AtEnd {
+impl Drop for SaveOnDrop {
     fn drop(&mut self) {
         let last = self.zone.state().keepers.load(Ordering::Acquire);
         if self.number == last && self.store.is_owner() {
@@ -537,7 +537,7 @@ impl Drop for AtEnd {
             while self.store.counts().fills > 0 && Instant::now() < until {
                 std::thread::sleep(Duration::from_millis(1));
             }
-            let is_given_up = || self.unfinished.get().is_some_and(Unfinished::is_given_up);
+            let is_given_up = || self.unfinished.get().is_some_and(ExitBlocker::is_given_up);
             let saved = self.store.save_index_while(|| !is_given_up(), true, now());
             match saved {
                 Ok(true) => {}
@@ -556,7 +556,7 @@ impl Drop for AtEnd {
 
 /// Maintains a directory. Only one process does so at a time: others wait until that process has
 /// ended.
-async fn keep(at_end: AtEnd, settings: CachePath) {
+async fn keep(at_end: SaveOnDrop, settings: CachePath) {
     if at_end.store.shrink_memory(now()) {
         engine::trim_now();
     }
@@ -567,7 +567,7 @@ async fn keep(at_end: AtEnd, settings: CachePath) {
 
 /// Maintains a directory as long as it exists.
 async fn keep_one(store: &Arc<DiskStore>, settings: &CachePath) {
-    while !store.try_own() {
+    while !store.try_acquire_ownership() {
         engine::sleep(INTERVAL).await;
     }
     let path = settings.path.display();
@@ -593,9 +593,9 @@ async fn keep_one(store: &Arc<DiskStore>, settings: &CachePath) {
     let mut saved = engine::now();
     let mut is_missing = false;
     loop {
-        match store.keep_folder() {
-            Ok(Kept::There) => {}
-            Ok(Kept::Replaced) => {
+        match store.ensure_folder() {
+            Ok(FolderState::There) => {}
+            Ok(FolderState::Replaced) => {
                 let path = settings.path.display();
                 logs::event!(Warn, "cache \"{path}\" was removed, and is begun anew");
                 return;

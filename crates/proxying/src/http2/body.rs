@@ -4,10 +4,10 @@ use std::rc::Rc;
 
 use engine::Buffer;
 use http::response::Field;
-use http::response::source::Break;
+use http::response::source::BodyError;
 use http_client::{ReceivedBytes, StreamEnd, StreamFlow, StreamHandle};
 
-use crate::answer_framing::{AnswerFraming, Framed};
+use crate::answer_framing::{AnswerFraming, FramedPart};
 
 /// The stream of a response, which determines the end of the body.
 pub struct StreamBody(pub(super) Rc<StreamFlow>);
@@ -20,16 +20,16 @@ impl StreamBody {
 }
 
 impl AnswerFraming for StreamBody {
-    fn next(&mut self, received: &mut Buffer) -> Framed {
-        Framed::Bytes(std::mem::take(received).into_bytes())
+    fn next(&mut self, received: &mut Buffer) -> FramedPart {
+        FramedPart::Bytes(std::mem::take(received).into_bytes())
     }
 
-    fn closed(&mut self) -> Result<(), (Break, String)> {
+    fn closed(&mut self) -> Result<(), (BodyError, String)> {
         let end = self.0.end().unwrap_or(StreamEnd::Whole);
         match end {
             StreamEnd::Whole => Ok(()),
-            StreamEnd::Lost(..) => Err((Break::Unfinished, self.0.words(end))),
-            _ => Err((Break::Reset, self.0.words(end))),
+            StreamEnd::Lost(..) => Err((BodyError::Unfinished, self.0.words(end))),
+            _ => Err((BodyError::Reset, self.0.words(end))),
         }
     }
 

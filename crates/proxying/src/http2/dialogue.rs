@@ -23,7 +23,7 @@ use super::body::StreamBody;
 use super::head::RequestHead;
 use super::upload::{RequestBody, StreamUpload};
 use crate::activity::{READING, SENDING};
-use crate::body::{Arrived, Delimited};
+use crate::body::{BodyDelimiter, BodyPrefix};
 use crate::connection::UpstreamConnection;
 use crate::deliver::Delivery;
 use crate::failures::{AttemptError, client_left, failed, note};
@@ -33,9 +33,9 @@ use crate::peer_attempts::Dialogue;
 use crate::response::{
     ResponseHeadReader, UpstreamResponse, bad, examine, is_informational, note_head, remember,
 };
-use crate::sending::body_broken_off;
-use crate::settings::Passing;
-use crate::stopped::{NOT_BASE64, Stopped};
+use crate::sending::handle_aborted_body;
+use crate::settings::PassSettings;
+use crate::stopped::{NOT_BASE64, UploadError};
 use crate::upload::{RefusedWith, RestOfBody};
 use ::upstream::AttemptFailure;
 
@@ -44,13 +44,13 @@ const UNSERVED_MAX: u32 = 3;
 
 /// A request and its response; see the module.
 pub struct Http2Dialogue<'a> {
-    pub(crate) passing: &'a Arc<Passing>,
+    pub(crate) passing: &'a Arc<PassSettings>,
     pub(crate) head: &'a RequestHead,
     /// The response has no body, whatever its head says.
     pub is_head: bool,
     pub(crate) body: &'a RequestBody,
     /// A complete response counts even if its stream is reset afterwards.
-    keeps_whole: bool,
+    keeps_complete_response: bool,
     /// Receives the error code with which the peer has reset the stream of the last attempt before
     /// a response, if it has.
     reset: Option<&'a Cell<Option<ErrorCode>>>,
@@ -94,7 +94,7 @@ impl BodyFault {
 impl<'a> Http2Dialogue<'a> {
     /// A dialogue about one request with this head.
     pub fn new(
-        passing: &'a Arc<Passing>,
+        passing: &'a Arc<PassSettings>,
         head: &'a RequestHead,
         is_head: bool,
         body: &'a RequestBody,
@@ -104,7 +104,7 @@ impl<'a> Http2Dialogue<'a> {
             head,
             is_head,
             body,
-            keeps_whole: false,
+            keeps_complete_response: false,
             reset: None,
             unserved: Cell::new(0),
             has_lost: Cell::new(false),
@@ -116,7 +116,7 @@ impl<'a> Http2Dialogue<'a> {
     /// the field.
     pub fn of_call(self, reset: Option<&'a Cell<Option<ErrorCode>>>) -> Http2Dialogue<'a> {
         Http2Dialogue {
-            keeps_whole: true,
+            keeps_complete_response: true,
             reset,
             ..self
         }
@@ -130,9 +130,9 @@ impl<'a> Http2Dialogue<'a> {
 }
 
 /// The events for which a request that waits for its response wakes up.
-enum Came {
+enum DialogueEvent {
     Head(Result<StreamHead, StreamEnd>),
-    Uploaded(Result<(), Stopped>),
+    Uploaded(Result<(), UploadError>),
     /// The queued part of the body has been sent.
     Sent,
 }
@@ -161,8 +161,8 @@ impl Dialogue for Http2Dialogue<'_> {
             ends,
             is_head: self.is_head,
         };
-        if self.keeps_whole {
-            stream.flow().keep_whole();
+        if self.keeps_complete_response {
+            stream.flow().keep_complete_response();
         }
         if !stream.open(self.head.fields(), self.head.list_size(), opening) {
             return Err(self.not_served());
@@ -317,14 +317,14 @@ impl Http2Dialogue<'_> {
                     }
                     if let Poll::Ready(uploaded) = uploaded {
                         *upload = None;
-                        return Poll::Ready(Came::Uploaded(uploaded));
+                        return Poll::Ready(DialogueEvent::Uploaded(uploaded));
                     }
                 }
                 if let Poll::Ready(head) = stream.poll_head(context) {
-                    return Poll::Ready(Came::Head(head));
+                    return Poll::Ready(DialogueEvent::Head(head));
                 }
                 if is_sending && flow.poll_drained(0, context.waker()).is_ready() {
-                    Poll::Ready(Came::Sent)
+                    Poll::Ready(DialogueEvent::Sent)
                 } else {
                     Poll::Pending
                 }
@@ -341,15 +341,17 @@ impl Http2Dialogue<'_> {
                 }
             };
             match came {
-                Either::First(Came::Head(Ok(head))) => return Ok(head),
-                Either::First(Came::Head(Err(end))) => return Err(self.ended(request, stream, end)),
-                Either::First(Came::Uploaded(Ok(())) | Came::Sent) => {}
-                Either::First(Came::Uploaded(Err(stopped))) => {
+                Either::First(DialogueEvent::Head(Ok(head))) => return Ok(head),
+                Either::First(DialogueEvent::Head(Err(end))) => {
+                    return Err(self.ended(request, stream, end));
+                }
+                Either::First(DialogueEvent::Uploaded(Ok(())) | DialogueEvent::Sent) => {}
+                Either::First(DialogueEvent::Uploaded(Err(stopped))) => {
                     return Err(not_sent(request, exchange, stopped));
                 }
                 Either::Second(()) if flow.sent() > sent => {}
                 Either::Second(()) => {
-                    stream.doubt();
+                    stream.suspect_dead();
                     let doing = if flow.queued() > 0 { SENDING } else { READING };
                     let error = std::io::ErrorKind::TimedOut.into();
                     let failure = failed(request, &error, "recv()", doing);
@@ -372,13 +374,13 @@ impl Http2Dialogue<'_> {
         }
         if let Some(error) = end.error() {
             let failure = failed(request, &error, "recv()", READING);
-            if failure.cause == Causes::ERROR && self.is_lost_by_others(stream, end) {
+            if failure.cause == Causes::ERROR && self.has_connection_ended(stream, end) {
                 return connection_lost();
             }
             return AttemptError::Failed(failure);
         }
         logs::error!(request, Error, "{} {READING}", stream.flow().words(end));
-        if self.is_lost_by_others(stream, end) {
+        if self.has_connection_ended(stream, end) {
             return connection_lost();
         }
         if let StreamEnd::Reset(code, None) = end {
@@ -395,7 +397,7 @@ impl Http2Dialogue<'_> {
 
     /// Whether the connection has ended, possibly because of other requests, for the first time
     /// during this request.
-    fn is_lost_by_others(&self, stream: &StreamHandle, end: StreamEnd) -> bool {
+    fn has_connection_ended(&self, stream: &StreamHandle, end: StreamEnd) -> bool {
         let is_of_connection = matches!(end, StreamEnd::Lost(..) | StreamEnd::Violated(_));
         is_of_connection && stream.has_served_others() && !self.has_lost.replace(true)
     }
@@ -436,29 +438,29 @@ fn connection_lost() -> AttemptError {
 }
 
 /// The error for a body that could not be sent completely.
-fn not_sent(request: &mut Request, exchange: &Exchange, stopped: Stopped) -> AttemptError {
+fn not_sent(request: &mut Request, exchange: &Exchange, stopped: UploadError) -> AttemptError {
     match stopped {
-        Stopped::Connection(abort @ Abort::Closed(_)) => {
-            AttemptError::Aborted(body_broken_off(request, abort))
+        UploadError::Connection(abort @ Abort::Closed(_)) => {
+            AttemptError::Aborted(handle_aborted_body(request, abort))
         }
-        Stopped::Stream(abort @ Abort::Closed(_)) => {
+        UploadError::Stream(abort @ Abort::Closed(_)) => {
             client_left(request, exchange, &abort, SENDING).into()
         }
-        Stopped::Stream(abort) | Stopped::Connection(abort) => {
+        UploadError::Stream(abort) | UploadError::Connection(abort) => {
             match reading::refuse(request, abort) {
                 Interrupt::Status(status) => AttemptError::Refused(status),
                 Interrupt::Abort(abort) => abort.into(),
             }
         }
-        Stopped::TimedOut => {
+        UploadError::TimedOut => {
             let error = std::io::ErrorKind::TimedOut.into();
             AttemptError::Failed(failed(request, &error, "send()", SENDING))
         }
-        Stopped::NotBase64 => {
+        UploadError::NotBase64 => {
             logs::error!(request, Info, "{NOT_BASE64} {SENDING}");
             AttemptError::Refused(400)
         }
-        Stopped::File(text) => {
+        UploadError::File(text) => {
             logs::error!(request, Crit, "{text} {SENDING}");
             AttemptError::Refused(500)
         }
@@ -476,12 +478,12 @@ impl Http2Answer {
         let rest = peer
             .shared()
             .map_or(Buffer::empty(), |stream| stream.take_body());
-        let arrived = Arrived {
+        let arrived = BodyPrefix {
             rest,
             beyond: 0,
-            may_go_on: true,
+            may_reuse: true,
         };
-        let delimited = Delimited::Stream(StreamBody(self.flow));
+        let delimited = BodyDelimiter::Stream(StreamBody(self.flow));
         delivery.respond(request, peer, &self.read.head, delimited, arrived)
     }
 

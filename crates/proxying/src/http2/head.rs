@@ -138,12 +138,12 @@ impl RequestHead {
 
     /// Appends the client's fields, except for replaced ones.
     pub fn put_client(&mut self, request: &Request, replaced: &NameSet) {
-        self.put_client_but(request, replaced, |_| false);
+        self.put_client_except(request, replaced, |_| false);
     }
 
     /// Appends the client's fields, except for replaced ones and those for which `is_held_back` is
     /// true.
-    pub fn put_client_but(
+    pub fn put_client_except(
         &mut self,
         request: &Request,
         replaced: &NameSet,

@@ -17,7 +17,7 @@ use http_client::{Sender, StreamFlow};
 use proto::base64::{Decoder, NotBase64};
 
 use crate::request_framing::BACKLOG_MAX;
-use crate::stopped::Stopped;
+use crate::stopped::UploadError;
 
 /// Bytes of a streamed body that are kept for another attempt, besides those received before the
 /// first.
@@ -39,7 +39,7 @@ pub enum RequestBody {
 
 /// A body that is being sent; see the module. Polling continues to send it.
 pub struct StreamUpload {
-    way: Pin<Box<dyn Future<Output = Result<(), Stopped>>>>,
+    way: Pin<Box<dyn Future<Output = Result<(), UploadError>>>>,
     flow: Rc<StreamFlow>,
     /// The body is still being received from the client.
     is_of_client: bool,
@@ -76,7 +76,7 @@ impl StreamUpload {
     }
 
     /// Continues to send; ready at the end.
-    pub(crate) fn poll(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Stopped>> {
+    pub(crate) fn poll(&mut self, context: &mut Context<'_>) -> Poll<Result<(), UploadError>> {
         self.way.as_mut().poll(context)
     }
 
@@ -191,17 +191,17 @@ async fn pass_on(
     sender: Sender,
     begun: Rc<ReplayableUpload>,
     timeout: Duration,
-) -> Result<(), Stopped> {
+) -> Result<(), UploadError> {
     while sender.flow().end().is_none() {
         let part = either(client.next(), ended(&sender)).await;
         let part = match part {
-            Either::First(part) => part.map_err(|abort| Stopped::by(&client, abort))?,
+            Either::First(part) => part.map_err(|abort| UploadError::by(&client, abort))?,
             Either::Second(()) => return Ok(()),
         };
         let ends = part.is_none() || client.is_read();
         let part = begun
             .decoded(part, ends)
-            .map_err(|NotBase64| Stopped::NotBase64)?;
+            .map_err(|NotBase64| UploadError::NotBase64)?;
         begun.note(&part, ends);
         sender.push(part, ends);
         if ends {
@@ -219,16 +219,16 @@ async fn read(
     mut decoder: Option<Decoder>,
     sender: Sender,
     timeout: Duration,
-) -> Result<(), Stopped> {
+) -> Result<(), UploadError> {
     let mut offset = 0;
     while sender.flow().end().is_none() {
         let wanted = (length - offset).min(BACKLOG_MAX as u64) as usize;
         let part = match file.read_at(offset, wanted).await {
             Ok(part) if !part.is_empty() => part,
-            Ok(_) => return Err(Stopped::File("pread() read nothing".to_owned())),
+            Ok(_) => return Err(UploadError::File("pread() read nothing".to_owned())),
             Err(error) => {
                 let error = logs::Errno(&error);
-                return Err(Stopped::File(format!("pread() failed {error}")));
+                return Err(UploadError::File(format!("pread() failed {error}")));
             }
         };
         offset += part.len() as u64;
@@ -242,7 +242,7 @@ async fn read(
                         Ok(part)
                     }
                 })
-                .map_err(|NotBase64| Stopped::NotBase64)?,
+                .map_err(|NotBase64| UploadError::NotBase64)?,
             None => part,
         };
         sender.push([part], ends);
@@ -260,7 +260,7 @@ async fn ended(sender: &Sender) {
 }
 
 /// Waits until at most `limit` bytes are queued, as long as the peer takes some within `timeout`.
-async fn drained(sender: &Sender, limit: usize, timeout: Duration) -> Result<(), Stopped> {
+async fn drained(sender: &Sender, limit: usize, timeout: Duration) -> Result<(), UploadError> {
     let flow = sender.flow();
     while flow.queued() > limit {
         let before = flow.sent();
@@ -269,8 +269,8 @@ async fn drained(sender: &Sender, limit: usize, timeout: Duration) -> Result<(),
             _ => Poll::Ready(()),
         });
         if let Either::Second(()) = either(progress, engine::sleep(timeout)).await {
-            sender.doubt();
-            return Err(Stopped::TimedOut);
+            sender.suspect_dead();
+            return Err(UploadError::TimedOut);
         }
         if flow.end().is_some() {
             return Ok(());

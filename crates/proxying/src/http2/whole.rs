@@ -19,14 +19,14 @@ pub async fn read_part(
     request: &Request,
     peer: &mut UpstreamConnection,
     deadline: Instant,
-) -> Result<Option<Bytes>, NotRead> {
+) -> Result<Option<Bytes>, WholeReadError> {
     match poll_fn(|context| peer.poll_recv(Some(deadline), context)).await {
         Ok(buffer) if buffer.is_empty() => {
             let closed = peer.shared().map(|stream| StreamBody::of(stream).closed());
             match closed {
                 Some(Err((_, text))) => {
                     logs::error!(request, Error, "{text} {READING_BODY}");
-                    Err(NotRead { timed_out: false })
+                    Err(WholeReadError { timed_out: false })
                 }
                 _ => Ok(None),
             }
@@ -35,14 +35,14 @@ pub async fn read_part(
         Err(error) => {
             failed(request, &error, "recv()", READING_BODY);
             let timed_out = error.kind() == std::io::ErrorKind::TimedOut;
-            Err(NotRead { timed_out })
+            Err(WholeReadError { timed_out })
         }
     }
 }
 
 /// Why there is no further part.
 #[derive(Clone, Copy, Debug)]
-pub struct NotRead {
+pub struct WholeReadError {
     /// The deadline has passed, which has not been logged.
     pub timed_out: bool,
 }

@@ -14,8 +14,8 @@ use http::request::Request;
 use rules::upstream::{LEAST_TIME, Servers, Upstreams};
 
 pub use selection::Selection;
-pub use sticky::AtEnd;
-pub use sticky::Sticking;
+pub use sticky::LearnOnDrop;
+pub use sticky::StickyRequest;
 use sticky::{STICKY, Sticky};
 
 static UPSTREAM: Setting<()> = Setting::new("upstream", &["name { ... }"], parse::nothing)
@@ -36,9 +36,9 @@ pub const DIRECTIVES: &[&dyn Declared] = &[&UPSTREAM, &STICKY];
 pub use rules::upstream::DIRECTIVES as DIRECTIVES_OF_BLOCKS;
 
 /// The `upstream` blocks of HTTP.
-pub struct OfRequests;
+pub struct HttpUpstreams;
 
-impl Upstreams for OfRequests {
+impl Upstreams for HttpUpstreams {
     type Context = Request;
 
     type Sticky = Sticky;
@@ -78,22 +78,22 @@ impl Upstreams for OfRequests {
 }
 
 /// Peers, and the method of balancing.
-pub type Group = rules::upstream::Group<OfRequests>;
+pub type Group = rules::upstream::Group<HttpUpstreams>;
 
 /// The groups of one configuration.
-pub type Groups = rules::upstream::Groups<OfRequests>;
+pub type Groups = rules::upstream::Groups<HttpUpstreams>;
 
 /// The health checks of groups.
-pub type WrittenChecks = rules::upstream::WrittenChecks<OfRequests>;
+pub type WrittenChecks = rules::upstream::WrittenChecks<HttpUpstreams>;
 
 /// Compiles all `upstream` blocks.
 pub fn compile(compiler: &Compiler<'_>, http: ScopeRef<'_>) {
-    rules::upstream::compile::<OfRequests>(compiler, http);
+    rules::upstream::compile::<HttpUpstreams>(compiler, http);
 }
 
 /// Adds the groups and the resolution of their names to the generation.
 pub fn add(compiler: &Compiler<'_>, generation: &mut Generation) {
-    rules::upstream::add::<OfRequests>(compiler, generation);
+    rules::upstream::add::<HttpUpstreams>(compiler, generation);
 }
 
 /// Starts the selection of peers for a request, with at most `tries_max` attempts; 0 for as many as

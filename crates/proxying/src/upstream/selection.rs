@@ -2,21 +2,21 @@
 
 use http::request::Request;
 
-use super::sticky::{AtEnd, Sticking};
+use super::sticky::{LearnOnDrop, StickyRequest};
 
 /// A selection of the crate `upstream`, and the request's session, if the group is `sticky`.
 #[derive(Debug)]
 pub struct Selection {
     peers: ::upstream::Selection,
-    sticking: Option<Sticking>,
+    sticking: Option<StickyRequest>,
 }
 
 impl Selection {
-    pub(super) fn new(peers: ::upstream::Selection, sticking: Option<Sticking>) -> Selection {
+    pub(super) fn new(peers: ::upstream::Selection, sticking: Option<StickyRequest>) -> Selection {
         Selection { peers, sticking }
     }
 
-    pub(crate) fn parts(&mut self) -> (&mut ::upstream::Selection, Option<&mut Sticking>) {
+    pub(crate) fn parts(&mut self) -> (&mut ::upstream::Selection, Option<&mut StickyRequest>) {
         (&mut self.peers, self.sticking.as_mut())
     }
 
@@ -29,7 +29,7 @@ impl Selection {
 
     /// Returns a guard that learns the session when dropped, once the response is complete or
     /// broken off.
-    pub fn at_end(&self, request: &mut Request) -> Option<Box<AtEnd>> {
+    pub fn at_end(&self, request: &mut Request) -> Option<Box<LearnOnDrop>> {
         self.sticking.as_ref()?.at_end(request).map(Box::new)
     }
 }

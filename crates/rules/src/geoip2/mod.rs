@@ -158,9 +158,9 @@ fn variable<C: Context>(
         .first()
         .is_some_and(|word| &*word.bytes == b"metadata");
     let what = if about_database {
-        What::Metadata(metadata(row)?)
+        VariableSource::Metadata(metadata(row)?)
     } else {
-        What::Data(data(compiler, row, proxies)?)
+        VariableSource::Data(data(compiler, row, proxies)?)
     };
     Ok(GeoIp2Variable {
         database: Arc::clone(database),
@@ -225,10 +225,10 @@ struct Proxies {
 /// A variable of a database.
 pub struct GeoIp2Variable<C> {
     database: Arc<Database>,
-    what: What<C>,
+    what: VariableSource<C>,
 }
 
-enum What<C> {
+enum VariableSource<C> {
     Data(Data<C>),
     Metadata(Metadata),
 }
@@ -256,8 +256,8 @@ impl<C: Context> Value<C> for GeoIp2Variable<C> {
     fn value(&self, context: &mut C) -> Option<Bytes> {
         self.database.check();
         match &self.what {
-            What::Metadata(field) => Some(self.metadata(*field).into()),
-            What::Data(data) => {
+            VariableSource::Metadata(field) => Some(self.metadata(*field).into()),
+            VariableSource::Data(data) => {
                 let address = data.address(context);
                 let found = address.and_then(|address| self.database.find(address, &data.path));
                 found.map(Bytes::from).or_else(|| data.default.clone())

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use framework::handover::{StateReader, StateWriter, Unfit};
 use framework::network::Cidr;
-use framework::zone::{Fact, State, Tell, Zone, ZoneBudget};
+use framework::zone::{State, Zone, ZoneBudget, ZoneFact, ZoneFactSink};
 
 use super::saved::{self, SavedPair};
 use crate::kept_file;
@@ -172,10 +172,10 @@ impl State for Pairs {
         Ok(())
     }
 
-    fn describe(&self, settings: &ZoneSettings, tell: &mut Tell<'_>) {
+    fn describe(&self, settings: &ZoneSettings, tell: &mut ZoneFactSink<'_>) {
         tell(
             "pairs",
-            Fact::Number(self.read(settings).pairs.len() as u64),
+            ZoneFact::Number(self.read(settings).pairs.len() as u64),
         );
     }
 }
@@ -283,7 +283,7 @@ impl Pair {
 }
 
 /// The pairs before a change; `None` for a key that did not exist.
-type Before = Vec<(Bytes, Option<Pair>)>;
+type PreviousPairs = Vec<(Bytes, Option<Pair>)>;
 
 impl Table {
     fn find(&self, text: &[u8], now: Instant) -> Option<&Pair> {
@@ -318,7 +318,7 @@ impl Table {
         edit: &Edit,
         timeout: Option<Duration>,
         now: Instant,
-        before: &mut Before,
+        before: &mut PreviousPairs,
     ) -> Result<(), PairError> {
         let ends = |own: Option<Duration>| match (own, timeout) {
             (Some(_), None) => Err(PairError::NoTimeout),
@@ -374,7 +374,7 @@ impl Table {
     }
 
     /// Removes all pairs.
-    fn clear(&mut self) -> Before {
+    fn clear(&mut self) -> PreviousPairs {
         let keys: Vec<Bytes> = self.pairs.keys().cloned().collect();
         let taken = keys.into_iter().map(|key| {
             let known = self.take(&key);
@@ -390,7 +390,7 @@ impl Table {
     }
 
     /// Undoes a change.
-    fn restore(&mut self, before: Before) {
+    fn restore(&mut self, before: PreviousPairs) {
         for (key, pair) in before.into_iter().rev() {
             self.take(&key);
             if let Some(pair) = pair {

@@ -18,7 +18,7 @@ use variables::{Context as _, Text};
 use super::limit::Limits;
 use super::lookups::{GroupLookup, Lookups};
 use super::protocol::Upstreams;
-use super::state::Undone;
+use super::state::UndoneChanges;
 
 /// Peers, and the key and stickiness by which requests are balanced.
 pub struct Group<U: Upstreams> {
@@ -153,13 +153,13 @@ pub fn add<U: Upstreams>(compiler: &Compiler<'_>, generation: &mut Generation) {
     let blocks: Vec<Arc<Group<U>>> = groups.blocks().map(Arc::clone).collect();
     if !blocks.is_empty() {
         let groups = blocks.iter().map(|group| Arc::clone(&group.shared));
-        generation.services.push(Arc::new(Undone {
+        generation.services.push(Arc::new(UndoneChanges {
             groups: groups.collect(),
             block: U::BLOCK,
         }));
         let mut all = Blocks::clone(&generation.part::<Blocks>().unwrap_or_default());
         all.0.extend(blocks.iter().map(|group| Block {
-            stands_in: U::BLOCK,
+            parent_block: U::BLOCK,
             default_port: U::SERVERS.default_port,
             group: Arc::clone(&group.shared),
             zone: group.zone.clone(),
@@ -178,7 +178,7 @@ pub struct Blocks(pub Vec<Block>);
 #[derive(Clone, Debug)]
 pub struct Block {
     /// The surrounding block, see [`Upstreams::BLOCK`].
-    pub stands_in: &'static str,
+    pub parent_block: &'static str,
     /// The port of a server without a port.
     pub default_port: Option<u16>,
     /// The name of `zone`; `None` without a zone.

@@ -53,13 +53,13 @@ impl<U: Upstreams> Service for Lookups<U> {
 async fn look_up_all(lookups: Vec<GroupLookup>) {
     for lookup in lookups {
         for number in 0..lookup.roster.hosts().len() {
-            engine::spawn(keep_looking(lookup.clone(), number));
+            engine::spawn(refresh_loop(lookup.clone(), number));
         }
     }
     std::future::pending().await
 }
 
-async fn keep_looking(lookup: GroupLookup, number: usize) {
+async fn refresh_loop(lookup: GroupLookup, number: usize) {
     let GroupLookup { roster, resolving } = &lookup;
     let Some(host) = roster.hosts().get(number) else {
         return;

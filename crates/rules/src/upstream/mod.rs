@@ -32,7 +32,7 @@ use ::upstream::{Queueing, Remembered, Roster, SideOf};
 use bytes::Bytes;
 use conf::{Arity, Declared, Fault, Inherit, Line, ScopeRef, Setter, Setting, Word, parse};
 use framework::compile::Compiler;
-use framework::zone::{SIZE_MIN, State, Tell, ZoneError};
+use framework::zone::{SIZE_MIN, State, ZoneError, ZoneFactSink};
 use transport::resolver::Resolving;
 
 pub use checks::WrittenChecks;
@@ -156,7 +156,7 @@ impl<U: Upstreams> State for ZoneName<U> {
         ZoneName(PhantomData)
     }
 
-    fn describe(&self, (): &(), _: &mut Tell<'_>) {}
+    fn describe(&self, (): &(), _: &mut ZoneFactSink<'_>) {}
 }
 
 /// Compiles all `upstream` blocks before anything refers to them, since a block may come after its

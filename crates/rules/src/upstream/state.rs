@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ::upstream::{Group, Host, Keep, MemberChange, Peer, Peers, SideOf};
-use conf::plain::{self, Unread};
+use conf::plain::{self, PlainFileError};
 use conf::{Fault, Line, ScopeRef, Setting, Word};
 use framework::address;
 use framework::compile::Compiler;
@@ -51,8 +51,10 @@ pub(super) fn servers(
                 Err(Fault::at(&other.name, text))
             }
         },
-        Err(Unread::File(error)) if error.kind() == ErrorKind::NotFound => Ok(Some(Vec::new())),
-        Err(Unread::File(error)) => {
+        Err(PlainFileError::File(error)) if error.kind() == ErrorKind::NotFound => {
+            Ok(Some(Vec::new()))
+        }
+        Err(PlainFileError::File(error)) => {
             // A directory can be opened, but not read.
             let call = match error.kind() {
                 ErrorKind::IsADirectory => "pread()",
@@ -62,7 +64,7 @@ pub(super) fn servers(
             let text = format!("{call} \"{path}\" failed {cause}");
             Err(Fault::at(&file, text))
         }
-        Err(Unread::Malformed(fault)) => Err(*fault),
+        Err(PlainFileError::Malformed(fault)) => Err(*fault),
     }
 }
 
@@ -104,12 +106,12 @@ impl Keep for StateFile {
 
 /// Logs, once a configuration has taken effect, which changes by the API it has undone since they
 /// were not saved.
-pub(super) struct Undone {
+pub(super) struct UndoneChanges {
     pub(super) groups: Vec<Arc<Group>>,
     pub(super) block: &'static str,
 }
 
-impl Service for Undone {
+impl Service for UndoneChanges {
     fn key(&self) -> String {
         format!("changes of upstreams of {}", self.block)
     }

@@ -14,7 +14,7 @@ const REQUESTS: Contexts = Contexts::SERVER
 
 /// A directive in force.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct InForce {
+pub struct EffectiveDirective {
     /// The line, or the default as one would write it.
     pub place: ConfigLocation,
     /// The scope that wrote it, `default` where nobody did.
@@ -83,7 +83,11 @@ fn is_handler(line: &Line) -> bool {
 
 /// Every directive about requests that holds in a scope, by name; with `defaults` also those
 /// that nobody has written.
-pub(super) fn in_force(scope: ScopeRef<'_>, registry: &Registry, defaults: bool) -> Vec<InForce> {
+pub(super) fn in_force(
+    scope: ScopeRef<'_>,
+    registry: &Registry,
+    defaults: bool,
+) -> Vec<EffectiveDirective> {
     let mut all = Vec::new();
     for spec in registry.iter().map(|declared| declared.spec()) {
         if !is_about_requests(spec) {
@@ -93,7 +97,7 @@ pub(super) fn in_force(scope: ScopeRef<'_>, registry: &Registry, defaults: bool)
         if lines.is_empty() && defaults {
             all.extend(default(spec));
         }
-        all.extend(lines.into_iter().map(|(writer, line)| InForce {
+        all.extend(lines.into_iter().map(|(writer, line)| EffectiveDirective {
             place: written(line),
             scope: place(writer).text,
             inherited: writer.id() != scope.id(),
@@ -101,7 +105,7 @@ pub(super) fn in_force(scope: ScopeRef<'_>, registry: &Registry, defaults: bool)
         }));
     }
     all.sort_by(|one, other| {
-        let key = |row: &InForce| {
+        let key = |row: &EffectiveDirective| {
             let name = row.place.text.split([' ', ';']).next();
             (name.unwrap_or_default().to_owned(), row.place.position)
         };
@@ -176,9 +180,9 @@ fn is_about_requests(spec: &Spec) -> bool {
     spec.contexts.intersects(REQUESTS) && (!opens_scope || spec.inherit == Inherit::Program)
 }
 
-fn default(spec: &Spec) -> Option<InForce> {
+fn default(spec: &Spec) -> Option<EffectiveDirective> {
     let text = spec.default?;
-    Some(InForce {
+    Some(EffectiveDirective {
         place: ConfigLocation {
             text: format!("{} {text};", spec.name()),
             position: None,

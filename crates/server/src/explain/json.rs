@@ -3,7 +3,7 @@
 use base::json::Writer;
 use conf::Position;
 
-use super::{Candidate, ConfigLocation, Explanation, Station};
+use super::{Candidate, ConfigLocation, ExplainStep, Explanation};
 
 impl Explanation {
     /// The explanation as JSON, on one line. Places are objects of `file` and `line`.
@@ -68,9 +68,9 @@ impl Explanation {
     }
 }
 
-fn station(station: &Station, json: &mut Writer) {
+fn station(station: &ExplainStep, json: &mut Writer) {
     json.object(|json| match station {
-        Station::Did {
+        ExplainStep::Did {
             phase,
             text,
             position: at,
@@ -79,7 +79,7 @@ fn station(station: &Station, json: &mut Writer) {
             json.key("text").string(text);
             position(*at, json);
         }
-        Station::Located { uri, candidates } => {
+        ExplainStep::Located { uri, candidates } => {
             json.key("phase").string("location");
             json.key("uri").string(uri);
             json.key("locations")

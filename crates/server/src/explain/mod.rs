@@ -39,7 +39,7 @@ use transport::listen::ListenerId;
 use crate::assemble::Compiled;
 use crate::protocols;
 
-pub use directives::{InForce, RequestTask};
+pub use directives::{EffectiveDirective, RequestTask};
 pub use question::Question;
 
 /// The answer to a [`Question`].
@@ -54,7 +54,7 @@ pub struct Explanation {
     /// The virtual server of the explanation.
     pub server: ChosenServer,
     /// What happened on the way, in order.
-    pub way: Vec<Station>,
+    pub way: Vec<ExplainStep>,
     /// What answers the imagined request.
     pub outcome: String,
     /// The status, where it can be told.
@@ -64,7 +64,7 @@ pub struct Explanation {
     /// What has something to do there, in the order of the phases.
     pub work: Vec<RequestTask>,
     /// The directives in force there.
-    pub directives: Vec<InForce>,
+    pub directives: Vec<EffectiveDirective>,
 }
 
 /// A named place of the configuration.
@@ -102,7 +102,7 @@ pub struct ChosenServer {
 
 /// One thing that happened on the way.
 #[derive(Debug)]
-pub enum Station {
+pub enum ExplainStep {
     /// A phase did something.
     Did {
         /// The phase, as `rewrite`.

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use conf::{Recording, Sealed};
+use conf::{RecordedFiles, Recording};
 use framework::compile::Environment;
 use logs::Destination;
 
@@ -12,7 +12,7 @@ use super::*;
 fn explained(http: &str, question: &Question) -> Result<Explanation, String> {
     let path = Path::new("/nginx.conf");
     let text = format!("events {{ }}\nhttp {{\naccess_log off;\n{http}\n}}\n");
-    let files = Sealed::new(Recording {
+    let files = RecordedFiles::new(Recording {
         files: vec![(path.into(), text.into_bytes())],
         ..Recording::default()
     });
@@ -40,8 +40,8 @@ fn ask(http: &str, url: &str) -> Explanation {
 /// The reasons of the search for a location, by location; those of the first search.
 fn reasons(explanation: &Explanation) -> Vec<(String, bool, String)> {
     let located = explanation.way.iter().find_map(|station| match station {
-        Station::Located { candidates, .. } => Some(candidates),
-        Station::Did { .. } => None,
+        ExplainStep::Located { candidates, .. } => Some(candidates),
+        ExplainStep::Did { .. } => None,
     });
     let candidates = located.into_iter().flatten();
     candidates

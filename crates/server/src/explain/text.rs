@@ -5,7 +5,7 @@ use std::fmt;
 use conf::Position;
 use framework::display::for_people;
 
-use super::{Candidate, ConfigLocation, Explanation, Station};
+use super::{Candidate, ConfigLocation, ExplainStep, Explanation};
 
 impl fmt::Display for Explanation {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -40,12 +40,12 @@ impl fmt::Display for Explanation {
         writeln!(out, "\nWay")?;
         for station in &self.way {
             match station {
-                Station::Did {
+                ExplainStep::Did {
                     phase,
                     text,
                     position,
                 } => writeln!(out, "  {phase}: {text}{}", at(*position))?,
-                Station::Located { uri, candidates } => located(uri, candidates, out)?,
+                ExplainStep::Located { uri, candidates } => located(uri, candidates, out)?,
             }
         }
         writeln!(out, "\nAnswer\n  {}", self.outcome)?;

@@ -6,15 +6,15 @@ use std::sync::Arc;
 use conf::{Contexts, Position, ScopeId, Tree};
 use framework::display::for_people;
 use http::exchange::Exchange;
-use http::module::{AccessVerdict, Imagined};
+use http::module::{AccessVerdict, ExplainedEffect};
 use http::request::phases::{Phase, advance};
 use http::request::{Request, Step};
 use http::response::error_page::answer;
 
-use super::{Station, directives, locations};
+use super::{ExplainStep, directives, locations};
 
-pub(super) struct Walked {
-    pub(super) way: Vec<Station>,
+pub(super) struct PhaseWalk {
+    pub(super) way: Vec<ExplainStep>,
     pub(super) outcome: String,
     pub(super) status: Option<u16>,
     /// The scope that was in force when it was settled what answers: before an error page.
@@ -22,7 +22,7 @@ pub(super) struct Walked {
 }
 
 /// Lets the request pass its phases.
-pub(super) async fn walk(request: &mut Request, tree: &Tree) -> Walked {
+pub(super) async fn walk(request: &mut Request, tree: &Tree) -> PhaseWalk {
     let mut walk = Walk {
         request,
         tree,
@@ -30,7 +30,7 @@ pub(super) async fn walk(request: &mut Request, tree: &Tree) -> Walked {
         settled: None,
     };
     let (outcome, status) = walk.run().await;
-    Walked {
+    PhaseWalk {
         scope: walk.settled.unwrap_or(walk.request.plan.scope),
         way: walk.way,
         outcome,
@@ -41,7 +41,7 @@ pub(super) async fn walk(request: &mut Request, tree: &Tree) -> Walked {
 struct Walk<'a> {
     request: &'a mut Request,
     tree: &'a Tree,
-    way: Vec<Station>,
+    way: Vec<ExplainStep>,
     settled: Option<ScopeId>,
 }
 
@@ -81,11 +81,11 @@ impl Walk<'_> {
     }
 
     fn did(&mut self, phase: &'static str, text: impl Into<String>) {
-        self.did_at(phase, text, None);
+        self.record_at(phase, text, None);
     }
 
-    fn did_at(&mut self, phase: &'static str, text: impl Into<String>, at: Option<Position>) {
-        self.way.push(Station::Did {
+    fn record_at(&mut self, phase: &'static str, text: impl Into<String>, at: Option<Position>) {
+        self.way.push(ExplainStep::Did {
             phase,
             text: text.into(),
             position: at,
@@ -104,7 +104,7 @@ impl Walk<'_> {
     async fn phases(&mut self, mut at: Phase) -> ControlFlow<WalkOutcome, Step> {
         while at != Phase::Access {
             if at == Phase::FindLocation {
-                self.way.push(Station::Located {
+                self.way.push(ExplainStep::Located {
                     uri: String::from_utf8_lossy(&self.request.uri).into_owned(),
                     candidates: locations::candidates(self.request, self.tree),
                 });
@@ -115,7 +115,7 @@ impl Walk<'_> {
             for trace in trail {
                 let directive = directives::at(trace.position, self.tree).unwrap_or_default();
                 let text = format!("{directive}: {}", trace.text);
-                self.did_at("rewrite", text, Some(trace.position));
+                self.record_at("rewrite", text, Some(trace.position));
             }
             self.after(at, &passed);
             at = match passed {
@@ -128,13 +128,13 @@ impl Walk<'_> {
         }
         let plan = Arc::clone(&self.request.plan);
         for handler in &plan.phases.precontent {
-            let imagined = handler.imagine(self.request).resolve().await;
+            let imagined = handler.explain_effect(self.request).resolve().await;
             match imagined {
-                Imagined::Unknown => {}
-                Imagined::Answers { text, status } => {
+                ExplainedEffect::Unknown => {}
+                ExplainedEffect::Answers { text, status } => {
                     return ControlFlow::Break((text, Some(status)));
                 }
-                Imagined::Does { part, text, step } => {
+                ExplainedEffect::Does { part, text, step } => {
                     self.did(part, text);
                     if !matches!(step, Step::Next) {
                         return ControlFlow::Continue(step);
@@ -159,14 +159,14 @@ impl Walk<'_> {
             (Phase::FindLocation, _) if scope.context() == Contexts::LIMIT_EXCEPT => {
                 let place = directives::place(scope);
                 let text = format!("{} applies to this method", place.text);
-                self.did_at("limit_except", text, place.position);
+                self.record_at("limit_except", text, place.position);
             }
             (Phase::LocationRewrite, ControlFlow::Continue(Phase::Access))
                 if scope.context() == Contexts::LOCATION_IF =>
             {
                 let place = directives::place(scope);
                 let text = format!("{} is in force", place.text);
-                self.did_at("rewrite", text, place.position);
+                self.record_at("rewrite", text, place.position);
             }
             _ => {}
         }
@@ -176,7 +176,7 @@ impl Walk<'_> {
     fn access(&mut self) -> Option<u16> {
         let (plan, mut refused) = (Arc::clone(&self.request.plan), None);
         for check in &plan.phases.access {
-            let Some((text, verdict)) = check.foresee(self.request) else {
+            let Some((text, verdict)) = check.explain_verdict(self.request) else {
                 continue;
             };
             self.did("access", text);
@@ -196,12 +196,12 @@ impl Walk<'_> {
             return ControlFlow::Break((text, None));
         }
         for handler in &plan.phases.files {
-            match handler.imagine(self.request).resolve().await {
-                Imagined::Unknown => {}
-                Imagined::Answers { text, status } => {
+            match handler.explain_effect(self.request).resolve().await {
+                ExplainedEffect::Unknown => {}
+                ExplainedEffect::Answers { text, status } => {
                     return ControlFlow::Break((text, Some(status)));
                 }
-                Imagined::Does { part, text, step } => {
+                ExplainedEffect::Does { part, text, step } => {
                     self.did(part, text);
                     return ControlFlow::Continue(step);
                 }

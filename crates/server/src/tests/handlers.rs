@@ -18,11 +18,11 @@ use http::exchange::Exchange;
 use http::exchange::abort::Abort;
 use http::exchange::memory::{Client, Reason, Recorder};
 use http::h1::exchange::H1;
-use http::module::Ran;
+use http::module::MaybeFuture;
 use http::request::Step;
 use http::request::phases::handle;
 use http::response::piece::Piece;
-use http::slots::{OfPass, OfRequest};
+use http::slots::{PassLifetime, RequestLifetime};
 use http::testing::{Folder, another, with_request};
 use proto::h1::BodyLength;
 
@@ -438,7 +438,7 @@ fn the_folders_of_realpath_root_are_in_memory_when_it_is_asked_for() {
             let client = Client::greedy();
             let (mut exchange, stream) = client.begin(u64::MAX / 2);
             handle(&mut request, &mut exchange).await.unwrap();
-            let seen = [&folder.0, &link].map(|path| framework::warm::may_look(path));
+            let seen = [&folder.0, &link].map(|path| framework::warm::was_checked_recently(path));
             (client.received(stream).body, seen)
         })
     };
@@ -457,8 +457,8 @@ fn what_modules_keep_ends_with_the_pass_or_with_the_request() {
 
     impl SlotValue for Text {}
 
-    static PASS: Slot<Text, OfPass> = Slot::new();
-    static REQUEST: Slot<Text, OfRequest> = Slot::new();
+    static PASS: Slot<Text, PassLifetime> = Slot::new();
+    static REQUEST: Slot<Text, RequestLifetime> = Slot::new();
     with_request(|request| {
         request.pass.enter(&PASS).0 = "pass";
         request.own.enter(&REQUEST).0 = "request";
@@ -509,9 +509,9 @@ fn what_is_in_memory_is_answered_at_once() {
                 let handlers = plan.phases.precontent.iter().chain(&plan.phases.files);
                 for handler in handlers {
                     match handler.run(&mut request, &mut exchange) {
-                        Ran::Now(Ok(Step::Next)) => {}
-                        Ran::Now(_) => return,
-                        Ran::Wait(_) => panic!("{} waits for {path}", handler.name()),
+                        MaybeFuture::Now(Ok(Step::Next)) => {}
+                        MaybeFuture::Now(_) => return,
+                        MaybeFuture::Wait(_) => panic!("{} waits for {path}", handler.name()),
                     }
                 }
                 panic!("nothing answers {path}");

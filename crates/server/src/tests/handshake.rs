@@ -70,7 +70,7 @@ fn a_handshake_says_what_an_empty_request_says() {
         "GET / HTTP/1.1",
         async |request| {
             let connection = request.connection.shared().unwrap();
-            connection.client.set_asked_name(b"Site");
+            connection.client.set_sni_name(b"Site");
             let (local, server) = (&request.local, &request.server);
             let mut handshake = Handshake::new(local, connection, server);
             let mut empty = Request::new(local, connection, server);

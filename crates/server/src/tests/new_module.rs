@@ -16,7 +16,7 @@ use http::request::Request;
 use http::request::phases::handle;
 use http::response::chain::{BodyFilter, Chain, FilterRejection, HeadFilter};
 use http::response::piece::Piece;
-use http::slots::OfRequest;
+use http::slots::RequestLifetime;
 use http::testing::serve_by;
 use http::variables::BuiltinVariable;
 
@@ -55,7 +55,7 @@ impl Module for Shout {
 }
 
 impl HeadFilter for Shout {
-    fn concerns(&self, request: &Request) -> bool {
+    fn applies_to(&self, request: &Request) -> bool {
         request.response.status == 200
     }
 
@@ -96,7 +96,7 @@ struct Letters(usize);
 
 impl SlotValue for Letters {}
 
-static LETTERS: Slot<Letters, OfRequest> = Slot::new();
+static LETTERS: Slot<Letters, RequestLifetime> = Slot::new();
 
 fn find(name: &str) -> Option<BuiltinVariable> {
     (name == "shouted").then(|| {

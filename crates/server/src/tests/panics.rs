@@ -13,7 +13,7 @@ use framework::compile::{Compiler, Feature};
 use framework::workers::{Settings, Workers};
 use http::config::plan_builder::PlanBuilder;
 use http::exchange::Exchange;
-use http::module::{Entry, Handle, Module, Ran};
+use http::module::{Entry, MaybeFuture, Module, PhaseHandler};
 use http::request::{Request, Step};
 use logs::Destination;
 use transport::listen::ListenerId;
@@ -38,10 +38,10 @@ impl Module for Panics {
     }
 }
 
-impl Handle for Panics {
-    fn run<'a>(&'a self, request: &'a mut Request, _: &'a mut Exchange) -> Ran<'a> {
+impl PhaseHandler for Panics {
+    fn run<'a>(&'a self, request: &'a mut Request, _: &'a mut Exchange) -> MaybeFuture<'a> {
         assert!(request.uri != b"/planted-panic", "planted");
-        Ran::Now(Ok(Step::Next))
+        MaybeFuture::Now(Ok(Step::Next))
     }
 }
 
@@ -76,7 +76,7 @@ fn serve(folder: &Path) -> (Workers, String, std::path::PathBuf) {
         engine: EngineKind::Epoll,
         threads: 1,
         doors: crate::protocols::doors,
-        report: &logs::ToErrorLog,
+        report: &logs::ErrorLogReporter,
         connections: 64,
         multi_accept: false,
         affinity: Vec::new(),

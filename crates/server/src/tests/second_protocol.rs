@@ -6,16 +6,16 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use conf::{Contexts, Declared, Recording, Registry, ScopeRef, Sealed, Setting, parse};
+use conf::{Contexts, Declared, RecordedFiles, Recording, Registry, ScopeRef, Setting, parse};
 use engine::net::{Address, ListenOptions, Stream, connect};
 use engine::sim::{self, Faults};
 use framework::compile::{Compiler, Environment, Feature};
 use framework::counters::Counters;
-use framework::door::{Accepted, Door, ListenerId, Tenant};
+use framework::door::{Accepted, ConnectionHandler, ListenerId, ServedConnection};
 use framework::generation::{Generation, GenerationView};
 use framework::protocol_part::{CompiledPart, Directives, ListenSocket, ProtocolPart};
 use framework::workers::Worker;
-use logs::{Destination, ToErrorLog};
+use logs::{Destination, ErrorLogReporter};
 
 use crate::assemble::compile_with;
 use crate::features::FEATURES;
@@ -67,7 +67,7 @@ impl ProtocolPart for EchoPart {
         Vec::new()
     }
 
-    fn door(&self) -> Rc<dyn Door> {
+    fn door(&self) -> Rc<dyn ConnectionHandler> {
         Rc::new(EchoDoor)
     }
 }
@@ -89,7 +89,7 @@ fn has(local: &GenerationView, listener: &ListenerId) -> bool {
     echoes.is_some_and(|echoes| echoes.0.contains(listener))
 }
 
-impl Door for EchoDoor {
+impl ConnectionHandler for EchoDoor {
     fn connected(&self, accepted: Accepted) {
         let worker = Rc::clone(&accepted.worker);
         let session = Rc::new(Session(accepted));
@@ -106,18 +106,18 @@ impl Door for EchoDoor {
         });
     }
 
-    fn knows(&self, local: &GenerationView, listener: &ListenerId) -> bool {
+    fn has_listener(&self, local: &GenerationView, listener: &ListenerId) -> bool {
         has(local, listener)
     }
 
-    fn turned_away(&self) -> &'static [u8] {
+    fn rejection_message(&self) -> &'static [u8] {
         b""
     }
 
     fn forget(&self) {}
 }
 
-impl Tenant for Session {
+impl ServedConnection for Session {
     fn serial(&self) -> u64 {
         self.0.serial
     }
@@ -142,14 +142,14 @@ impl Tenant for Session {
         self.0.stream.abort();
     }
 
-    fn stay_with(&self, _: &Rc<GenerationView>) {
+    fn pin_generation(&self, _: &Rc<GenerationView>) {
         self.0.stream.abort();
     }
 }
 
 /// A configuration of http and the other protocol; its sockets in the order of the parts.
 fn compiled(text: &str) -> (Arc<Generation>, Vec<ListenSocket>) {
-    let files = Sealed::new(Recording {
+    let files = RecordedFiles::new(Recording {
         files: vec![("/nginx.conf".into(), text.into())],
         ..Recording::default()
     });
@@ -213,7 +213,7 @@ fn a_second_protocol_is_served_beside_http() {
         };
         let doors = vec![FEATURES.door(), EchoPart.door()];
         let counters = Arc::new(Counters::default());
-        let worker = Worker::start(generation, 8, counters, doors, &ToErrorLog);
+        let worker = Worker::start(generation, 8, counters, doors, &ErrorLogReporter);
         worker.listen(share(2));
         let web = connect(&addresses[0], None, None).await.unwrap();
         let echo = connect(&addresses[1], None, None).await.unwrap();

@@ -9,7 +9,7 @@ use framework::compile::{Compiler, Feature};
 use http::config::plan_builder::PlanBuilder;
 use http::exchange::Exchange;
 use http::exchange::memory::Client;
-use http::module::{Entry, Handle, Module, Permit, Ran, Shortcut, ShortcutDoc};
+use http::module::{Entry, MaybeFuture, Module, Permit, PhaseHandler, Shortcut, ShortcutDoc};
 use http::part::Modules;
 use http::request::phases::handle;
 use http::request::{Request, Step};
@@ -35,9 +35,9 @@ impl Module for Deny {
     }
 }
 
-impl Handle for Deny {
-    fn run<'a>(&'a self, _: &'a mut Request, _: &'a mut Exchange) -> Ran<'a> {
-        Ran::Now(Ok(Step::Finish(403)))
+impl PhaseHandler for Deny {
+    fn run<'a>(&'a self, _: &'a mut Request, _: &'a mut Exchange) -> MaybeFuture<'a> {
+        MaybeFuture::Now(Ok(Step::Finish(403)))
     }
 }
 
@@ -71,9 +71,9 @@ impl Permit for DenyArguments {
     }
 }
 
-impl Handle for DenyArguments {
-    fn run<'a>(&'a self, request: &'a mut Request, _: &'a mut Exchange) -> Ran<'a> {
-        Ran::Now(Ok(if self.permits(request) {
+impl PhaseHandler for DenyArguments {
+    fn run<'a>(&'a self, request: &'a mut Request, _: &'a mut Exchange) -> MaybeFuture<'a> {
+        MaybeFuture::Now(Ok(if self.permits(request) {
             Step::Next
         } else {
             Step::Finish(403)

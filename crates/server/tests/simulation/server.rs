@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
-use conf::{Recording, Sealed};
+use conf::{RecordedFiles, Recording};
 use engine::net::{Address, BoundSocket, Listener};
 use engine::select::{Either, either};
 use engine::sim::{self, Faults};
@@ -155,7 +155,7 @@ pub(crate) fn generation(
 ) -> (Arc<Generation>, Vec<ListenerId>) {
     let path = Path::new("/nginx.conf");
     let file = |path: &str, content: &[u8]| (path.into(), content.to_vec());
-    let files = Sealed::new(Recording {
+    let files = RecordedFiles::new(Recording {
         files: vec![
             file("/nginx.conf", text.as_bytes()),
             file("/server.crt", crate::tls::CERTIFICATE),

@@ -91,7 +91,7 @@ struct FillState {
     length: u64,
     /// Whether nothing more is written to the file. Memory is then freed only after all readers
     /// have read it.
-    is_unkept: bool,
+    is_write_abandoned: bool,
     /// The readers' slots; `None` is a free slot.
     places: Vec<Option<ReaderState>>,
     /// The waker of the filler while it waits for readers to free memory.
@@ -245,7 +245,7 @@ impl Fill {
     /// Records that nothing more is written to the file.
     pub(super) fn note_unkept(&self) {
         let mut shared = self.lock();
-        shared.is_unkept = true;
+        shared.is_write_abandoned = true;
         shared.trim();
     }
 
@@ -300,7 +300,7 @@ impl FillState {
 
     /// Frees memory that is no longer needed.
     fn trim(&mut self) {
-        let needed_from = if self.is_unkept {
+        let needed_from = if self.is_write_abandoned {
             let positions = self.readers().map(|place| place.position);
             positions.min().unwrap_or(self.length)
         } else {
@@ -310,7 +310,7 @@ impl FillState {
         let mut kept = self.length - self.memory_start();
         while let Some((start, bytes)) = self.memory.front() {
             let is_needed = start + bytes.len() as u64 > needed_from;
-            let is_affordable = !self.is_unkept && kept <= TAIL_MAX as u64;
+            let is_affordable = !self.is_write_abandoned && kept <= TAIL_MAX as u64;
             if is_needed || is_affordable {
                 break;
             }
@@ -455,7 +455,7 @@ impl FillState {
     /// Frees memory that readers no longer need. If any was freed, returns the waker of the filler
     /// that waits for it.
     fn freed(&mut self) -> Option<Waker> {
-        if !self.is_unkept {
+        if !self.is_write_abandoned {
             return None;
         }
         let held = self.held();

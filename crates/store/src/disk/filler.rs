@@ -34,7 +34,7 @@ use super::id::{EntryId, TemporaryName};
 use super::index::{StoredEntry, TagHashes};
 use super::order::Turn;
 use super::purge::Fetch;
-use super::room::{Doomed, Reserved};
+use super::room::{PendingUnlink, Reserved};
 use super::store::DiskStore;
 
 /// How much of a body may wait to be written before reading from the upstream should pause, in
@@ -368,7 +368,9 @@ struct Temporary {
 impl Drop for Temporary {
     fn drop(&mut self) {
         if !self.is_renamed {
-            self.store.room.doom(Doomed::Temporary(self.name));
+            self.store
+                .room
+                .schedule_unlink(PendingUnlink::Temporary(self.name));
         }
     }
 }
@@ -425,7 +427,7 @@ impl Write {
         if outcome.is_err() {
             // Unlinks the temporary file immediately, because the disk may be full.
             self.temporary = None;
-            self.store.unlink_doomed();
+            self.store.unlink_pending();
         }
         WriteOutcome {
             outcome,
@@ -444,9 +446,9 @@ impl Write {
         .unwrap_or_else(|| Reserved::none(&self.store));
         reserved.grow_to(self.room_needed())?;
         if is_first {
-            self.store.keep_free(self.room_needed())?;
+            self.store.ensure_free_space(self.room_needed())?;
         }
-        self.store.unlink_doomed();
+        self.store.unlink_pending();
 
         // A small entry is entirely in memory, so its readers need no file.
         let is_small = self.end <= TAIL_MAX as u64;

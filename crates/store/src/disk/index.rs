@@ -164,7 +164,7 @@ struct PaddedShard {
 
 /// A guard of a locked shard. When it is dropped, the values that are read without the lock are
 /// updated.
-pub(super) struct Locked<'a> {
+pub(super) struct LockedShard<'a> {
     shard: MutexGuard<'a, Shard>,
     place: &'a PaddedShard,
     changes: &'a PaddedChanges,
@@ -172,7 +172,7 @@ pub(super) struct Locked<'a> {
     changes_before: u64,
 }
 
-impl Drop for Locked<'_> {
+impl Drop for LockedShard<'_> {
     fn drop(&mut self) {
         let oldest = self.shard.at(self.shard.oldest);
         let used = oldest.map_or(u64::MAX, |oldest| oldest.used);
@@ -183,7 +183,7 @@ impl Drop for Locked<'_> {
     }
 }
 
-impl std::ops::Deref for Locked<'_> {
+impl std::ops::Deref for LockedShard<'_> {
     type Target = Shard;
 
     fn deref(&self) -> &Shard {
@@ -191,7 +191,7 @@ impl std::ops::Deref for Locked<'_> {
     }
 }
 
-impl std::ops::DerefMut for Locked<'_> {
+impl std::ops::DerefMut for LockedShard<'_> {
     fn deref_mut(&mut self) -> &mut Shard {
         &mut self.shard
     }
@@ -218,7 +218,7 @@ impl Index {
     }
 
     /// Locks the shard of an id.
-    pub(super) fn of(&self, id: &EntryId) -> Locked<'_> {
+    pub(super) fn of(&self, id: &EntryId) -> LockedShard<'_> {
         self.shard(self.number_of(id))
     }
 
@@ -228,13 +228,13 @@ impl Index {
         (base::hash::of(&id.0) >> 32) as usize & (self.shards.len() - 1)
     }
 
-    pub(super) fn shard(&self, number: usize) -> Locked<'_> {
+    pub(super) fn shard(&self, number: usize) -> LockedShard<'_> {
         let number = number % self.shards.len();
         let place = &self.shards[number];
         // No code below panics between two changes that must be made together, so a poisoned lock
         // is usable.
         let shard = sync::lock_or_renew(&place.shard, |_| ());
-        Locked {
+        LockedShard {
             changes_before: shard.changes,
             shard,
             place,
@@ -596,7 +596,7 @@ impl Shard {
         };
         self.insert(&saved.id, stored, saved.used);
         if let Some(at) = self.find(&saved.id) {
-            self.sort_in(at);
+            self.insert_by_last_use(at);
             if let Some(record) = self.at_mut(at) {
                 record.uses = saved.uses.max(1);
             }
@@ -607,7 +607,7 @@ impl Shard {
     /// Moves a record from the most recently used end to its place in the order of use. The search
     /// starts at the least recently used end, because entries are restored in the order from the
     /// newest to the oldest.
-    fn sort_in(&mut self, at: u32) {
+    fn insert_by_last_use(&mut self, at: u32) {
         let Some(used) = self.at(at).map(|record| record.used) else {
             return;
         };

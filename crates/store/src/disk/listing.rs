@@ -35,22 +35,22 @@ pub struct Listing {
 
 /// Why a folder cannot be listed.
 #[derive(Debug)]
-pub enum NotListed {
+pub enum ListingError {
     /// The folder cannot be opened or read.
     Failed(io::Error),
     /// The folder is not empty, but contains no cache.
     NoCache,
 }
 
-impl From<Errno> for NotListed {
-    fn from(error: Errno) -> NotListed {
-        NotListed::Failed(error.into())
+impl From<Errno> for ListingError {
+    fn from(error: Errno) -> ListingError {
+        ListingError::Failed(error.into())
     }
 }
 
-impl From<io::Error> for NotListed {
-    fn from(error: io::Error) -> NotListed {
-        NotListed::Failed(error)
+impl From<io::Error> for ListingError {
+    fn from(error: io::Error) -> ListingError {
+        ListingError::Failed(error)
     }
 }
 
@@ -99,8 +99,8 @@ impl Listing {
     /// Opens an existing folder. Blocks on the disk.
     ///
     /// # Errors
-    /// See [`NotListed`].
-    pub fn open(path: &Path) -> Result<Listing, NotListed> {
+    /// See [`ListingError`].
+    pub fn open(path: &Path) -> Result<Listing, ListingError> {
         let folder = CacheFolder::open_existing(path, Levels::default())?;
         let levels = match saved::levels(&folder) {
             Some(levels) => levels,
@@ -253,12 +253,12 @@ fn saved_uses(folder: &CacheFolder) -> io::Result<Map<EntryId, Duration>> {
 }
 
 /// Derives the levels of a folder without a saved index from its subfolders.
-fn levels_of(folder: &CacheFolder) -> Result<Levels, NotListed> {
+fn levels_of(folder: &CacheFolder) -> Result<Levels, ListingError> {
     let names = names_in(folder, ".")?;
     match lengths_of(folder, "", names.clone(), 0)? {
-        Some(lengths) => Levels::of(&lengths).ok_or(NotListed::NoCache),
+        Some(lengths) => Levels::of(&lengths).ok_or(ListingError::NoCache),
         None if names.is_empty() => Ok(Levels::default()),
-        None => Err(NotListed::NoCache),
+        None => Err(ListingError::NoCache),
     }
 }
 
@@ -269,7 +269,7 @@ fn lengths_of(
     path: &str,
     names: Vec<String>,
     depth: usize,
-) -> Result<Option<Vec<u8>>, NotListed> {
+) -> Result<Option<Vec<u8>>, ListingError> {
     if names
         .iter()
         .any(|name| EntryId::from_hex(name.as_bytes()).is_some())

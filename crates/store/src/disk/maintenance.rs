@@ -10,7 +10,7 @@ use super::store::DiskStore;
 
 /// The result of a call of [`DiskStore::maintain`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Maintained {
+pub struct MaintenanceProgress {
     /// Number of removed entries.
     pub removed: usize,
     /// Whether there may be more to remove.
@@ -19,7 +19,7 @@ pub struct Maintained {
 
 /// The result of a check of the folder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kept {
+pub enum FolderState {
     /// The folder still exists.
     There,
     /// The folder had been removed. A new one is now open.
@@ -31,7 +31,7 @@ impl DiskStore {
     /// There is one owner at a time. Ownership ends with the process.
     ///
     /// A process that is not the owner serves and stores as well, but evicts nothing.
-    pub fn try_own(&self) -> bool {
+    pub fn try_acquire_ownership(&self) -> bool {
         let is_owner = self.folder.as_ref().is_none_or(CacheFolder::try_lock);
         self.is_owner.store(is_owner, Ordering::Relaxed);
         is_owner
@@ -43,12 +43,12 @@ impl DiskStore {
     ///
     /// # Errors
     /// The folder has been removed and cannot be opened or created.
-    pub fn keep_folder(&self) -> io::Result<Kept> {
+    pub fn ensure_folder(&self) -> io::Result<FolderState> {
         let Some(folder) = &self.folder else {
-            return Ok(Kept::There);
+            return Ok(FolderState::There);
         };
         if folder.is_linked()? {
-            return Ok(Kept::There);
+            return Ok(FolderState::There);
         }
         folder.replace()?;
         self.is_owner.store(false, Ordering::Relaxed);
@@ -61,23 +61,23 @@ impl DiskStore {
                     .subtract(removed.and_then(|removed| removed.blocks).unwrap_or(0));
             }
         }
-        Ok(Kept::Replaced)
+        Ok(FolderState::Replaced)
     }
 
     /// Removes up to `entries_max` entries that have expired or exceed the limit. Blocks on the
     /// disk.
-    pub fn maintain(&self, entries_max: usize, now: Millis) -> Maintained {
+    pub fn maintain(&self, entries_max: usize, now: Millis) -> MaintenanceProgress {
         let mut removed = 0;
         while removed < entries_max && (self.expire(now) || self.keep_max()) {
             removed += 1;
         }
-        self.unlink_doomed();
+        self.unlink_pending();
         if removed < entries_max {
             // The error is ignored: if the free space cannot be determined, there is no limit to
             // enforce.
-            let _ = self.keep_free(0);
+            let _ = self.ensure_free_space(0);
         }
-        Maintained {
+        MaintenanceProgress {
             removed,
             is_more: removed == entries_max,
         }
@@ -99,7 +99,7 @@ impl DiskStore {
         let Some(removed) = removed else {
             return false;
         };
-        self.let_go(removed, &self.counters.expired);
+        self.discard_removed(removed, &self.counters.expired);
         true
     }
 

@@ -115,7 +115,7 @@ impl Identity {
 }
 
 /// An entry found in memory.
-struct Kept {
+struct CachedImage {
     /// The identity of the file; `None` in a store without a folder.
     identity: Option<Identity>,
     file: Bytes,
@@ -165,7 +165,13 @@ impl Memory {
     }
 
     /// The image of an entry, if it has this revision.
-    fn get(&self, id: &EntryId, revision: u32, is_before_file: bool, now: Millis) -> Option<Kept> {
+    fn get(
+        &self,
+        id: &EntryId,
+        revision: u32,
+        is_before_file: bool,
+        now: Millis,
+    ) -> Option<CachedImage> {
         let at = seconds(now);
         let read = |item: Item<'_>| {
             if item.flags != revision {
@@ -186,7 +192,7 @@ impl Memory {
         } else {
             None
         };
-        Some(Kept {
+        Some(CachedImage {
             identity,
             file,
             is_warm,
@@ -344,7 +350,7 @@ impl DiskStore {
 
     /// Keeps a file's content in memory. `identity` must have been determined before the file was
     /// read.
-    pub(super) fn keep_read(
+    pub(super) fn cache_read(
         &self,
         id: &EntryId,
         revision: Option<u32>,
@@ -398,7 +404,7 @@ impl DiskStore {
             shard.remove(id);
         }
         drop(shard);
-        self.make_way(removed);
+        self.discard_evicted(removed);
         if !has_room {
             return Err(StoreError::NoRoom);
         }

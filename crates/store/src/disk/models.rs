@@ -39,8 +39,8 @@ pub(crate) fn see(index: &EntryIndex) -> Option<SeenEntry> {
     })
 }
 
-/// The steps of `WatchedEntry::stands`.
-pub(crate) fn stands(index: &EntryIndex, seen: SeenEntry) -> bool {
+/// The steps of `WatchedEntry::is_current`.
+pub(crate) fn is_current(index: &EntryIndex, seen: SeenEntry) -> bool {
     let number = index.0.number_of(&ID);
     index.0.changes(number) == seen.changes || index.0.shard(number).is_settled(&ID, seen.revision)
 }

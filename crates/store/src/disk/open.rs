@@ -89,18 +89,18 @@ enum Reading {
 }
 
 /// Why a file was not read.
-enum Unread {
+enum HeadReadError {
     /// The disk would have been needed.
     OnDisk,
     Failed(Errno),
     Wrong(Fault),
 }
 
-impl From<Errno> for Unread {
-    fn from(error: Errno) -> Unread {
+impl From<Errno> for HeadReadError {
+    fn from(error: Errno) -> HeadReadError {
         match error {
-            Errno::SPIPE | Errno::ISDIR => Unread::Wrong(Fault::NoFile),
-            error => Unread::Failed(error),
+            Errno::SPIPE | Errno::ISDIR => HeadReadError::Wrong(Fault::NoFile),
+            error => HeadReadError::Failed(error),
         }
     }
 }
@@ -135,9 +135,9 @@ impl DiskStore {
         };
         match self.read(&file, key, expected, Reading::InMemory) {
             Ok(read) => Some(Ok(self.opened(id, file, read, expected, now))),
-            Err(Unread::OnDisk) => None,
-            Err(Unread::Failed(error)) => Some(Err(Miss::Failed(error.into()))),
-            Err(Unread::Wrong(fault)) => Some(Err(self.drop_later(id, fault))),
+            Err(HeadReadError::OnDisk) => None,
+            Err(HeadReadError::Failed(error)) => Some(Err(Miss::Failed(error.into()))),
+            Err(HeadReadError::Wrong(fault)) => Some(Err(self.drop_later(id, fault))),
         }
     }
 
@@ -162,9 +162,9 @@ impl DiskStore {
         };
         match self.read(&file, key, expected, Reading::Waiting) {
             Ok(read) => Ok(self.opened(id, file, read, expected, now)),
-            Err(Unread::OnDisk) => Err(Miss::Failed(Errno::AGAIN.into())),
-            Err(Unread::Failed(error)) => Err(Miss::Failed(error.into())),
-            Err(Unread::Wrong(fault)) => Err(self.drop_now(id, fault, inode(&file))),
+            Err(HeadReadError::OnDisk) => Err(Miss::Failed(Errno::AGAIN.into())),
+            Err(HeadReadError::Failed(error)) => Err(Miss::Failed(error.into())),
+            Err(HeadReadError::Wrong(fault)) => Err(self.drop_now(id, fault, inode(&file))),
         }
     }
 
@@ -214,9 +214,9 @@ impl DiskStore {
         let file = folder.open_entry(id)?;
         let read = match self.read(&file, key, expected, Reading::Waiting) {
             Ok(read) => read,
-            Err(Unread::OnDisk) => return Err(Miss::Failed(Errno::AGAIN.into())),
-            Err(Unread::Failed(error)) => return Err(error.into()),
-            Err(Unread::Wrong(fault)) => return Err(Miss::Wrong(fault)),
+            Err(HeadReadError::OnDisk) => return Err(Miss::Failed(Errno::AGAIN.into())),
+            Err(HeadReadError::Failed(error)) => return Err(error.into()),
+            Err(HeadReadError::Wrong(fault)) => return Err(Miss::Wrong(fault)),
         };
         Ok(self.opened(id, file, read, expected, now))
     }
@@ -268,7 +268,7 @@ impl DiskStore {
             revision = self.note_found(id, stored, revision, now);
         }
         if unchecked.is_none() && bytes.len() as u64 == body.end {
-            self.keep_read(id, revision, identity, bytes, now);
+            self.cache_read(id, revision, identity, bytes, now);
         }
         OpenEntry {
             head,
@@ -288,7 +288,8 @@ impl DiskStore {
         if let Some(blocks) = removed.and_then(|removed| removed.blocks) {
             self.room.subtract(blocks);
         }
-        self.room.doom(super::room::Doomed::Entry(*id));
+        self.room
+            .schedule_unlink(super::room::PendingUnlink::Entry(*id));
         Miss::Wrong(fault)
     }
 
@@ -369,7 +370,7 @@ impl OpenEntry {
     ///
     /// # Errors
     /// The file descriptor cannot be duplicated.
-    pub fn later_check(&self, store: &DiskStore) -> io::Result<Option<LaterCheck>> {
+    pub fn later_check(&self, store: &DiskStore) -> io::Result<Option<DeferredCheck>> {
         let (Some(checksum), Some(revision)) = (self.unchecked, self.revision) else {
             return Ok(None);
         };
@@ -378,7 +379,7 @@ impl OpenEntry {
         };
         let file = file.try_clone()?;
         let is_first = store.index.of(&self.id).note_checked(&self.id, revision);
-        Ok(is_first.then(|| LaterCheck {
+        Ok(is_first.then(|| DeferredCheck {
             file,
             body: BodyCheck::of(self.body.clone(), checksum),
             id: self.id,
@@ -388,13 +389,13 @@ impl OpenEntry {
 
 /// A check of a body in the background, while the entry is served.
 #[derive(Debug)]
-pub struct LaterCheck {
+pub struct DeferredCheck {
     file: OwnedFd,
     body: BodyCheck,
     id: EntryId,
 }
 
-impl LaterCheck {
+impl DeferredCheck {
     /// Reads the body and verifies its checksum. Blocks on the disk.
     ///
     /// # Errors
@@ -467,10 +468,10 @@ impl DiskStore {
         key: &[u8],
         expected: Option<Expected>,
         reading: Reading,
-    ) -> Result<FilePrefix, Unread> {
+    ) -> Result<FilePrefix, HeadReadError> {
         let kept_max = self.kept_max(expected);
         let stat = kept_max.map(|_| rustix::fs::fstat(file));
-        let stat = stat.transpose().map_err(Unread::Failed)?;
+        let stat = stat.transpose().map_err(HeadReadError::Failed)?;
         let identity = stat.as_ref().and_then(Identity::settled);
         let whole_max = kept_max.filter(|_| identity.is_some()).unwrap_or(0);
         let read = read(file, key, expected, reading, whole_max)?;
@@ -487,7 +488,7 @@ fn read(
     expected: Option<Expected>,
     reading: Reading,
     whole_max: u64,
-) -> Result<FilePrefix, Unread> {
+) -> Result<FilePrefix, HeadReadError> {
     let (parsed, mut bytes) = read_head(file, key, expected, reading)?;
     let body = &parsed.body;
     if bytes.len() as u64 != body.end && body.end - body.start <= whole_max {
@@ -501,7 +502,7 @@ fn read(
         && let Some(checksum) = unchecked.take()
         && crc32fast::hash(&first) != checksum
     {
-        return Err(Unread::Wrong(Fault::BodyChecksum));
+        return Err(HeadReadError::Wrong(Fault::BodyChecksum));
     }
     Ok(FilePrefix {
         parsed,
@@ -514,7 +515,12 @@ fn read(
 
 /// Appends the rest of the file to `start`. If reading must not block and part of the rest is not
 /// in the page cache, returns `start` alone.
-fn read_rest(file: &OwnedFd, start: Bytes, end: u64, reading: Reading) -> Result<Bytes, Unread> {
+fn read_rest(
+    file: &OwnedFd,
+    start: Bytes,
+    end: u64,
+    reading: Reading,
+) -> Result<Bytes, HeadReadError> {
     let end = usize::try_from(end).unwrap_or(usize::MAX);
     let mut whole = Vec::with_capacity(end);
     whole.extend_from_slice(&start);
@@ -523,7 +529,7 @@ fn read_rest(file: &OwnedFd, start: Bytes, end: u64, reading: Reading) -> Result
     let missing = rest.len();
     match read_some(file, start.len() as u64, rest, reading) {
         Ok(count) if count == missing => Ok(whole.into()),
-        Ok(_) | Err(Unread::OnDisk) => Ok(start),
+        Ok(_) | Err(HeadReadError::OnDisk) => Ok(start),
         Err(unread) => Err(unread),
     }
 }
@@ -534,7 +540,7 @@ fn read_head(
     key: &[u8],
     expected: Option<Expected>,
     reading: Reading,
-) -> Result<(ParsedHead, Bytes), Unread> {
+) -> Result<(ParsedHead, Bytes), HeadReadError> {
     let is_small = expected.is_some_and(|expected| expected.blocks <= 1);
     let length = if is_small {
         FIRST_READ_MIN
@@ -548,9 +554,9 @@ fn read_head(
     if has_ended && let Some(parsed) = parse_whole(&bytes, key, reading)? {
         return Ok((parsed, bytes));
     }
-    let stat = rustix::fs::fstat(file).map_err(Unread::Failed)?;
+    let stat = rustix::fs::fstat(file).map_err(HeadReadError::Failed)?;
     let file_length = u64::try_from(stat.st_size).unwrap_or(0);
-    let parsed = head::parse(&bytes, key, file_length).map_err(Unread::Wrong)?;
+    let parsed = head::parse(&bytes, key, file_length).map_err(HeadReadError::Wrong)?;
     Ok((parsed, bytes))
 }
 
@@ -566,19 +572,19 @@ fn read_start(
     file: &OwnedFd,
     memory: &mut [u8],
     reading: Reading,
-) -> Result<(Bytes, bool), Unread> {
+) -> Result<(Bytes, bool), HeadReadError> {
     let filled = read_some(file, 0, memory, reading)?;
     let start = memory.get(..filled).unwrap_or_default();
     let needed = match head::length(start) {
         // Only part of the page may be in the page cache.
-        Err(Fault::Short) if reading == Reading::InMemory => return Err(Unread::OnDisk),
-        needed => needed.map_err(Unread::Wrong)?,
+        Err(Fault::Short) if reading == Reading::InMemory => return Err(HeadReadError::OnDisk),
+        needed => needed.map_err(HeadReadError::Wrong)?,
     };
     if needed <= filled {
         return Ok((Bytes::copy_from_slice(start), filled < memory.len()));
     }
     if filled < memory.len() && reading == Reading::InMemory {
-        return Err(Unread::OnDisk);
+        return Err(HeadReadError::OnDisk);
     }
     let mut long = start.to_vec();
     long.resize(needed, 0);
@@ -587,7 +593,7 @@ fn read_start(
     long.truncate(filled + more);
     let has_ended = long.len() < needed;
     if has_ended && reading == Reading::InMemory {
-        return Err(Unread::OnDisk);
+        return Err(HeadReadError::OnDisk);
     }
     Ok((long.into(), has_ended))
 }
@@ -595,15 +601,19 @@ fn read_start(
 /// Parses the head of a file whose bytes are all in `bytes`, which saves the call for its length.
 /// Returns `None` if the length is needed: a read from the page cache may end before the file does,
 /// unless the head confirms the length.
-fn parse_whole(bytes: &Bytes, key: &[u8], reading: Reading) -> Result<Option<ParsedHead>, Unread> {
+fn parse_whole(
+    bytes: &Bytes,
+    key: &[u8],
+    reading: Reading,
+) -> Result<Option<ParsedHead>, HeadReadError> {
     let parsed = head::parse(bytes, key, bytes.len() as u64);
     match (reading, parsed) {
-        (Reading::Waiting, parsed) => parsed.map(Some).map_err(Unread::Wrong),
+        (Reading::Waiting, parsed) => parsed.map(Some).map_err(HeadReadError::Wrong),
         (Reading::InMemory, Ok(parsed)) => {
             Ok((parsed.head.origin == Origin::Own).then_some(parsed))
         }
         (Reading::InMemory, Err(Fault::BodyLength)) => Ok(None),
-        (Reading::InMemory, Err(fault)) => Err(Unread::Wrong(fault)),
+        (Reading::InMemory, Err(fault)) => Err(HeadReadError::Wrong(fault)),
     }
 }
 
@@ -614,14 +624,16 @@ fn read_some(
     at: u64,
     memory: &mut [u8],
     reading: Reading,
-) -> Result<usize, Unread> {
+) -> Result<usize, HeadReadError> {
     if reading == Reading::Waiting {
         return Ok(folder::read_all(file, at, memory)?);
     }
     let mut parts = [IoSliceMut::new(memory)];
     match rustix::io::preadv2(file, &mut parts, at, ReadWriteFlags::NOWAIT) {
         Ok(count) => Ok(count),
-        Err(Errno::AGAIN | Errno::OPNOTSUPP | Errno::NOSYS | Errno::INTR) => Err(Unread::OnDisk),
+        Err(Errno::AGAIN | Errno::OPNOTSUPP | Errno::NOSYS | Errno::INTR) => {
+            Err(HeadReadError::OnDisk)
+        }
         Err(error) => Err(error.into()),
     }
 }

@@ -82,7 +82,7 @@ impl DiskStore {
             shard.remove(&id);
         }
         drop(shard);
-        self.make_way(removed);
+        self.discard_evicted(removed);
         Ok(has_room)
     }
 }

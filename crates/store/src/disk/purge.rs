@@ -49,17 +49,17 @@ enum What {
 pub(super) struct Purges {
     /// Number of the last purge.
     last: AtomicU64,
-    kept: Mutex<Kept>,
+    kept: Mutex<PurgeLog>,
 }
 
 #[derive(Debug, Default)]
-struct Kept {
+struct PurgeLog {
     fetches: usize,
     purges: Vec<(Epoch, What)>,
 }
 
 impl Purges {
-    fn lock(&self) -> MutexGuard<'_, Kept> {
+    fn lock(&self) -> MutexGuard<'_, PurgeLog> {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -24,7 +24,7 @@ const STEP_PART: u64 = 64;
 
 /// A file queued for unlinking.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Doomed {
+pub(super) enum PendingUnlink {
     /// The file of an entry that was removed from the index. It stays if the entry has been stored
     /// again.
     Entry(EntryId),
@@ -38,7 +38,7 @@ pub(super) struct DiskBudget {
     used: AtomicU64,
     /// Limit of the blocks.
     max: AtomicU64,
-    doomed: Mutex<VecDeque<Doomed>>,
+    doomed: Mutex<VecDeque<PendingUnlink>>,
     /// Number of files in the queue or being unlinked.
     doomed_count: AtomicUsize,
     /// Held while files are unlinked.
@@ -81,7 +81,7 @@ impl DiskBudget {
     }
 
     /// Queues a file for unlinking by the next thread that may block on the disk.
-    pub(super) fn doom(&self, file: Doomed) {
+    pub(super) fn schedule_unlink(&self, file: PendingUnlink) {
         self.doomed_count.fetch_add(1, Ordering::AcqRel);
         lock(&self.doomed).push_back(file);
     }
@@ -115,7 +115,7 @@ impl DiskStore {
     }
 
     /// Frees disk space until `needed` bytes are available in addition to `min_free`.
-    pub(super) fn keep_free(&self, needed: u64) -> Result<(), StoreError> {
+    pub(super) fn ensure_free_space(&self, needed: u64) -> Result<(), StoreError> {
         let min_free = self.min_free.load(Ordering::Relaxed);
         let Some(folder) = self.folder.as_ref().filter(|_| min_free > 0) else {
             return Ok(());
@@ -127,7 +127,7 @@ impl DiskStore {
             let missing = self.blocks(wanted - free);
             let goal = self.room.used().saturating_sub(missing);
             while self.room.used() > goal && self.evict() {}
-            if !self.unlink_doomed() {
+            if !self.unlink_pending() {
                 return Err(StoreError::NoRoom);
             }
             free = folder.free().map_err(failed)?;
@@ -144,18 +144,18 @@ impl DiskStore {
         let Some(removed) = self.index.evict() else {
             return false;
         };
-        self.let_go(removed, &self.counters.evicted);
+        self.discard_removed(removed, &self.counters.evicted);
         true
     }
 
     /// Releases the blocks and the memory of an entry that was removed from the index, and counts
     /// it in `counter`. The owner of the folder also queues its file for unlinking.
-    pub(super) fn let_go(&self, removed: Removed, counter: &AtomicU64) {
+    pub(super) fn discard_removed(&self, removed: Removed, counter: &AtomicU64) {
         if let Some(blocks) = removed.blocks {
             self.room.subtract(blocks);
             self.forget(&removed.id);
             if self.is_owner() && self.folder.is_some() {
-                self.room.doom(Doomed::Entry(removed.id));
+                self.room.schedule_unlink(PendingUnlink::Entry(removed.id));
             }
             counter.fetch_add(1, Ordering::Relaxed);
         }
@@ -163,7 +163,7 @@ impl DiskStore {
 
     /// Unlinks the queued files, and waits for those that another thread is unlinking. Blocks on
     /// the disk. Returns whether there were any.
-    pub(super) fn unlink_doomed(&self) -> bool {
+    pub(super) fn unlink_pending(&self) -> bool {
         let Some(folder) = &self.folder else {
             return false;
         };
@@ -173,14 +173,14 @@ impl DiskStore {
         let _unlinking = lock(&self.room.unlinking);
         while let Some(file) = self.next_doomed() {
             match file {
-                Doomed::Entry(id) => {
+                PendingUnlink::Entry(id) => {
                     let _file = self.lock_file(&id);
                     // If the index lists the id again, the file belongs to a newer entry.
                     if self.index.of(&id).expected(&id).is_none() {
                         let _ = folder.unlink_entry(&id);
                     }
                 }
-                Doomed::Temporary(name) => {
+                PendingUnlink::Temporary(name) => {
                     let _ = folder.unlink_temporary(name);
                     lock(&self.temporaries).remove(&name);
                 }
@@ -190,7 +190,7 @@ impl DiskStore {
         true
     }
 
-    fn next_doomed(&self) -> Option<Doomed> {
+    fn next_doomed(&self) -> Option<PendingUnlink> {
         lock(&self.room.doomed).pop_front()
     }
 }

@@ -92,7 +92,7 @@ pub struct Scanner {
 
 impl DiskStore {
     /// Starts a scan of the folder. Blocks on the disk. Only the owner of the folder
-    /// ([`DiskStore::try_own`]) should scan.
+    /// ([`DiskStore::try_acquire_ownership`]) should scan.
     pub fn scanner(self: &Arc<Self>) -> Scanner {
         Scanner {
             walk: Walk::new(self.folder.as_ref()),

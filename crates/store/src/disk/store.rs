@@ -241,14 +241,14 @@ impl DiskStore {
     /// Counts a use of an id that need not be stored. Returns the number of uses.
     pub fn note_use(&self, id: &EntryId, now: Millis) -> u32 {
         let (uses, removed) = self.index.of(id).note_use(id, now);
-        self.make_way(removed);
+        self.discard_evicted(removed);
         uses
     }
 
     /// Attaches a number of the caller to an id, until the given time or until the id is stored.
     pub fn mark(&self, id: &EntryId, marker: u16, until: Millis, now: Millis) {
         let removed = self.index.of(id).mark(id, marker, until, now);
-        self.make_way(removed);
+        self.discard_evicted(removed);
     }
 
     /// Claims the right to fetch an entry, which one request has at a time. The claim of a fetch
@@ -341,9 +341,9 @@ impl DiskStore {
     }
 
     /// Handles a record that the index has evicted to make room.
-    pub(super) fn make_way(&self, removed: Option<Removed>) {
+    pub(super) fn discard_evicted(&self, removed: Option<Removed>) {
         if let Some(removed) = removed {
-            self.let_go(removed, &self.counters.evicted);
+            self.discard_removed(removed, &self.counters.evicted);
         }
     }
 
@@ -351,7 +351,7 @@ impl DiskStore {
     pub(super) fn note_stored(&self, id: &EntryId, stored: StoredEntry, now: Millis) {
         let (replaced, removed) = self.index.of(id).insert(id, stored, now);
         self.room.subtract(replaced.unwrap_or(0));
-        self.make_way(removed);
+        self.discard_evicted(removed);
         self.counters.stored.fetch_add(1, Ordering::Relaxed);
     }
 
@@ -374,7 +374,7 @@ impl DiskStore {
         drop(shard);
         self.room.add(blocks);
         self.room.subtract(replaced.unwrap_or(0));
-        self.make_way(removed);
+        self.discard_evicted(removed);
         revision
     }
 
@@ -400,7 +400,7 @@ impl DiskStore {
         let _ = self.try_remove_file(id);
     }
 
-    /// Whether this process owns the folder ([`DiskStore::try_own`]).
+    /// Whether this process owns the folder ([`DiskStore::try_acquire_ownership`]).
     #[must_use]
     pub fn is_owner(&self) -> bool {
         self.is_owner.load(Ordering::Relaxed)

@@ -31,7 +31,7 @@ impl WatchedEntry {
     /// or removed in the entry's shard, this is an atomic read; otherwise it locks the shard. In a
     /// store with a folder, the file's status is checked as well.
     #[must_use]
-    pub fn stands(&self) -> bool {
+    pub fn is_current(&self) -> bool {
         if self.store.index.changes(self.shard) != self.changes.get() {
             let shard = self.store.index.shard(self.shard);
             if !shard.is_settled(&self.id, self.revision) {

@@ -6,7 +6,7 @@
 //! the main queue directly when they are stored again. In the main queue, an object used since the
 //! last round goes round again.
 
-use super::{Shard, Sought, UpdateOutcome};
+use super::{KeyQuery, Shard, UpdateOutcome};
 use crate::Seconds;
 use crate::index::{RecordLocation, SlotMatch};
 use crate::lifetime;
@@ -50,7 +50,7 @@ impl Shard {
     /// Reserves a place for a new record, and memory for its extent.
     pub(super) fn reserve(
         &mut self,
-        sought: Sought<'_>,
+        sought: KeyQuery<'_>,
         head: &Head,
         extent: usize,
         found: Option<SlotMatch>,
@@ -111,13 +111,13 @@ impl Shard {
     fn free_something(&mut self, now: Seconds, rounds_left: &mut usize) -> bool {
         self.segments.let_one_spare_go()
             || self.free_expired(now)
-            || self.empty_the_worst(now)
+            || self.compact_worst_segment(now)
             || (self.evicts && self.evict(now, rounds_left))
     }
 
     /// Frees some of the memory above the limit. Returns whether there is more.
     pub(crate) fn shrink(&mut self, now: Seconds) -> bool {
-        self.segments.let_spares_go();
+        self.segments.release_spares();
         let end = self.occupied().saturating_sub(SHRINK_STEP);
         let mut rounds_left = self.segments.size() * ROUND_SEGMENTS_MAX;
         while self.occupied() > self.limit {
@@ -125,9 +125,9 @@ impl Shard {
                 return true;
             }
             let evicted = self.free_expired(now)
-                || self.empty_the_worst(now)
+                || self.compact_worst_segment(now)
                 || self.evict(now, &mut rounds_left);
-            self.segments.let_spares_go();
+            self.segments.release_spares();
             if !evicted {
                 break;
             }
@@ -141,7 +141,7 @@ impl Shard {
         self.flush_if_due(now);
         for _ in 0..SWEEP_MAX {
             if !self.free_expired(now) {
-                self.segments.let_surplus_go();
+                self.segments.release_surplus();
                 return false;
             }
         }
@@ -176,7 +176,7 @@ impl Shard {
 
     /// If too much memory is dead, moves the live records out of the segment with the fewest live
     /// bytes.
-    fn empty_the_worst(&mut self, now: Seconds) -> bool {
+    fn compact_worst_segment(&mut self, now: Seconds) -> bool {
         if self.segments.dead() * DEAD_SHARE <= self.segments.count() * self.segments.size() {
             return false;
         }
@@ -256,7 +256,7 @@ impl Shard {
         }
         let hash = base::hash::of(self.key(place));
         let Some(found) = self.index.find(hash, |at| at == place) else {
-            self.let_go(place);
+            self.free_record(place);
             return;
         };
         let length = head.record_length();
@@ -288,7 +288,7 @@ impl Shard {
     ) {
         let hash = base::hash::of(self.key(from));
         let Some(found) = self.index.find(hash, |at| at == from) else {
-            self.let_go(from);
+            self.free_record(from);
             return;
         };
         let length = head.record_length();
@@ -323,7 +323,7 @@ impl Shard {
         let hash = base::hash::of(self.key(place));
         match self.index.find(hash, |at| at == place) {
             Some(found) => self.remove(found, hash),
-            None => self.let_go(place),
+            None => self.free_record(place),
         }
     }
 
@@ -356,7 +356,7 @@ impl Shard {
             }
         };
         let place = self.segments.append(number, length);
-        self.expires_no_earlier(number, expires);
+        self.note_expiry(number, expires);
         Some(place)
     }
 

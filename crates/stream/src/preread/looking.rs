@@ -7,7 +7,7 @@ use std::time::Instant;
 use engine::Buffer;
 use engine::select::{Either, either};
 use logs::Errno;
-use proto::tls::preread::{self, PrereadResult, Seen};
+use proto::tls::preread::{self, ClientHelloInfo, PrereadResult};
 use transport::Transport;
 use transport::tls::handshake::host;
 
@@ -99,7 +99,7 @@ impl Preread {
         transport: &Transport,
         bytes: &mut Vec<u8>,
         deadline: Instant,
-    ) -> Result<Option<Seen>, Status> {
+    ) -> Result<Option<ClientHelloInfo>, Status> {
         let mut preread = preread::Preread::default();
         loop {
             let seen = bytes.get(..self.buffer_size).unwrap_or(bytes);
@@ -118,7 +118,7 @@ impl Preread {
 }
 
 /// Stores the handshake, and selects the server by its name.
-fn note_hello(session: &mut Session, hello: Option<Seen>) {
+fn note_hello(session: &mut Session, hello: Option<ClientHelloInfo>) {
     let name = hello.as_ref().and_then(|hello| host(&hello.server_name));
     session.preread_hello = hello.map(Box::new);
     if let Some(name) = name {

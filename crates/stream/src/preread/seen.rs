@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use proto::mqtt::Connect;
-use proto::tls::preread::{Seen, TLS13};
+use proto::tls::preread::{ClientHelloInfo, TLS13};
 use variables::{BuiltinVariable, Evaluate};
 
 use crate::session::Session;
@@ -45,7 +45,7 @@ pub(crate) fn find(name: &str) -> Option<BuiltinVariable<Session>> {
 }
 
 /// Appends a value of the handshake; false if there was no handshake.
-fn with(session: &Session, out: &mut Vec<u8>, value: fn(&Seen) -> &[u8]) -> bool {
+fn with(session: &Session, out: &mut Vec<u8>, value: fn(&ClientHelloInfo) -> &[u8]) -> bool {
     let hello = session.preread_hello.as_deref();
     hello.is_some_and(|hello| {
         out.extend_from_slice(value(hello));

@@ -21,7 +21,7 @@ use engine::net::{Address, DatagramSocket};
 use framework::workers::connect_datagrams;
 use logs::{ErrorLog, Level, Subject, Subsystem};
 use transport::Transport;
-use transport::tls::upstream::settings::{NotSecured, Secured};
+use transport::tls::upstream::settings::{NotSecured, ResolvedTls};
 
 use super::attempts::Attempt;
 use super::settings::Proxy;
@@ -165,7 +165,7 @@ pub(super) struct ByConnection<'a> {
     /// The socket options.
     pub(super) socket: Socket,
     /// The TLS settings, if TLS is used.
-    pub(super) secured: Option<&'a Secured>,
+    pub(super) secured: Option<&'a ResolvedTls>,
 }
 
 impl PeerProtocol<Asker<'_>> for ByConnection<'_> {
@@ -204,7 +204,7 @@ impl PeerProtocol<Asker<'_>> for ByConnection<'_> {
         }
         introduction::push(asker.session, self.settings.proxy_protocol, &transport);
         let shaken =
-            securing::shake_hands(asker.session, self.settings, &transport, self.secured).await;
+            securing::do_handshake(asker.session, self.settings, &transport, self.secured).await;
         shaken.map_err(|not_secured| {
             let (cause, status) = match not_secured {
                 NotSecured::TimedOut => (Causes::TIMEOUT, 504),

@@ -44,7 +44,7 @@ pub(super) fn of_session(session: &Session, version: Option<Version>) -> Bytes {
     let (mut header, mut tlvs) = (Vec::new(), Vec::new());
     let tls = session.connection.transport().and_then(Transport::session);
     if let Some(tls) = tls {
-        told::append(tls, session.connection.client.asked_name(), &mut tlvs);
+        told::append(tls, session.connection.client.sni_name(), &mut tlvs);
     }
     proxy_protocol::append_with_checksum(version, ends, carried, &tlvs, &mut header);
     header.into()

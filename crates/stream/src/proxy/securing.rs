@@ -2,7 +2,7 @@
 
 use logs::network::TIMED_OUT;
 use transport::Transport;
-use transport::tls::upstream::settings::{NotSecured, Secured, secure};
+use transport::tls::upstream::settings::{NotSecured, ResolvedTls, secure};
 
 use super::settings::Proxy;
 use crate::proxy::tls::{ProxyTls, names};
@@ -16,7 +16,7 @@ pub(super) async fn prepare(
     session: &mut Session,
     settings: &Proxy,
     host: &[u8],
-) -> Result<Option<Secured>, Status> {
+) -> Result<Option<ResolvedTls>, Status> {
     let Some(ProxyTls { tls, protocols }) = &settings.tls else {
         return Ok(None);
     };
@@ -40,11 +40,11 @@ pub(super) async fn prepare(
 ///
 /// # Errors
 /// Errors have been logged, and count against the peer.
-pub(super) async fn shake_hands(
+pub(super) async fn do_handshake(
     session: &mut Session,
     settings: &Proxy,
     transport: &Transport,
-    secured: Option<&Secured>,
+    secured: Option<&ResolvedTls>,
 ) -> Result<(), NotSecured> {
     let Some(secured) = secured else {
         return Ok(());

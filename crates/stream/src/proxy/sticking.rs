@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use logs::Subject;
-use rules::upstream::sticky::{Affinity, Lesson};
+use rules::upstream::sticky::{Affinity, SessionBinding};
 
 use crate::session::Session;
 use crate::upstream::Group;
@@ -21,7 +21,7 @@ pub(super) struct Sticking {
     /// The identifier of the server that was selected and has not failed.
     server: Option<Bytes>,
     /// The affinity that was learned once the server was connected.
-    lesson: Option<Lesson>,
+    lesson: Option<SessionBinding>,
 }
 
 impl Sticking {

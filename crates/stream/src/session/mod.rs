@@ -13,11 +13,11 @@ use engine::net::{Address, TcpInfo};
 use framework::door::Accepted;
 use framework::generation::GenerationView;
 use proto::tls::ClientHello;
-use proto::tls::preread::Seen;
-use rules::access_log::Logged;
-use rules::limit_conn::{ConnectionCounting, LimitOutcome, Places};
+use proto::tls::preread::ClientHelloInfo;
+use rules::access_log::Loggable;
+use rules::limit_conn::{ConnectionCounting, ConnectionLimitState, LimitOutcome};
 use rules::session_zones::{MeteredSession, SessionHandshake};
-use transport::client::{Client, OfClient};
+use transport::client::{Client, HasClient};
 use transport::listen::Protocols;
 use transport::tls::session::Session as TlsSession;
 use variables::{Captures, Context, Scratch, Values};
@@ -81,19 +81,19 @@ pub(crate) struct Session {
     /// Whether the session is proxied, so that log lines contain byte counts.
     pub(crate) is_passed_on: bool,
     /// The client's address from a trusted proxy.
-    pub(crate) told_peer: Option<Address>,
+    pub(crate) realip_address: Option<Address>,
     /// Bytes that were read from the client and remain to be forwarded.
     pub(crate) preread: Cell<Bytes>,
     /// Number of the client's bytes that `preread` replaces, if it was changed.
     pub(crate) preread_replaced: Cell<Option<u64>>,
     /// The client's handshake, if it was preread.
-    pub(crate) preread_hello: Option<Box<Seen>>,
+    pub(crate) preread_hello: Option<Box<ClientHelloInfo>>,
     /// An MQTT client's first packet, if it was preread.
     pub(crate) preread_connect: Option<Box<SeenConnect>>,
     /// Counts the session in its server's zone, if there is one.
     metered: Option<MeteredSession>,
     /// The session's places under limits.
-    places: RefCell<Places<Session>>,
+    places: RefCell<ConnectionLimitState<Session>>,
     /// The client's ClientHello, during the handshake.
     pub(crate) hello: Option<Box<ClientHello>>,
     values: RefCell<Values>,
@@ -121,7 +121,7 @@ impl Session {
             attempts: Vec::new(),
             doing: " while initializing session",
             is_passed_on: false,
-            told_peer: None,
+            realip_address: None,
             preread: Cell::default(),
             preread_replaced: Cell::new(None),
             preread_hello: None,
@@ -159,7 +159,7 @@ impl Session {
         let session = Session::new(connection, generation, stream, servers);
         Session {
             server: Arc::clone(server),
-            told_peer: self.told_peer.clone(),
+            realip_address: self.realip_address.clone(),
             ..session
         }
     }
@@ -188,13 +188,13 @@ impl Session {
     /// Counts the outcome of the client's TLS handshake in the zone of its server.
     pub(crate) fn count_handshake(&self, outcome: SessionHandshake) {
         if let Some(metered) = &self.metered {
-            metered.shook_hands(outcome);
+            metered.note_handshake(outcome);
         }
     }
 
     /// The client's address, or the address from a trusted proxy.
     pub(crate) fn peer(&self) -> &Address {
-        let told = self.told_peer.as_ref();
+        let told = self.realip_address.as_ref();
         told.unwrap_or_else(|| self.connection.peer())
     }
 
@@ -236,7 +236,7 @@ impl Context for Session {
     }
 }
 
-impl OfClient for Session {
+impl HasClient for Session {
     fn client(&self) -> &Client {
         &self.connection.client
     }
@@ -261,7 +261,7 @@ impl OfClient for Session {
 
 impl Session {
     /// The session's places under limits; the rest of the session is dropped.
-    pub(crate) fn into_places(self: Box<Session>) -> Places<Session> {
+    pub(crate) fn into_places(self: Box<Session>) -> ConnectionLimitState<Session> {
         self.places.into_inner()
     }
 }
@@ -271,12 +271,12 @@ impl ConnectionCounting<Session> for Session {
         session.places.borrow().outcome
     }
 
-    fn note(session: &Session, change: impl FnOnce(&mut Places<Session>)) {
+    fn note(session: &Session, change: impl FnOnce(&mut ConnectionLimitState<Session>)) {
         change(&mut session.places.borrow_mut());
     }
 }
 
-impl Logged for Session {
+impl Loggable for Session {
     /// Stream has no predefined log format.
     const COMBINED: Option<&'static str> = None;
 

@@ -2,7 +2,8 @@
 //!
 //! ```text
 //!           lookup: the first                    the answer
-//! (nothing) ─────────────────▶ Asked ───────────────────────────────▶ Resolved ── time over ──▶ (nothing)
+//! (nothing) ─────────────────▶ Asked ───────────────────────────────▶ Resolved ── time over ──▶
+//! (nothing)
 //!               others wait ──▶ │  no task waits any more, or the task died
 //!                               └───────────────────────────────────────────▶ (nothing)
 //! ```
@@ -52,12 +53,12 @@ enum Entry {
         resolution: Resolution,
         until: Instant,
     },
-    Asked(Rc<Inquiry>),
+    Asked(Rc<PendingQuery>),
 }
 
 /// A pending query for a name.
 #[derive(Default)]
-struct Inquiry {
+struct PendingQuery {
     /// The result; `None` while the query is pending.
     outcome: RefCell<Option<Resolution>>,
     wakers: RefCell<Vec<Waker>>,
@@ -141,8 +142,8 @@ impl Cache {
     }
 
     /// Starts a task that queries the name.
-    fn begin(self: &Rc<Cache>, name: &HostName) -> Rc<Inquiry> {
-        let inquiry = Rc::new(Inquiry::default());
+    fn begin(self: &Rc<Cache>, name: &HostName) -> Rc<PendingQuery> {
+        let inquiry = Rc::new(PendingQuery::default());
         let entry = Entry::Asked(Rc::clone(&inquiry));
         self.make_room();
         self.entries.borrow_mut().insert(name.clone(), entry);
@@ -229,10 +230,10 @@ fn turned(addresses: &[IpAddr]) -> Vec<IpAddr> {
 }
 
 /// Counts a waiting task until it is dropped.
-struct WaiterCount<'a>(&'a Inquiry);
+struct WaiterCount<'a>(&'a PendingQuery);
 
 impl WaiterCount<'_> {
-    fn new(inquiry: &Inquiry) -> WaiterCount<'_> {
+    fn new(inquiry: &PendingQuery) -> WaiterCount<'_> {
         inquiry.waiting.set(inquiry.waiting.get() + 1);
         WaiterCount(inquiry)
     }
@@ -248,7 +249,7 @@ impl Drop for WaiterCount<'_> {
 struct PendingLookup {
     cache: Rc<Cache>,
     name: HostName,
-    inquiry: Rc<Inquiry>,
+    inquiry: Rc<PendingQuery>,
 }
 
 impl PendingLookup {

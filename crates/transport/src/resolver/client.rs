@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use engine::net::{Address, Datagram, SocketOptions};
 use engine::select::{Either, both, either};
 use framework::random;
-use framework::workers::{ConnectError, NotEnough, connect, connect_datagrams};
+use framework::workers::{ConnectError, TooManyConnections, connect, connect_datagrams};
 use logs::{Errno, event};
 use proto::dns::{
     self, ALIASES_MAX, DnsAnswer, DnsError, Family, HostName, Question, ServiceServer,
@@ -159,7 +159,7 @@ async fn persist(
 #[derive(Debug)]
 enum QueryError {
     /// The thread has no room for the connection.
-    NotEnough(NotEnough),
+    TooManyConnections(TooManyConnections),
     Call {
         call: &'static str,
         error: io::Error,
@@ -169,7 +169,7 @@ enum QueryError {
 impl From<ConnectError> for QueryError {
     fn from(failed: ConnectError) -> QueryError {
         match failed {
-            ConnectError::NotEnough(shortage) => QueryError::NotEnough(shortage),
+            ConnectError::TooManyConnections(shortage) => QueryError::TooManyConnections(shortage),
             ConnectError::Failed(failed) => QueryError::at("connect()")(failed.error),
         }
     }
@@ -183,7 +183,7 @@ impl QueryError {
     /// Logs nginx's line; a timeout is not logged.
     fn log(&self, server: &Address) {
         match self {
-            QueryError::NotEnough(shortage) if shortage.is_told => {
+            QueryError::TooManyConnections(shortage) if shortage.should_log => {
                 event!(Alert, "{shortage} while resolving, resolver: {server}");
             }
             QueryError::Call { call, error } if error.kind() != io::ErrorKind::TimedOut => {
@@ -193,7 +193,7 @@ impl QueryError {
                     "{call} failed {error} while resolving, resolver: {server}"
                 );
             }
-            QueryError::NotEnough(_) | QueryError::Call { .. } => {}
+            QueryError::TooManyConnections(_) | QueryError::Call { .. } => {}
         }
     }
 }

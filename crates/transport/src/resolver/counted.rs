@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use framework::compile::Compiler;
-use framework::zone::{Fact, SIZE_MIN, State, Tell, Zone};
+use framework::zone::{SIZE_MIN, State, Zone, ZoneFact, ZoneFactSink};
 use proto::dns::DnsError;
 
 use super::cache::Resolution;
@@ -24,7 +24,7 @@ pub(super) enum QuestionKind {
 
 /// The result of a query.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Told {
+enum QueryResult {
     Answer,
     ServerFailure,
     NotFound,
@@ -33,7 +33,7 @@ enum Told {
     Nothing,
 }
 
-/// The names of the results, in the order of [`Told`], as in NGINX Plus.
+/// The names of the results, in the order of [`QueryResult`], as in NGINX Plus.
 const TOLD: [&str; 6] = [
     "noerror", "servfail", "nxdomain", "notimp", "refused", "timedout",
 ];
@@ -55,8 +55,8 @@ impl State for ResolverCounts {
         ResolverCounts::default()
     }
 
-    fn describe(&self, (): &(), tell: &mut Tell<'_>) {
-        let read = |count: &AtomicU64| Fact::Number(count.load(Ordering::Relaxed));
+    fn describe(&self, (): &(), tell: &mut ZoneFactSink<'_>) {
+        let read = |count: &AtomicU64| ZoneFact::Number(count.load(Ordering::Relaxed));
         tell("name", read(&self.names));
         tell("srv", read(&self.services));
         for (name, count) in TOLD.into_iter().zip(&self.told) {
@@ -73,7 +73,7 @@ impl ResolverCounts {
         }
     }
 
-    fn told(&self, what: Told) {
+    fn told(&self, what: QueryResult) {
         if let Some(count) = self.told.get(what as usize) {
             count.fetch_add(1, Ordering::Relaxed);
         }
@@ -139,24 +139,24 @@ impl ResolverCounter {
 
     pub(super) fn answered(&self) {
         if let Some(state) = self.state() {
-            state.told(Told::Answer);
+            state.told(QueryResult::Answer);
         }
     }
 
     pub(super) fn failed(&self, failure: DnsError) {
         if let Some(state) = self.state() {
             state.told(match failure {
-                DnsError::Server => Told::ServerFailure,
-                DnsError::NotFound => Told::NotFound,
-                DnsError::Unimplemented => Told::Unimplemented,
-                DnsError::Refused => Told::Refused,
+                DnsError::Server => QueryResult::ServerFailure,
+                DnsError::NotFound => QueryResult::NotFound,
+                DnsError::Unimplemented => QueryResult::Unimplemented,
+                DnsError::Refused => QueryResult::Refused,
             });
         }
     }
 
     pub(super) fn timed_out(&self) {
         if let Some(state) = self.state() {
-            state.told(Told::Nothing);
+            state.told(QueryResult::Nothing);
         }
     }
 }

@@ -26,7 +26,7 @@ use engine::select::{Either, all, either};
 use framework::address;
 use framework::compile::{Compiler, Feature};
 use framework::generation::GenerationView;
-use framework::slot::{OfThread, Slot, ThreadGeneration};
+use framework::slot::{Slot, ThreadGeneration, ThreadState};
 use proto::dns;
 
 use cache::Cache;
@@ -367,7 +367,7 @@ struct Caches {
 
 static CACHES: Slot<Caches, ThreadGeneration> = Slot::new();
 
-impl OfThread for Caches {
+impl ThreadState for Caches {
     fn begin(_: &GenerationView) -> Caches {
         Caches::default()
     }

@@ -9,7 +9,7 @@ use conf::{Arity, Fault, Inherit, Setter, Setting, Word};
 use framework::compile::Compiler;
 use rustls::SupportedCipherSuite;
 
-use crate::tls::settings::{OF_SERVERS, nothing_of, warn_of_missing};
+use crate::tls::settings::{OF_SERVERS, no_supported_name, warn_of_missing};
 use crate::tls::suites;
 
 mod values;
@@ -156,7 +156,10 @@ impl Commands {
         if chosen.found.is_empty() && !chosen.missing.is_empty() {
             let is_other = |name: &String| OTHER_SUITES.contains(&name.as_str());
             return Err(if chosen.missing.iter().any(is_other) {
-                Fault::at(value, nothing_of(directive, &chosen.missing.join(", ")))
+                Fault::at(
+                    value,
+                    no_supported_name(directive, &chosen.missing.join(", ")),
+                )
             } else {
                 let reason = "error:0A0000B9:SSL routines::no cipher match";
                 refused(name, &value.text(), reason)

@@ -110,8 +110,8 @@ pub struct Intercepts(pub Box<[Intercept]>);
 
 /// Performs the handshake with a client. `received` holds the bytes that have been read already.
 pub async fn accept<N: ServerSelector>(names: &N, received: Buffer) -> HandshakeStart {
-    let course = HandshakeCourse {
-        is_heard: Cell::new(!received.is_empty()),
+    let course = HandshakeTrace {
+        has_client_sent: Cell::new(!received.is_empty()),
         fault: Cell::new(HandshakeFault::Other),
     };
     let begun = begin_with(names, received, &course).await;
@@ -120,9 +120,9 @@ pub async fn accept<N: ServerSelector>(names: &N, received: Buffer) -> Handshake
 }
 
 /// Facts about a handshake for the case that it fails.
-struct HandshakeCourse {
+struct HandshakeTrace {
     /// Whether the client has sent anything.
-    is_heard: Cell<bool>,
+    has_client_sent: Cell<bool>,
     fault: Cell<HandshakeFault>,
 }
 
@@ -159,7 +159,7 @@ fn fault_of(error: &rustls::Error) -> HandshakeFault {
 }
 
 /// Counts a finished handshake. A client that left without sending a byte has not started one.
-fn count<I: Incoming>(connection: &I, begun: &HandshakeStart, course: &HandshakeCourse) {
+fn count<I: Incoming>(connection: &I, begun: &HandshakeStart, course: &HandshakeTrace) {
     let counts = connection.counts();
     match begun {
         HandshakeStart::Secure => {
@@ -170,7 +170,7 @@ fn count<I: Incoming>(connection: &I, begun: &HandshakeStart, course: &Handshake
                 counts.sessions_reused.add(1);
             }
         }
-        HandshakeStart::Ended if course.is_heard.get() => {
+        HandshakeStart::Ended if course.has_client_sent.get() => {
             counts.handshakes_failed.add(1);
             counts.note_fault(course.fault.get());
         }
@@ -181,9 +181,9 @@ fn count<I: Incoming>(connection: &I, begun: &HandshakeStart, course: &Handshake
 async fn begin_with<N: ServerSelector>(
     names: &N,
     received: Buffer,
-    course: &HandshakeCourse,
+    course: &HandshakeTrace,
 ) -> HandshakeStart {
-    match panics::catch(Box::pin(shake_hands(names, received, course))).await {
+    match panics::catch(Box::pin(do_handshake(names, received, course))).await {
         Ok(begun) => begun,
         Err(panicked) => {
             let connection = names.incoming();
@@ -199,10 +199,10 @@ async fn begin_with<N: ServerSelector>(
     }
 }
 
-async fn shake_hands<N: ServerSelector>(
+async fn do_handshake<N: ServerSelector>(
     names: &N,
     received: Buffer,
-    course: &HandshakeCourse,
+    course: &HandshakeTrace,
 ) -> HandshakeStart {
     let connection = names.incoming();
     let transport = connection.transport();
@@ -230,7 +230,7 @@ async fn shake_hands<N: ServerSelector>(
             messages::handshake_without_tls(connection, call);
             return HandshakeStart::Ended;
         }
-        course.is_heard.set(true);
+        course.has_client_sent.set(true);
         gathered.extend_from_slice(&received);
         received = Buffer::empty();
         let refusal = match search.go_on(&gathered) {
@@ -250,7 +250,7 @@ async fn shake_hands<N: ServerSelector>(
         return refuse(connection, refusal.alert());
     };
     if let Some(name) = hello.as_deref().and_then(ClientHello::server_name) {
-        connection.client().set_asked_name(name);
+        connection.client().set_sni_name(name);
     }
     let hidden = hello
         .as_deref()
@@ -282,7 +282,9 @@ async fn shake_hands<N: ServerSelector>(
     session.early.set(session.is_handshaking());
     let local = connection.generation();
     let settings = &session.server;
-    session.look_at_client(settings, connection, &local).await;
+    session
+        .check_client_certificate(settings, connection, &local)
+        .await;
     HandshakeStart::Secure
 }
 
@@ -296,7 +298,7 @@ async fn receive<I: Incoming>(
     connection: &I,
     deadline: Option<Instant>,
     first: bool,
-    course: &HandshakeCourse,
+    course: &HandshakeTrace,
 ) -> Option<Buffer> {
     if first {
         connection.set_idle(true);
@@ -369,7 +371,7 @@ async fn begin<N: ServerSelector>(
             return None;
         }
     };
-    let config = if settings.yields_to_chacha20 && wants_chacha20 {
+    let config = if settings.prefers_client_chacha20 && wants_chacha20 {
         Arc::new(by_clients_order(&config))
     } else {
         config

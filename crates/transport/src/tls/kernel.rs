@@ -208,10 +208,12 @@ impl KernelSession {
                 Record::Data => received.push_back(Buffer::copy_of(message.payload)),
                 Record::Nothing => {}
                 Record::End => progress.ended = true,
-                Record::NewKeys { asks_for_ours } => {
+                Record::NewKeys {
+                    requests_key_update,
+                } => {
                     let (next, secrets) = self.keys.update_rx_secret()?;
                     self.opener.renew(secrets, next)?;
-                    if asks_for_ours {
+                    if requests_key_update {
                         self.renew_sealing(push)?;
                     }
                 }
@@ -246,7 +248,7 @@ struct Opener {
     /// Sequence number of the next record.
     next: u64,
     /// Number of consecutive records without effect.
-    fruitless: u8,
+    empty_records: u8,
 }
 
 /// The meaning of a record.
@@ -258,7 +260,7 @@ enum Record {
     /// The client uses new keys from here on.
     NewKeys {
         /// Whether the client requests new keys from us, too.
-        asks_for_ours: bool,
+        requests_key_update: bool,
     },
     Nothing,
 }
@@ -273,7 +275,7 @@ impl Opener {
             suite,
             decrypter: decrypter(suite, secrets)?,
             next,
-            fruitless: 0,
+            empty_records: 0,
         })
     }
 
@@ -318,32 +320,32 @@ impl Opener {
         let is_tls13 = self.is_tls13();
         match (message.typ, message.payload) {
             (ContentType::ApplicationData, []) => {
-                self.brings_nothing(PeerMisbehaved::TooManyEmptyFragments)
+                self.count_empty_record(PeerMisbehaved::TooManyEmptyFragments)
             }
             (ContentType::ApplicationData, _) => {
-                self.fruitless = 0;
+                self.empty_records = 0;
                 Ok(Record::Data)
             }
             (ContentType::Alert, [_, 0]) => Ok(Record::End),
             (ContentType::Alert, [WARNING, kind]) if !is_tls13 || *kind == USER_CANCELED => {
-                self.brings_nothing(PeerMisbehaved::TooManyWarningAlertsReceived)
+                self.count_empty_record(PeerMisbehaved::TooManyWarningAlertsReceived)
             }
             (ContentType::Alert, [_, kind]) => Err(Error::AlertReceived((*kind).into())),
             (ContentType::Alert, _) => Err(InvalidMessage::TrailingData("Alert").into()),
             // A record ends at a key change, so the message fills its record.
             (ContentType::Handshake, [24, 0, 0, 1, asks @ (0 | 1)]) if is_tls13 => {
-                self.brings_nothing(PeerMisbehaved::TooManyKeyUpdateRequests)?;
+                self.count_empty_record(PeerMisbehaved::TooManyKeyUpdateRequests)?;
                 Ok(Record::NewKeys {
-                    asks_for_ours: *asks == 1,
+                    requests_key_update: *asks == 1,
                 })
             }
             (other, _) => Err(unexpected(other)),
         }
     }
 
-    fn brings_nothing(&mut self, why: PeerMisbehaved) -> Result<Record, Error> {
-        self.fruitless += 1;
-        if self.fruitless > FRUITLESS_MAX {
+    fn count_empty_record(&mut self, why: PeerMisbehaved) -> Result<Record, Error> {
+        self.empty_records += 1;
+        if self.empty_records > FRUITLESS_MAX {
             Err(why.into())
         } else {
             Ok(Record::Nothing)
@@ -686,7 +688,11 @@ mod tests {
         // In TLS 1.3, a warning other than those two is not one (RFC 8446 section 6).
         assert_eq!(read(old, alert, &[1, 100]), Ok(Record::Nothing));
         assert!(read(new, alert, &[1, 100]).is_err());
-        let new_keys = |asks_for_ours| Ok(Record::NewKeys { asks_for_ours });
+        let new_keys = |requests_key_update| {
+            Ok(Record::NewKeys {
+                requests_key_update,
+            })
+        };
         assert_eq!(read(new, handshake, &[24, 0, 0, 1, 0]), new_keys(false));
         assert_eq!(read(new, handshake, &[24, 0, 0, 1, 1]), new_keys(true));
         assert!(read(new, handshake, &[24, 0, 0, 1, 2]).is_err());

@@ -15,7 +15,7 @@ impl KeyLog {
     /// A log in this file, which only its owner may read: anyone who can read it can decrypt all
     /// traffic.
     pub fn new(file: Arc<LogFile>) -> KeyLog {
-        file.keep_secret();
+        file.restrict_to_owner();
         KeyLog(file)
     }
 }

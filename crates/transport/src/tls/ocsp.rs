@@ -13,7 +13,7 @@ use std::time::Duration;
 use conf::{Declared, Fault, Files, ScopeRef, Setter, Setting, Word, parse};
 use framework::compile::{Compiler, Feature};
 use framework::generation::GenerationView;
-use framework::zone::{State, Tell, Zone, ZoneError};
+use framework::zone::{State, Zone, ZoneError, ZoneFactSink};
 use logs::Subject;
 use rustls::pki_types::CertificateDer;
 
@@ -94,7 +94,7 @@ impl State for OcspResponses {
         OcspResponses(SessionCache::new(size))
     }
 
-    fn describe(&self, (): &(), tell: &mut Tell<'_>) {
+    fn describe(&self, (): &(), tell: &mut ZoneFactSink<'_>) {
         self.0.tell("answers", tell);
     }
 }

@@ -14,7 +14,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use aws_lc_rs::aead::{AES_128_GCM, AES_256_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
 use base::hash::Map;
 use framework::handover::{LARGE_ZONES_MAX, StateReader, StateWriter, Unfit};
-use framework::zone::{Fact, SIZE_MIN, State, Table, Tell, Zone};
+use framework::zone::{SIZE_MIN, State, Table, Zone, ZoneFact, ZoneFactSink};
 use rustls::server::{ProducesTickets, StoresServerSessions};
 
 /// Approximate overhead of a stored session, in bytes.
@@ -78,7 +78,7 @@ impl State for SessionCache {
         }
     }
 
-    fn describe(&self, (): &(), tell: &mut Tell<'_>) {
+    fn describe(&self, (): &(), tell: &mut ZoneFactSink<'_>) {
         self.tell("sessions", tell);
     }
 
@@ -120,10 +120,10 @@ impl State for SessionCache {
 
 impl SessionCache {
     /// Reports the cache's usage, including expired sessions that have not been replaced yet.
-    pub(super) fn tell(&self, what: &'static str, tell: &mut Tell<'_>) {
+    pub(super) fn tell(&self, what: &'static str, tell: &mut ZoneFactSink<'_>) {
         let sessions = self.lock();
-        tell(what, Fact::Number(sessions.by_number.len() as u64));
-        tell("bytes", Fact::Number(sessions.used as u64));
+        tell(what, ZoneFact::Number(sessions.by_number.len() as u64));
+        tell("bytes", ZoneFact::Number(sessions.used as u64));
     }
 
     /// A cache for about `count` sessions.
@@ -348,7 +348,7 @@ impl State for HandedOnKeys {
         HandedOnKeys
     }
 
-    fn describe(&self, (): &(), _: &mut Tell<'_>) {}
+    fn describe(&self, (): &(), _: &mut ZoneFactSink<'_>) {}
 
     const SAVED_VERSION: Option<u64> = Some(1);
 

@@ -27,7 +27,7 @@ pub struct ServerTls {
     pub stapled: Box<[Arc<Stapling>]>,
     /// Whether clients that prefer ChaCha20 get it although the server's order counts:
     /// `ssl_prefer_server_ciphers` is not set.
-    pub yields_to_chacha20: bool,
+    pub prefers_client_chacha20: bool,
     /// The value of `ssl_reject_handshake` in this scope.
     pub rejects: bool,
     /// Whether the server has any certificate.

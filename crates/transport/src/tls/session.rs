@@ -109,7 +109,7 @@ struct Inner {
     side: Side,
     /// Data has been received since data was last encrypted: rustls may have to reply before the
     /// next encryption.
-    owes: bool,
+    may_owe_reply: bool,
     /// Received bytes that do not form a complete record yet. Usually empty and without memory.
     partial: Vec<u8>,
     /// Decrypted data that has not been taken yet.
@@ -127,7 +127,7 @@ struct Inner {
     /// Received data is passed on without decryption, to be dropped.
     drops: bool,
     /// Whether the session ID is stored.
-    keeps_number: bool,
+    stores_session_id: bool,
     /// The session ID in our first message.
     number: Box<[u8]>,
     /// The client's host name, hidden from rustls until the handshake has ended.
@@ -156,7 +156,7 @@ impl Session {
             number: OnceCell::new(),
             inner: RefCell::new(Inner {
                 side: Side::Ours(UnbufferedServerConnection::new(Arc::clone(config))?),
-                owes: false,
+                may_owe_reply: false,
                 partial: Vec::new(),
                 received: VecDeque::new(),
                 outgoing: VecDeque::new(),
@@ -165,7 +165,7 @@ impl Session {
                 failure: None,
                 closed: false,
                 drops: false,
-                keeps_number: false,
+                stores_session_id: false,
                 number: Box::default(),
                 hidden: None,
             }),
@@ -174,7 +174,7 @@ impl Session {
 
     /// Stores the session ID, for variables. Must be called before the handshake starts.
     pub fn keep_number(&self) {
-        self.inner.borrow_mut().keeps_number = true;
+        self.inner.borrow_mut().stores_session_id = true;
     }
 
     /// Registers a hidden host name, so that the handshake is verified with the ClientHello as the
@@ -214,19 +214,19 @@ impl Session {
 
     /// Whether the client's certificate must be checked under these settings: they differ from
     /// those of the last check, and either of the two request a certificate.
-    pub fn must_look_by(&self, settings: &Arc<ServerTls>) -> bool {
+    pub fn must_recheck_under(&self, settings: &Arc<ServerTls>) -> bool {
         !Arc::ptr_eq(&self.judged_by.borrow(), settings)
             && (settings.clients.is_some() || self.asks_for_certificate())
     }
 
     /// Whether the certificate was checked under other settings than those of the handshake.
-    pub fn is_judged_anew(&self) -> bool {
+    pub fn was_rechecked(&self) -> bool {
         !Arc::ptr_eq(&self.judged_by.borrow(), &self.server)
     }
 
     /// Checks the client's certificate under these settings, after the handshake, including its
     /// OCSP status if the settings require that.
-    pub async fn look_at_client(
+    pub async fn check_client_certificate(
         &self,
         settings: &Arc<ServerTls>,
         client: &dyn Subject,
@@ -260,16 +260,16 @@ impl Session {
         client: &dyn Subject,
         local: &GenerationView,
     ) {
-        while let Some(look) = self.look_under_way() {
+        while let Some(look) = self.running_check() {
             look.wait().await;
         }
-        if self.must_look_by(settings) {
+        if self.must_recheck_under(settings) {
             let _look = CertificateCheck::begin(self);
-            self.look_at_client(settings, client, local).await;
+            self.check_client_certificate(settings, client, local).await;
         }
     }
 
-    fn look_under_way(&self) -> Option<Rc<Event>> {
+    fn running_check(&self) -> Option<Rc<Event>> {
         self.look.borrow().clone()
     }
 
@@ -459,7 +459,7 @@ impl Inner {
         let Side::Ours(tls) = &mut self.side else {
             return false;
         };
-        let is_between_records = self.partial.is_empty() && !self.owes;
+        let is_between_records = self.partial.is_empty() && !self.may_owe_reply;
         let is_over = self.ended || self.closed || self.failure.is_some();
         let is_possible = is_between_records
             && !is_over
@@ -534,7 +534,7 @@ impl Inner {
     /// Lets rustls process these received bytes as far as it can, and encrypts the waiting data.
     /// Returns the number of bytes consumed.
     fn advance(&mut self, stream: &Stream, incoming: &mut [u8]) -> usize {
-        self.owes |= !incoming.is_empty();
+        self.may_owe_reply |= !incoming.is_empty();
         let mut taken = 0;
         let _shown = self.hidden.as_ref().map(|hidden| {
             hidden.hide_again(incoming);
@@ -562,7 +562,7 @@ impl Inner {
                 }
                 Ok(ConnectionState::EncodeTlsData(encode)) => {
                     let message = send_message(stream, encode);
-                    if std::mem::take(&mut self.keeps_number) {
+                    if std::mem::take(&mut self.stores_session_id) {
                         let number = proto::tls::session_number(&message);
                         self.number = number.unwrap_or_default().into();
                     }
@@ -573,7 +573,7 @@ impl Inner {
                         outgoing, waiting, ..
                     } = self;
                     blocked = true;
-                    self.owes &= *waiting == 0;
+                    self.may_owe_reply &= *waiting == 0;
                     // Encryption may require new keys, whose message is sent first.
                     if let Err(EncryptError::EncryptExhausted) =
                         seal(&mut traffic, outgoing, waiting, stream)

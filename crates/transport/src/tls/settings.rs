@@ -35,7 +35,7 @@ use crate::tls::server::ServerTls;
 use crate::tls::stapling::fetch::{BadUrl, Responder};
 use crate::tls::stapling::{Stapling, Times, message};
 use crate::tls::suites::SelectedSuites;
-use crate::tls::verify::{ClientVerification, Mode, TakeAny};
+use crate::tls::verify::{AcceptAnyClientCertificate, ClientVerification, Mode};
 use crate::tls::{commands, compression, files, hidden_name, kernel, pem, provider, suites};
 
 /// Maximum amount of early data, in bytes, as in nginx.
@@ -322,16 +322,16 @@ pub struct TlsSettings<C> {
 /// Certificates that come from no file, because a module obtains them. The module fills this in
 /// before servers are compiled.
 #[derive(Default)]
-pub struct Issued {
+pub struct IssuedCertificates {
     /// The values of `ssl_certificate` and `ssl_certificate_key` that stand for such a certificate.
     pub written: Option<(&'static str, &'static str)>,
     /// The slots of the servers that have such a certificate, by scope.
     pub slots: Map<ScopeId, Arc<Slot>>,
 }
 
-impl Registry for Issued {}
+impl Registry for IssuedCertificates {}
 
-impl Issued {
+impl IssuedCertificates {
     /// Whether these lines stand for such a certificate.
     fn is_meant(&self, certificate: &Word, key: &Word) -> bool {
         self.written.is_some_and(|(c, k)| {
@@ -346,7 +346,7 @@ impl Issued {
 }
 
 /// The servers of a protocol, by the context in which certificate paths are evaluated.
-pub trait OfProtocol: variables::Context {
+pub trait TlsProtocol: variables::Context {
     /// The name of the protocol. Sessions with a server of one protocol are not resumed by a server
     /// of another.
     const NAME: &'static str;
@@ -355,7 +355,7 @@ pub trait OfProtocol: variables::Context {
     const ALPN: &'static [&'static [u8]];
 }
 
-impl<C: OfProtocol> Feature for TlsSettings<C> {
+impl<C: TlsProtocol> Feature for TlsSettings<C> {
     const DIRECTIVES: &'static [&'static dyn Declared] = &[
         &CERTIFICATE,
         &CERTIFICATE_KEY,
@@ -420,7 +420,7 @@ impl<C: OfProtocol> Feature for TlsSettings<C> {
         let mut context = Sha256::new_with_prefix(C::NAME);
         let dynamic = with_variables(compiler, scope, &certificates, &keys)?;
         let passwords = scope.written(&PASSWORD_FILE)?;
-        let issued = compiler.registry::<Issued>();
+        let issued = compiler.registry::<IssuedCertificates>();
         let mut loaded = Vec::with_capacity(certificates.len());
         for (certificate, key) in certificates.iter().zip(&keys) {
             context.update(&certificate.bytes);
@@ -481,7 +481,7 @@ impl<C: OfProtocol> Feature for TlsSettings<C> {
                 clients,
                 status,
                 stapled: fetched.into(),
-                yields_to_chacha20: scope.written(&PREFER_SERVER_CIPHERS)?.is_none(),
+                prefers_client_chacha20: scope.written(&PREFER_SERVER_CIPHERS)?.is_none(),
                 rejects,
                 has_certificate,
                 kernel_tls,
@@ -524,7 +524,7 @@ fn slots(
     for (certificate, certified) in loaded {
         let shown = compiler.registry::<ShownCertificates>();
         let Some(mut certified) = certified else {
-            let slot = compiler.registry::<Issued>().borrow().of(scope);
+            let slot = compiler.registry::<IssuedCertificates>().borrow().of(scope);
             shown
                 .borrow_mut()
                 .add(certificate.text().into_owned(), &slot);
@@ -581,7 +581,7 @@ fn with_variables<C: 'static>(
         certificate.literal().is_some() && key.literal().is_some()
     };
     let mut sources = pairs.iter().zip(certificates.iter().zip(keys));
-    let issued = compiler.registry::<Issued>();
+    let issued = compiler.registry::<IssuedCertificates>();
     let issued = issued.borrow();
     if sources.all(|(pair, (c, k))| is_literal(pair) || issued.is_meant(c, k)) {
         return Ok(None);
@@ -629,7 +629,8 @@ fn config(
         .with_protocol_versions(&versions)
         .map_err(|error| Fault::new(format!("SSL_CTX_new() failed: {error}")))?;
     let builder = match clients {
-        Some(clients) => builder.with_client_cert_verifier(Arc::new(TakeAny(Arc::clone(clients)))),
+        Some(clients) => builder
+            .with_client_cert_verifier(Arc::new(AcceptAnyClientCertificate(Arc::clone(clients)))),
         None => builder.with_no_client_auth(),
     };
     let mut config = builder.with_cert_resolver(Arc::new(resolver));
@@ -919,7 +920,7 @@ pub fn protocols(setter: &Setter<'_>) -> Result<Vec<&'static SupportedProtocolVe
     };
     let word = setter.word()?;
     if chosen.found.is_empty() {
-        let text = nothing_of(&setter.name(), &chosen.missing.join(", "));
+        let text = no_supported_name(&setter.name(), &chosen.missing.join(", "));
         return Err(Fault::at(word, text));
     }
     warn_of_missing(setter, word, &chosen);
@@ -984,7 +985,7 @@ pub fn remaining<T>(
             };
             format!("{call}(\"{}\") failed{reason}", word.text())
         }
-        _ => nothing_of(setting.spec.name(), &chosen.missing.join(", ")),
+        _ => no_supported_name(setting.spec.name(), &chosen.missing.join(", ")),
     };
     let fault = Fault::new(message);
     Err(match word {
@@ -994,6 +995,6 @@ pub fn remaining<T>(
 }
 
 /// The error about a list without any supported name.
-pub(crate) fn nothing_of(name: &str, missing: &str) -> String {
+pub(crate) fn no_supported_name(name: &str, missing: &str) -> String {
     format!("nothing of what \"{name}\" names is supported: {missing}")
 }

@@ -14,7 +14,7 @@ use crate::tls::certificates::{self, Resolver, Slot};
 use crate::tls::pem;
 use crate::tls::resumption::{Cache, ServerSessions, SessionCache, Tickets};
 use crate::tls::server::ServerTls;
-use crate::tls::verify::{ClientVerification, Mode, TakeAny};
+use crate::tls::verify::{AcceptAnyClientCertificate, ClientVerification, Mode};
 use crate::tls::{hidden_name, provider, suites};
 
 /// Capacity of the session cache, in sessions.
@@ -83,7 +83,8 @@ pub fn server(settings: &StandaloneTls, slot: Arc<Slot>) -> Result<ServerTls, St
         .map_err(|error| error.to_string())?;
     let clients = clients(settings)?.map(Arc::new);
     let builder = match &clients {
-        Some(clients) => builder.with_client_cert_verifier(Arc::new(TakeAny(Arc::clone(clients)))),
+        Some(clients) => builder
+            .with_client_cert_verifier(Arc::new(AcceptAnyClientCertificate(Arc::clone(clients)))),
         None => builder.with_no_client_auth(),
     };
     let mut config = builder.with_cert_resolver(Arc::new(Resolver(vec![slot])));
@@ -109,7 +110,7 @@ pub fn server(settings: &StandaloneTls, slot: Arc<Slot>) -> Result<ServerTls, St
         clients,
         status: None,
         stapled: Box::default(),
-        yields_to_chacha20: settings.ciphers.is_none(),
+        prefers_client_chacha20: settings.ciphers.is_none(),
         rejects: false,
         has_certificate: true,
         kernel_tls: false,

@@ -18,7 +18,7 @@ const UNSPECIFIED: u32 = 1;
 const REVOKED: u32 = 23;
 
 /// Appends the TLVs of a session whose client has requested this host name.
-pub fn append(session: &Session, asked_name: Option<&[u8]>, out: &mut Vec<u8>) {
+pub fn append(session: &Session, sni_name: Option<&[u8]>, out: &mut Vec<u8>) {
     let (mut version, mut suite) = (Vec::new(), Vec::new());
     protocol(session, &mut version);
     cipher(session, &mut suite);
@@ -39,7 +39,7 @@ pub fn append(session: &Session, asked_name: Option<&[u8]>, out: &mut Vec<u8>) {
             verify,
         });
         let tls = ClientTls {
-            authority: asked_name,
+            authority: sni_name,
             alpn: agreed.protocol.as_deref().unwrap_or_default(),
             version: &version,
             cipher: &suite,

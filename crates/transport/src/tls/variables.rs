@@ -15,7 +15,7 @@ use variables::{BuiltinVariable, Evaluate};
 use x509_cert::Certificate;
 use x509_cert::der::Decode;
 
-use crate::client::OfClient;
+use crate::client::HasClient;
 use crate::tls::names;
 use crate::tls::session::Session;
 use crate::tls::verify::CertificateStatus;
@@ -25,11 +25,11 @@ use crate::tls::{ja4, suites};
 pub const OF_HELLO: [&str; 4] = ["ssl_ciphers", "ssl_curves", "ssl_sigalgs", "ssl_ja4"];
 
 /// The variable with this name.
-pub fn find<C: OfClient>(name: &str) -> Option<BuiltinVariable<C>> {
+pub fn find<C: HasClient>(name: &str) -> Option<BuiltinVariable<C>> {
     evaluate(name).map(|evaluate| BuiltinVariable::computed(evaluate).assignable())
 }
 
-fn evaluate<C: OfClient>(name: &str) -> Option<Evaluate<C>> {
+fn evaluate<C: HasClient>(name: &str) -> Option<Evaluate<C>> {
     Some(match name {
         "ssl_protocol" => |context, out| with(context, out, protocol),
         "ssl_cipher" => |context, out| with(context, out, cipher),
@@ -85,7 +85,7 @@ fn evaluate<C: OfClient>(name: &str) -> Option<Evaluate<C>> {
 }
 
 /// A value of the session; not found if it is empty or there is no session.
-fn with<C: OfClient>(context: &C, out: &mut Vec<u8>, append: fn(&Session, &mut Vec<u8>)) -> bool {
+fn with<C: HasClient>(context: &C, out: &mut Vec<u8>, append: fn(&Session, &mut Vec<u8>)) -> bool {
     let before = out.len();
     if let Some(session) = context.session() {
         append(session, out);
@@ -93,7 +93,7 @@ fn with<C: OfClient>(context: &C, out: &mut Vec<u8>, append: fn(&Session, &mut V
     out.len() > before
 }
 
-fn with_hello<C: OfClient>(
+fn with_hello<C: HasClient>(
     context: &C,
     out: &mut Vec<u8>,
     append: fn(&ClientHello, &mut Vec<u8>),
@@ -106,7 +106,11 @@ fn with_hello<C: OfClient>(
 }
 
 /// A value of the client's certificate.
-fn of_client<C: OfClient>(context: &C, out: &mut Vec<u8>, append: fn(&[u8], &mut Vec<u8>)) -> bool {
+fn of_client<C: HasClient>(
+    context: &C,
+    out: &mut Vec<u8>,
+    append: fn(&[u8], &mut Vec<u8>),
+) -> bool {
     let before = out.len();
     if let Some(session) = context.session() {
         session.with(|agreed| {
@@ -120,7 +124,7 @@ fn of_client<C: OfClient>(context: &C, out: &mut Vec<u8>, append: fn(&[u8], &mut
 }
 
 /// A value of the parsed client certificate.
-fn of_parsed<C: OfClient>(
+fn of_parsed<C: HasClient>(
     context: &C,
     out: &mut Vec<u8>,
     append: fn(&Certificate, &mut Vec<u8>),
@@ -184,8 +188,8 @@ fn early_data(session: &Session, out: &mut Vec<u8>) {
     }
 }
 
-fn server_name<C: OfClient>(context: &mut C, out: &mut Vec<u8>) -> bool {
-    let name = context.client().asked_name();
+fn server_name<C: HasClient>(context: &mut C, out: &mut Vec<u8>) -> bool {
+    let name = context.client().sni_name();
     out.extend_from_slice(name.unwrap_or_default());
     name.is_some()
 }

@@ -179,9 +179,9 @@ impl ClientVerification {
 /// rustls's verifier, which accepts every certificate whose key the client has: the chain is
 /// verified after the handshake.
 #[derive(Debug)]
-pub struct TakeAny(pub Arc<ClientVerification>);
+pub struct AcceptAnyClientCertificate(pub Arc<ClientVerification>);
 
-impl ClientCertVerifier for TakeAny {
+impl ClientCertVerifier for AcceptAnyClientCertificate {
     fn client_auth_mandatory(&self) -> bool {
         false
     }

@@ -22,11 +22,11 @@ use base::hash::Map;
 use conf::ScopeId;
 use engine::file::{self, File, Metadata};
 use framework::generation::GenerationView;
-use framework::slot::{OfThread, Slot, ThreadGeneration};
+use framework::slot::{Slot, ThreadGeneration, ThreadState};
 
 use crate::files::disable_symlinks::{OpenRefusal, OpenRestrictions};
 use crate::files::open_file_cache::settings::{Bounds, OpenFileCache};
-use crate::module::Ran;
+use crate::module::MaybeFuture;
 use crate::request::Request;
 
 /// The number of inactive entries that a look-up drops at most, so that none takes long.
@@ -34,7 +34,7 @@ const EXPIRED_PER_LOOKUP_MAX: usize = 2;
 
 /// The result of a look-up.
 #[derive(Clone, Debug)]
-pub struct Looked {
+pub struct OpenFileInfo {
     /// The open file; `None` for a directory, and if only metadata was asked for.
     pub file: Option<File>,
     /// The file's metadata.
@@ -65,7 +65,7 @@ impl LookupError {
 
 /// Opens the file at a path, or finds it in the cache of the current scope. The result is only
 /// asynchronous if the disk may be needed.
-pub fn lookup(request: &mut Request, path: &[u8]) -> Looking {
+pub fn lookup(request: &mut Request, path: &[u8]) -> OpenFileLookup {
     let links = OpenRestrictions::of(request, path);
     if request.plan.open_file_cache.cache.is_some() {
         through_cache(request, path, links)
@@ -75,30 +75,30 @@ pub fn lookup(request: &mut Request, path: &[u8]) -> Looking {
 }
 
 /// Looks a path up without opening it, unless a cache could keep the descriptor.
-pub fn test(request: &mut Request, path: &[u8]) -> Looking {
+pub fn test(request: &mut Request, path: &[u8]) -> OpenFileLookup {
     let links = OpenRestrictions::of(request, path);
     if request.plan.open_file_cache.cache.is_some() {
         return through_cache(request, path, links);
     }
-    let found = |metadata| Looked {
+    let found = |metadata| OpenFileInfo {
         file: None,
         metadata,
     };
     match stat(path, links) {
-        Ran::Now(metadata) => Ran::Now(metadata.map(found)),
-        Ran::Wait(asking) => Ran::wait(async move { asking.await.map(found) }),
+        MaybeFuture::Now(metadata) => MaybeFuture::Now(metadata.map(found)),
+        MaybeFuture::Wait(asking) => MaybeFuture::wait(async move { asking.await.map(found) }),
     }
 }
 
 /// A look-up, which may have finished already.
-pub type Looking = Ran<'static, Result<Looked, LookupError>>;
+pub type OpenFileLookup = MaybeFuture<'static, Result<OpenFileInfo, LookupError>>;
 
 /// [`test()`] for scripts, which cannot wait: it blocks on the disk.
-pub fn test_now(request: &mut Request, path: &[u8]) -> Result<Looked, LookupError> {
+pub fn test_now(request: &mut Request, path: &[u8]) -> Result<OpenFileInfo, LookupError> {
     let links = OpenRestrictions::of(request, path);
     let settings = &*request.plan.open_file_cache;
     if settings.cache.is_none() {
-        return Ok(Looked {
+        return Ok(OpenFileInfo {
             file: None,
             metadata: stat_now(path, links)?,
         });
@@ -117,25 +117,25 @@ pub fn test_now(request: &mut Request, path: &[u8]) -> Result<Looked, LookupErro
     outcome
 }
 
-fn through_cache(request: &Request, path: &[u8], links: OpenRestrictions) -> Looking {
+fn through_cache(request: &Request, path: &[u8], links: OpenRestrictions) -> OpenFileLookup {
     let settings = &request.plan.open_file_cache;
     let key = Key { path, links };
     let now = engine::now();
     let files = request.local.at(&FILES);
     let known = files.borrow_mut().find(settings, key, now);
     let looking = match known {
-        Freshness::Fresh(outcome) => return Ran::Now(outcome.into_result()),
+        Freshness::Fresh(outcome) => return MaybeFuture::Now(outcome.into_result()),
         Freshness::Stale(looked) => revalidate(key, looked),
         Freshness::Unknown => open(path, links),
     };
     match looking {
-        Ran::Now(outcome) => {
+        MaybeFuture::Now(outcome) => {
             files.borrow_mut().keep(settings, key, &outcome, now);
-            Ran::Now(outcome)
+            MaybeFuture::Now(outcome)
         }
-        Ran::Wait(looking) => {
+        MaybeFuture::Wait(looking) => {
             let (settings, path) = (Arc::clone(settings), path.to_vec());
-            Ran::wait(async move {
+            MaybeFuture::wait(async move {
                 let outcome = looking.await;
                 let key = Key { path: &path, links };
                 // Other requests of this thread may have used the cache during the wait.
@@ -147,35 +147,35 @@ fn through_cache(request: &Request, path: &[u8], links: OpenRestrictions) -> Loo
 }
 
 /// Keeps the open descriptor if the path still leads to the same file, else opens the path again.
-fn revalidate(key: Key<'_>, old: Looked) -> Looking {
+fn revalidate(key: Key<'_>, old: OpenFileInfo) -> OpenFileLookup {
     let Key { path, links } = key;
     match stat(path, links) {
-        Ran::Now(metadata) => still_or_open(path, links, old, metadata),
-        Ran::Wait(asking) => {
+        MaybeFuture::Now(metadata) => get_or_open(path, links, old, metadata),
+        MaybeFuture::Wait(asking) => {
             let path = path.to_vec();
-            Ran::wait(async move {
+            MaybeFuture::wait(async move {
                 let metadata = asking.await;
-                still_or_open(&path, links, old, metadata).resolve().await
+                get_or_open(&path, links, old, metadata).resolve().await
             })
         }
     }
 }
 
-fn still_or_open(
+fn get_or_open(
     path: &[u8],
     links: OpenRestrictions,
-    old: Looked,
+    old: OpenFileInfo,
     metadata: Result<Metadata, LookupError>,
-) -> Looking {
+) -> OpenFileLookup {
     match metadata.map(|metadata| still(old, metadata)) {
-        Ok(Some(looked)) => Ran::Now(Ok(looked)),
+        Ok(Some(looked)) => MaybeFuture::Now(Ok(looked)),
         Ok(None) => open(path, links),
-        Err(error) => Ran::Now(Err(error)),
+        Err(error) => MaybeFuture::Now(Err(error)),
     }
 }
 
 /// The result with new metadata; `None` if the path must be opened again.
-fn still(old: Looked, metadata: Metadata) -> Option<Looked> {
+fn still(old: OpenFileInfo, metadata: Metadata) -> Option<OpenFileInfo> {
     let same = metadata.inode == old.metadata.inode && metadata.device == old.metadata.device;
     let file = if same && metadata.is_dir() == old.metadata.is_dir() {
         old.file
@@ -184,29 +184,29 @@ fn still(old: Looked, metadata: Metadata) -> Option<Looked> {
     } else {
         return None;
     };
-    Some(Looked { file, metadata })
+    Some(OpenFileInfo { file, metadata })
 }
 
-fn open(path: &[u8], links: OpenRestrictions) -> Looking {
+fn open(path: &[u8], links: OpenRestrictions) -> OpenFileLookup {
     if !links.are_followed() {
-        let opening = open_looking_at_links(path.to_vec(), links);
-        return Ran::wait(async move { looked(opening.await) });
+        let opening = open_checking_links(path.to_vec(), links);
+        return MaybeFuture::wait(async move { looked(opening.await) });
     }
     let path = Path::new(OsStr::from_bytes(path));
     match file::open_in_memory(path) {
-        Some(opened) => Ran::Now(looked(followed(opened))),
+        Some(opened) => MaybeFuture::Now(looked(followed(opened))),
         None => {
             let opening = file::open_on_disk(path.to_owned());
-            Ran::wait(async move { looked(followed(opening.await)) })
+            MaybeFuture::wait(async move { looked(followed(opening.await)) })
         }
     }
 }
 
-fn open_now(path: &[u8], links: OpenRestrictions) -> Result<Looked, LookupError> {
+fn open_now(path: &[u8], links: OpenRestrictions) -> Result<OpenFileInfo, LookupError> {
     if links.are_followed() {
         looked(followed(file::open_now(Path::new(OsStr::from_bytes(path)))))
     } else {
-        looked(open_looking_at_links_now(path, links))
+        looked(open_checking_links_inline(path, links))
     }
 }
 
@@ -215,10 +215,10 @@ fn followed(opened: io::Result<(File, Metadata)>) -> Result<(File, Metadata), Op
     opened.map_err(|error| OpenRefusal { error, call })
 }
 
-fn looked(opened: Result<(File, Metadata), OpenRefusal>) -> Result<Looked, LookupError> {
+fn looked(opened: Result<(File, Metadata), OpenRefusal>) -> Result<OpenFileInfo, LookupError> {
     let (file, metadata) = opened?;
     let file = (!metadata.is_dir()).then_some(file);
-    Ok(Looked { file, metadata })
+    Ok(OpenFileInfo { file, metadata })
 }
 
 fn stat_now(path: &[u8], links: OpenRestrictions) -> Result<Metadata, LookupError> {
@@ -232,10 +232,13 @@ fn stat_now(path: &[u8], links: OpenRestrictions) -> Result<Metadata, LookupErro
     }
 }
 
-fn stat(path: &[u8], links: OpenRestrictions) -> Ran<'static, Result<Metadata, LookupError>> {
+fn stat(
+    path: &[u8],
+    links: OpenRestrictions,
+) -> MaybeFuture<'static, Result<Metadata, LookupError>> {
     if !links.are_followed() {
-        let opening = open_looking_at_links(path.to_vec(), links);
-        return Ran::wait(async move { Ok(opening.await.map(|(_, metadata)| metadata)?) });
+        let opening = open_checking_links(path.to_vec(), links);
+        return MaybeFuture::wait(async move { Ok(opening.await.map(|(_, metadata)| metadata)?) });
     }
     let failed = |error| LookupError {
         error,
@@ -243,22 +246,22 @@ fn stat(path: &[u8], links: OpenRestrictions) -> Ran<'static, Result<Metadata, L
     };
     let path = Path::new(OsStr::from_bytes(path));
     match file::stat_in_memory(path) {
-        Some(metadata) => Ran::Now(metadata.map_err(failed)),
+        Some(metadata) => MaybeFuture::Now(metadata.map_err(failed)),
         None => {
             let asking = file::stat_on_disk(path.to_owned());
-            Ran::wait(async move { asking.await.map_err(failed) })
+            MaybeFuture::wait(async move { asking.await.map_err(failed) })
         }
     }
 }
 
-async fn open_looking_at_links(
+async fn open_checking_links(
     path: Vec<u8>,
     links: OpenRestrictions,
 ) -> Result<(File, Metadata), OpenRefusal> {
-    engine::blocking(move || open_looking_at_links_now(&path, links)).await
+    engine::blocking(move || open_checking_links_inline(&path, links)).await
 }
 
-fn open_looking_at_links_now(
+fn open_checking_links_inline(
     path: &[u8],
     links: OpenRestrictions,
 ) -> Result<(File, Metadata), OpenRefusal> {
@@ -282,7 +285,7 @@ struct FileCache {
 
 static FILES: Slot<FileCache, ThreadGeneration> = Slot::new();
 
-impl OfThread for FileCache {
+impl ThreadState for FileCache {
     fn begin(_: &GenerationView) -> FileCache {
         FileCache::default()
     }
@@ -305,7 +308,7 @@ impl FileCache {
         &mut self,
         settings: &OpenFileCache,
         key: Key<'_>,
-        outcome: &Result<Looked, LookupError>,
+        outcome: &Result<OpenFileInfo, LookupError>,
         now: Instant,
     ) {
         let Some(cache) = self.cache(settings) else {
@@ -344,7 +347,7 @@ enum Freshness {
     /// The outcome may be used without a check.
     Fresh(LookupOutcome),
     /// The outcome must be checked first.
-    Stale(Looked),
+    Stale(OpenFileInfo),
     /// There is no outcome that would save an open.
     Unknown,
 }
@@ -352,12 +355,12 @@ enum Freshness {
 /// A cached outcome of a look-up.
 #[derive(Clone, Debug)]
 enum LookupOutcome {
-    Found(Looked),
+    Found(OpenFileInfo),
     Failed { errno: i32, call: &'static str },
 }
 
 impl LookupOutcome {
-    fn into_result(self) -> Result<Looked, LookupError> {
+    fn into_result(self) -> Result<OpenFileInfo, LookupError> {
         match self {
             LookupOutcome::Found(looked) => Ok(looked),
             LookupOutcome::Failed { errno, call } => Err(LookupError {

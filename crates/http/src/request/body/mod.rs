@@ -270,7 +270,7 @@ pub struct RequestBody {
     /// no length, or one of 0.
     length: BodyLength,
     /// Bytes of the body that were received in one read with the head.
-    came_with_head: usize,
+    received_with_head: usize,
     /// The head announced chunks, even if the body has been given up since.
     framed: bool,
     received: u64,
@@ -281,9 +281,9 @@ pub struct RequestBody {
     /// A handler has consumed a part of the body, which is stored nowhere else.
     taken: bool,
     /// The received part of a body that broke off, if it was in memory.
-    left_behind: Pieces,
+    kept_for_log: Pieces,
     /// The name of the temporary file of a body that broke off.
-    left_behind_file: Option<PathBuf>,
+    kept_file_for_log: Option<PathBuf>,
     /// How many bytes came before the chunk that exceeded `client_max_body_size`.
     before_refused: Option<u64>,
     /// The body's chunks were refused.
@@ -299,10 +299,10 @@ pub struct RequestBody {
 
 impl RequestBody {
     /// Notes the announced length, and how many bytes of the body were received with the head.
-    pub fn begin(&mut self, length: BodyLength, came_with_head: usize) {
+    pub fn begin(&mut self, length: BodyLength, received_with_head: usize) {
         *self = RequestBody {
             length,
-            came_with_head,
+            received_with_head,
             framed: length == BodyLength::Chunked,
             ..RequestBody::default()
         };
@@ -317,14 +317,14 @@ impl RequestBody {
     }
 
     /// Bytes of the body that were received in one read with the head.
-    pub fn came_with_head(&self) -> usize {
-        self.came_with_head
+    pub fn received_with_head(&self) -> usize {
+        self.received_with_head
     }
 
     /// Notes how many bytes of the body are in the head's buffer.
     fn note_beside_head(&mut self, bytes: u64) {
         let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
-        self.came_with_head = self.came_with_head.max(bytes);
+        self.received_with_head = self.received_with_head.max(bytes);
     }
 
     /// Notes that the request leaves a location whose `client_body_in_file_only` is not off: as in
@@ -554,7 +554,7 @@ impl RequestBody {
 
     /// Whether the body holds memory or a file that must be released when its request has ended.
     pub fn is_kept(&self) -> bool {
-        self.is_read() || !self.left_behind.is_empty() || self.left_behind_file.is_some()
+        self.is_read() || !self.kept_for_log.is_empty() || self.kept_file_for_log.is_some()
     }
 
     /// Whether the body has been read whole.
@@ -602,10 +602,10 @@ impl RequestBody {
     /// The body as logs show it (`$request_body`): the body in memory, or the received part of a
     /// body that broke off.
     pub fn shown(&self) -> Option<&[Bytes]> {
-        if self.left_behind.iter().all(Bytes::is_empty) {
+        if self.kept_for_log.iter().all(Bytes::is_empty) {
             self.in_memory()
         } else {
-            Some(&self.left_behind)
+            Some(&self.kept_for_log)
         }
     }
 
@@ -640,7 +640,7 @@ impl RequestBody {
     pub fn file_name(&self) -> Option<&Path> {
         match &self.stored {
             BufferedBody::File(temporary) => Some(&temporary.path),
-            _ => self.left_behind_file.as_deref(),
+            _ => self.kept_file_for_log.as_deref(),
         }
     }
 }

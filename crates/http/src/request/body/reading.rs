@@ -1,5 +1,5 @@
 //! Reads a request's body: whole into memory or a temporary file ([`read`]), or piece by piece
-//! ([`read_some`]). Also drops a body that no handler reads ([`drop_at_hand`]).
+//! ([`read_some`]). Also drops a body that no handler reads ([`discard_received`]).
 
 use std::cell::Cell;
 use std::path::Path;
@@ -32,7 +32,7 @@ pub async fn read(request: &mut Request, exchange: &mut Exchange) -> Result<(), 
     if request.body.is_read() || !request.is_main() {
         return Ok(());
     }
-    miss_lost(request)?;
+    refuse_lost_body(request)?;
     if request.body.is_given_up() {
         drop_refused(request, exchange).await;
         return Ok(());
@@ -49,26 +49,26 @@ pub async fn read(request: &mut Request, exchange: &mut Exchange) -> Result<(), 
 async fn read_whole(request: &mut Request, exchange: &mut Exchange) -> Result<(), Interrupt> {
     let mut parts = Pieces::new();
     let mut held = 0;
-    let mut room_beside_head = room_beside_head(request) as u64;
+    let mut head_buffer_room = head_buffer_room(request) as u64;
     let mut beside_head = 0;
     let mut stored = None;
     loop {
         // The head's buffer may be larger than one read.
-        if room_beside_head > 0 && !exchange.receive_at_hand(request).await {
-            room_beside_head = 0;
+        if head_buffer_room > 0 && !exchange.receive_available(request).await {
+            head_buffer_room = 0;
         }
         let before = request.body.received_framed();
         let bytes = match next(request, exchange).await {
             Ok(bytes) => bytes,
             Err(ended) => {
-                leave_behind(request, parts, stored);
+                keep_for_log(request, parts, stored);
                 return Err(ended);
             }
         };
         // As in nginx, the framing of chunks takes room too.
         let taken = request.body.received_framed().saturating_sub(before);
-        let placed = room_beside_head.min(taken);
-        room_beside_head -= placed;
+        let placed = head_buffer_room.min(taken);
+        head_buffer_room -= placed;
         beside_head += placed;
         held += taken - placed;
         request.body.note_beside_head(beside_head);
@@ -77,7 +77,7 @@ async fn read_whole(request: &mut Request, exchange: &mut Exchange) -> Result<()
         if held > memory_max(request, beside_head) {
             if stored.is_none() {
                 let temporary = create(request).await?;
-                tell_of_file(request, &temporary.path);
+                log_temporary_file(request, &temporary.path);
                 stored = Some((temporary, 0));
             }
             if let Some((temporary, offset)) = &mut stored {
@@ -95,7 +95,7 @@ async fn read_whole(request: &mut Request, exchange: &mut Exchange) -> Result<()
 
 /// Refuses a request that changes something and whose body is lost: the handler that consumed the
 /// body has failed.
-fn miss_lost(request: &Request) -> Result<(), Interrupt> {
+fn refuse_lost_body(request: &Request) -> Result<(), Interrupt> {
     if !request.body.is_lost() || matches!(request.method, Method::Get | Method::Head) {
         return Ok(());
     }
@@ -111,16 +111,19 @@ fn miss_lost(request: &Request) -> Result<(), Interrupt> {
 /// as read, and empty, if it has been received whole.
 async fn drop_refused(request: &mut Request, exchange: &mut Exchange) {
     let had_length = request.body.availability.had_length();
-    if had_length && exchange.drop_body_at_hand(request).await.is_ok() && request.body.has_ended() {
+    if had_length
+        && exchange.discard_received_body(request).await.is_ok()
+        && request.body.has_ended()
+    {
         request.body.stored = BufferedBody::Memory(Pieces::new());
     }
 }
 
 /// Keeps the received part of a body that breaks off, for the log. As in nginx, the last read is
 /// lost if chunks are refused.
-fn leave_behind(request: &mut Request, mut parts: Pieces, stored: Option<(TemporaryFile, u64)>) {
+fn keep_for_log(request: &mut Request, mut parts: Pieces, stored: Option<(TemporaryFile, u64)>) {
     if let Some((temporary, _)) = stored {
-        request.body.left_behind_file = Some(temporary.path.clone());
+        request.body.kept_file_for_log = Some(temporary.path.clone());
         return;
     }
     if let Some(refused) = request.body.refused {
@@ -129,7 +132,7 @@ fn leave_behind(request: &mut Request, mut parts: Pieces, stored: Option<(Tempor
         parts.clear();
         parts.push(whole.into());
     }
-    request.body.left_behind = parts;
+    request.body.kept_for_log = parts;
 }
 
 /// Reads the whole body into a file that has a name until the request ends: see
@@ -182,30 +185,30 @@ pub async fn read_early(request: &mut Request, exchange: &mut Exchange) -> Resul
 /// Reads the part of the body that has been received already. Returns `None` if that is the whole
 /// body, which is then kept in memory; else the received part, for a handler that goes on reading
 /// by itself.
-pub async fn read_at_hand(
+pub async fn read_received(
     request: &mut Request,
     exchange: &mut Exchange,
 ) -> Result<Option<Pieces>, Interrupt> {
     if request.body.is_read() || !request.is_main() {
         return Ok(None);
     }
-    miss_lost(request)?;
+    refuse_lost_body(request)?;
     if request.body.is_given_up() {
         return Ok(None);
     }
-    let came_with_head = request.body.came_with_head() as u64;
-    let room = match came_with_head {
+    let received_with_head = request.body.received_with_head() as u64;
+    let room = match received_with_head {
         0 => 0,
-        _ => room_beside_head(request) as u64,
+        _ => head_buffer_room(request) as u64,
     };
     let before = request.body.received_framed();
     let mut parts = Pieces::new();
     let mut held = 0;
     loop {
         // The head's buffer may be larger than one read.
-        let beside_head = room.min(came_with_head.max(held));
+        let beside_head = room.min(received_with_head.max(held));
         let held_max = memory_max(request, beside_head).saturating_add(beside_head);
-        if held > held_max || !exchange.receive_at_hand(request).await {
+        if held > held_max || !exchange.receive_available(request).await {
             break;
         }
         // An incomplete chunk size line may be all that has been received; the rest is not awaited.
@@ -249,11 +252,11 @@ pub async fn read_some(
 /// Drops the received part of a body that no handler reads, before a response that does not depend
 /// on the body. Returns 400 if the framing is malformed, which closes the connection. A body that a
 /// handler has begun to read, or that was refused for its length, causes no second error.
-pub async fn drop_at_hand(request: &mut Request, exchange: &mut Exchange) -> Result<(), u16> {
+pub async fn discard_received(request: &mut Request, exchange: &mut Exchange) -> Result<(), u16> {
     if !request.is_main() || request.body.is_read() {
         return Ok(());
     }
-    match exchange.drop_body_at_hand(request).await {
+    match exchange.discard_received_body(request).await {
         Err(Abort::BadBody(_)) if request.body.has_answer() => Ok(()),
         Err(Abort::BadBody(text)) => {
             logs::error!(request, Error, "{text}");
@@ -277,7 +280,7 @@ async fn store(
             let temporary = create(request).await?;
             // As in nginx, an empty body is neither written nor logged.
             if parts.iter().any(|bytes| !bytes.is_empty()) {
-                tell_of_file(request, &temporary.path);
+                log_temporary_file(request, &temporary.path);
             }
             Some((temporary, 0))
         }
@@ -296,7 +299,7 @@ async fn store(
 /// How many bytes of a body fit behind its head into the buffer in which the head ends. As in
 /// nginx, a head that fills its buffer continues in a large buffer, to which its unfinished line is
 /// moved.
-pub fn room_beside_head(request: &Request) -> usize {
+pub fn head_buffer_room(request: &Request) -> usize {
     let limits = request.server.core.head_limits();
     let head = request.client.bytes.as_slice();
     // The first buffer is allocated before the client has named its host.
@@ -328,7 +331,7 @@ fn memory_max(request: &Request, beside_head: u64) -> u64 {
     let generous = buffer_size.saturating_add(buffer_size / 4);
     let left_beside_head = match beside_head {
         0 => 0, // the head's buffer is done with
-        taken => (room_beside_head(request) as u64).saturating_sub(taken),
+        taken => (head_buffer_room(request) as u64).saturating_sub(taken),
     };
     match request.body.announced_length() {
         Some(length) => {
@@ -433,7 +436,7 @@ async fn create(request: &mut Request) -> Result<TemporaryFile, u16> {
 }
 
 /// Logs that a body is written to a temporary file.
-fn tell_of_file(request: &Request, path: &Path) {
+fn log_temporary_file(request: &Request, path: &Path) {
     const TEXT: &str = "a client request body is buffered to a temporary file";
     let shown = path.display();
     if request.body.destination != BodyDestination::ByLocation {

@@ -9,7 +9,7 @@ use crate::exchange::abort::Abort;
 use crate::request::body::reading;
 use crate::request::phases;
 use crate::request::{Request, Step};
-use crate::response::error_page::{Overwrite, Page};
+use crate::response::error_page::{Page, ShownStatus};
 use crate::response::output;
 use crate::response::source::Body;
 use crate::response::status_page;
@@ -25,17 +25,17 @@ pub async fn finish(
         request.response.status = status;
         return Err(Abort::Unanswered(status));
     }
-    request.course.error_status = status;
+    request.routing.error_status = status;
     settle_connection(request, exchange, status);
     request.response.content_type = Bytes::new();
     request.response.content_type_parameters = Bytes::new();
     let pages = Arc::clone(&request.plan.error_pages);
-    let may_lead_on = !request.course.error_page_taken
-        && request.course.changes_left > 0
+    let may_lead_on = !request.routing.error_page_taken
+        && request.routing.uri_changes_left > 0
         && !pages.pages.is_empty();
     if may_lead_on {
         // As in nginx, also if the status has no page.
-        request.course.error_page_taken = !pages.recursive;
+        request.routing.error_page_taken = !pages.recursive;
     }
     if may_lead_on && let Some(page) = pages.pages.iter().find(|page| page.status == status) {
         if let Some(step) = take(request, exchange, page) {
@@ -92,7 +92,7 @@ fn settle_connection(request: &mut Request, exchange: &mut Exchange, status: u16
 async fn drop_body(request: &mut Request, exchange: &mut Exchange) {
     expect_no_body(request, exchange);
     // A fault of the body has been logged.
-    let _ = reading::drop_at_hand(request, exchange).await;
+    let _ = reading::discard_received(request, exchange).await;
 }
 
 /// Sends no `100 Continue` for a refused request. For a subrequest nothing changes, since the main
@@ -106,12 +106,12 @@ fn expect_no_body(request: &Request, exchange: &mut Exchange) {
 /// Follows an error page: a step, or `None` if the response is a redirect by Location.
 fn take(request: &mut Request, exchange: &mut Exchange, page: &Page) -> Option<Step> {
     match page.overwrite {
-        Overwrite::Keep => {}
-        Overwrite::Own => request.course.error_status = 0,
-        Overwrite::Code(code) => request.course.error_status = code,
+        ShownStatus::Keep => {}
+        ShownStatus::Own => request.routing.error_status = 0,
+        ShownStatus::Code(code) => request.routing.error_status = code,
     }
     // A client is not asked to send the body of a request that is certainly refused.
-    if !matches!(page.overwrite, Overwrite::Own | Overwrite::Code(200)) {
+    if !matches!(page.overwrite, ShownStatus::Own | ShownStatus::Code(200)) {
         expect_no_body(request, exchange);
     }
     let target = page.target.evaluate(request);
@@ -129,10 +129,10 @@ fn take(request: &mut Request, exchange: &mut Exchange, page: &Page) -> Option<S
         }
         Some(b'@') => Some(Step::Named(target)),
         _ => {
-            if !matches!(request.course.error_status, 301 | 302 | 303 | 307 | 308)
-                || page.overwrite == Overwrite::Keep
+            if !matches!(request.routing.error_status, 301 | 302 | 303 | 307 | 308)
+                || page.overwrite == ShownStatus::Keep
             {
-                request.course.error_status = 302;
+                request.routing.error_status = 302;
             }
             let absolute = request.plan.core.absolute_redirect;
             request.response.add_location(target, absolute);
@@ -141,13 +141,13 @@ fn take(request: &mut Request, exchange: &mut Exchange, page: &Page) -> Option<S
     }
 }
 
-/// Sends the short page for `request.course.error_status`.
+/// Sends the short page for `request.routing.error_status`.
 async fn send_page(request: &mut Request, exchange: &mut Exchange) -> Result<Option<Step>, Abort> {
-    let status = request.course.error_status;
+    let status = request.routing.error_status;
     let core = Arc::clone(&request.plan.core);
     let page = status_page::page(status, &core.server_tokens, request.wants_padded_page());
     if matches!(status, 494..=497) {
-        request.course.error_status = 400;
+        request.routing.error_status = 400;
     }
     let response = &mut request.response;
     response.status = status;
@@ -186,7 +186,7 @@ async fn send_refresh(
     let mut page = b"<html><head><meta http-equiv=\"Refresh\" content=\"0; URL=".to_vec();
     proto::uri::escape(&location, proto::uri::Escape::Refresh, &mut page);
     page.extend_from_slice(b"\"></head><body></body></html>\r\n");
-    request.course.error_status = 200;
+    request.routing.error_status = 200;
     response.status = 200;
     response.clear_ranges();
     response.clear_last_modified();

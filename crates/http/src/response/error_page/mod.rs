@@ -35,7 +35,7 @@ static RECURSIVE: Setting<bool> =
 
 /// The status that is shown instead of the original.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Overwrite {
+enum ShownStatus {
     Keep,
     /// `=`: the status of the page's own response.
     Own,
@@ -45,14 +45,14 @@ enum Overwrite {
 /// One line of `error_page` as written.
 struct ErrorPageLine {
     statuses: Vec<u16>,
-    overwrite: Overwrite,
+    overwrite: ShownStatus,
     target: Template,
 }
 
 /// One status with its page.
 struct Page {
     status: u16,
-    overwrite: Overwrite,
+    overwrite: ShownStatus,
     target: Text,
 }
 
@@ -71,7 +71,7 @@ impl Feature for ErrorPages {
             let target = compiler.text(&row.target);
             for status in row.statuses {
                 let overwrite = match (&row.overwrite, status) {
-                    (Overwrite::Keep, 494..=497) => Overwrite::Code(400),
+                    (ShownStatus::Keep, 494..=497) => ShownStatus::Code(400),
                     (overwrite, _) => overwrite.clone(),
                 };
                 pages.push(Page {
@@ -110,7 +110,7 @@ fn row(args: &[conf::Word]) -> Result<ErrorPageLine, Fault> {
             "invalid number of arguments in \"error_page\" directive",
         ));
     };
-    let mut overwrite = Overwrite::Keep;
+    let mut overwrite = ShownStatus::Keep;
     if let Some((last, rest)) = codes.split_last()
         && let Some(code) = last.bytes.strip_prefix(b"=")
     {
@@ -121,8 +121,8 @@ fn row(args: &[conf::Word]) -> Result<ErrorPageLine, Fault> {
             ));
         }
         overwrite = match code {
-            b"" => Overwrite::Own,
-            code => Overwrite::Code(
+            b"" => ShownStatus::Own,
+            code => ShownStatus::Code(
                 number(code)
                     .ok_or_else(|| Fault::at(last, format!("invalid value \"{}\"", last.text())))?,
             ),

@@ -20,7 +20,7 @@ use proto::range::{self, ByteRange, RangeDecision};
 use crate::config::core::LingeringClose;
 use crate::config::location;
 use crate::config::plan::{Permits, Plan};
-use crate::h1::exchange::{After, Framing, may_keep_alive, write_head};
+use crate::h1::exchange::{ConnectionOutcome, Framing, may_keep_alive, write_head};
 use crate::logging::request_log;
 use crate::module::Prebuilt;
 use crate::request::{Request, secure};
@@ -67,12 +67,12 @@ pub trait ResponseSink {
     fn send(&mut self, request: &Request, response: &DatedResponse);
 }
 
-struct OfHttp1 {
+struct Http1Sink {
     /// The client has sent more than the request.
     is_followed: bool,
 }
 
-impl ResponseSink for OfHttp1 {
+impl ResponseSink for Http1Sink {
     #[inline]
     fn form(&self, request: &Request, keep_alive: bool) -> Option<ResponseForm> {
         // Closing with unread bytes would cause a reset, and only the phases linger.
@@ -125,15 +125,18 @@ pub fn suits(plan: &Plan) -> bool {
 /// Answers a request whose head is complete, if it is plain; `input` are the bytes behind the head.
 /// `None` if the request must go through the phases, which continue from what has been prepared
 /// here.
-pub fn respond(request: &mut Request, input: &Buffer) -> Option<After> {
+pub fn respond(request: &mut Request, input: &Buffer) -> Option<ConnectionOutcome> {
     let is_followed = !input.is_empty();
-    respond_through(request, &mut OfHttp1 { is_followed })
+    respond_through(request, &mut Http1Sink { is_followed })
 }
 
 /// Like [`respond`], over any sink. For a request that did not come as HTTP/1 the caller makes sure
 /// that it has no body.
 #[inline]
-pub fn respond_through(request: &mut Request, to: &mut impl ResponseSink) -> Option<After> {
+pub fn respond_through(
+    request: &mut Request,
+    to: &mut impl ResponseSink,
+) -> Option<ConnectionOutcome> {
     if !request.connection.takes_shortcuts() || !request.client.is_simple() {
         return None;
     }
@@ -159,7 +162,7 @@ pub fn respond_through(request: &mut Request, to: &mut impl ResponseSink) -> Opt
     }
     if !plan.prebuilt || plan.internal || request.pacing.rate.is_some() {
         let is_searched = !request.server.plan.phases.answers_constantly;
-        request.course.found = (is_searched && request.captures.is_empty()).then_some(plan.id);
+        request.routing.found = (is_searched && request.captures.is_empty()).then_some(plan.id);
         return None;
     }
     if !Arc::ptr_eq(&request.plan, plan) {
@@ -170,7 +173,7 @@ pub fn respond_through(request: &mut Request, to: &mut impl ResponseSink) -> Opt
     }
     let after = find(request, to);
     if after.is_none() && request.plan.phases.recall.is_some() && request.captures.is_empty() {
-        request.course.found = Some(request.plan.id); // a cache misses more often than files do
+        request.routing.found = Some(request.plan.id); // a cache misses more often than files do
     }
     let after = after?;
     let captured = !request.captures.is_empty() || !request.shared.is_empty();
@@ -189,9 +192,9 @@ pub fn respond_through(request: &mut Request, to: &mut impl ResponseSink) -> Opt
 /// holds, but for the file, the client's address and the state of the connection. Further
 /// requests with the same head that follow in `input`, as a client that pipelines sends them,
 /// are answered too.
-pub fn respond_again(request: &mut Request, input: &mut Buffer) -> Option<After> {
+pub fn respond_again(request: &mut Request, input: &mut Buffer) -> Option<ConnectionOutcome> {
     let Some(mut last) = request.repeatable.last.take() else {
-        return find_behind(request, input);
+        return find_pipelined(request, input);
     };
     let client = Rc::clone(&request.client);
     let mut count = 0;
@@ -214,17 +217,17 @@ pub fn respond_again(request: &mut Request, input: &mut Buffer) -> Option<After>
         request.sent = Default::default();
         request.response.clear();
     }
-    find_behind(request, input)
+    find_pipelined(request, input)
 }
 
 /// As [`find`], where `input` has come behind the request.
-fn find_behind(request: &mut Request, input: &Buffer) -> Option<After> {
+fn find_pipelined(request: &mut Request, input: &Buffer) -> Option<ConnectionOutcome> {
     let is_followed = !input.is_empty();
-    find(request, &mut OfHttp1 { is_followed })
+    find(request, &mut Http1Sink { is_followed })
 }
 
 /// Answers a request whose plan is known with its kept response, if there is one.
-fn find(request: &mut Request, to: &mut impl ResponseSink) -> Option<After> {
+fn find(request: &mut Request, to: &mut impl ResponseSink) -> Option<ConnectionOutcome> {
     if request.plan.phases.answers_constantly {
         if request.client.asks_for_part() {
             None
@@ -261,8 +264,8 @@ impl LastResponse {
 }
 
 /// Looks for the response of the request's plan and path, and sends it.
-fn look_up(request: &mut Request, to: &mut impl ResponseSink) -> Option<After> {
-    request.course.root_tested = false;
+fn look_up(request: &mut Request, to: &mut impl ResponseSink) -> Option<ConnectionOutcome> {
+    request.routing.root_tested = false;
     let http = Rc::clone(&request.http);
     let mut cache = http.prebuilt.borrow_mut();
     let mut path = std::mem::take(&mut cache.scratch);
@@ -293,7 +296,7 @@ fn answer(
     key: &Key,
     to: &mut impl ResponseSink,
     is_kept: &mut bool,
-) -> Option<After> {
+) -> Option<ConnectionOutcome> {
     let placed = cache.entries.get_mut(key)?;
     *is_kept = true;
     placed.is_used = true;
@@ -347,7 +350,7 @@ fn answer(
         }
     };
     request.response.status = status;
-    request.course.root_tested = matches!(entry.origin, Origin::File { .. });
+    request.routing.root_tested = matches!(entry.origin, Origin::File { .. });
     if let Some(part) = part {
         return Some(send_part(request, entry, part, form, to));
     }
@@ -387,7 +390,7 @@ fn answer(
 /// Takes a response from the memory that all threads share, if it may be there.
 #[cold]
 fn take_shared(request: &Request, cache: &mut PrebuiltCache, key: &Key) -> Option<()> {
-    if !cache.has_let_go && !cache.part.has_others() {
+    if !cache.has_evicted && !cache.part.has_others() {
         return None;
     }
     let entry = shared::take(request, key)?;
@@ -414,7 +417,7 @@ fn send_part(
     part: ByteRange,
     form: ResponseForm,
     to: &mut impl ResponseSink,
-) -> After {
+) -> ConnectionOutcome {
     let bytes = entry.body.get(part.start as usize..part.end as usize);
     let bytes = bytes.unwrap_or_default(); // a range lies within its file
     let second = engine::wall().as_secs();
@@ -578,7 +581,11 @@ pub(crate) fn encoded(
 }
 
 /// The end of a request that was answered here, with this response.
-pub fn send_prebuilt(request: &mut Request, response: &DatedResponse, form: ResponseForm) -> After {
+pub fn send_prebuilt(
+    request: &mut Request,
+    response: &DatedResponse,
+    form: ResponseForm,
+) -> ConnectionOutcome {
     let body_length = response.bytes.len() - response.head_length;
     let framing = form.framing(body_length, request.plan.core.http2_chunk_size);
     request.sent.body_bytes = body_length as u64;
@@ -588,7 +595,7 @@ pub fn send_prebuilt(request: &mut Request, response: &DatedResponse, form: Resp
     request_log::log(request);
     if form == ResponseForm::Ending {
         let client_is_done = !request.client.keeps_alive();
-        return After::Close { client_is_done };
+        return ConnectionOutcome::Close { client_is_done };
     }
     let connection = &request.connection;
     let core = &request.plan.core;
@@ -596,7 +603,7 @@ pub fn send_prebuilt(request: &mut Request, response: &DatedResponse, form: Resp
     if core.tcp_nodelay && !connection.nodelay.replace(true) {
         connection.stream.set_nodelay(true);
     }
-    After::KeepAlive
+    ConnectionOutcome::KeepAlive
 }
 
 /// Whether a kept response is still valid.
@@ -731,7 +738,7 @@ mod tests {
     }
 
     /// Answers a request that nothing has come behind.
-    fn ask(request: &mut Request) -> Option<After> {
+    fn ask(request: &mut Request) -> Option<ConnectionOutcome> {
         respond(request, &Buffer::empty())
     }
 
@@ -801,7 +808,7 @@ mod tests {
                 assert!(cache.size <= cache.bound);
             }
             let cache = request.http.prebuilt.borrow();
-            assert!(cache.has_let_go && cache.size > cache.bound / 2);
+            assert!(cache.has_evicted && cache.size > cache.bound / 2);
             drop(cache);
             // What was let go first comes from the memory that all threads share.
             let of_first = (request.plan.id, b"/0".to_vec());

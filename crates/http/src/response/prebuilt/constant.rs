@@ -9,16 +9,16 @@
 use std::rc::Rc;
 use std::time::Duration;
 
-use crate::h1::exchange::{After, may_keep_alive};
+use crate::h1::exchange::{ConnectionOutcome, may_keep_alive};
 use crate::module::Prebuilt;
 use crate::request::Request;
 use crate::response::prebuilt::PrebuiltEncoding;
 use crate::response::prebuilt::answering;
 use crate::response::prebuilt::answering::ResponseSink;
-use crate::response::prebuilt::recording::{is_answered_alike, is_padded};
+use crate::response::prebuilt::recording::{is_padded, is_request_independent};
 
 /// Answers a plain request under a plan with a constant response. `None`: take the normal path.
-pub fn answer(request: &mut Request, to: &mut impl ResponseSink) -> Option<After> {
+pub fn answer(request: &mut Request, to: &mut impl ResponseSink) -> Option<ConnectionOutcome> {
     let asks_to_stay = request.client.keeps_alive();
     let keep_alive = asks_to_stay && may_keep_alive(&request.connection, request);
     let form = to.form(request, keep_alive)?;
@@ -27,7 +27,7 @@ pub fn answer(request: &mut Request, to: &mut impl ResponseSink) -> Option<After
     let kept = cache.constant(request.plan.id)?;
     let dated = kept.responses[form as usize].as_ref()?;
     if dated.second != engine::wall().as_secs()
-        || !is_answered_alike(request, kept.status)
+        || !is_request_independent(request, kept.status)
         || is_padded(request, kept.status)
     {
         return None;

@@ -21,7 +21,7 @@ use std::time::Duration;
 use base::hash::Map;
 use bytes::Bytes;
 use engine::file::Metadata;
-use proto::h2::frame::{HEAD_LENGTH, SIZE_MAX_AT_FIRST};
+use proto::h2::frame::{FRAME_SIZE_MAX_DEFAULT, HEAD_LENGTH};
 
 use crate::response::memory;
 use crate::response::recall::laid::RecalledAnswer;
@@ -100,7 +100,8 @@ impl ResponseForm {
         match self {
             ResponseForm::Ending | ResponseForm::KeptAlive => 0,
             ResponseForm::Http2 => {
-                let frames = 1 + length.div_ceil(frame_size.clamp(1, SIZE_MAX_AT_FIRST as usize));
+                let frames =
+                    1 + length.div_ceil(frame_size.clamp(1, FRAME_SIZE_MAX_DEFAULT as usize));
                 (frames * HEAD_LENGTH) as u64
             }
         }
@@ -173,13 +174,13 @@ impl From<&Metadata> for Identity {
 /// Eviction by CLOCK ("second chance"): a hand goes round over all responses in the order in which
 /// they were kept, and evicts those that have not been used since its last round.
 pub struct PrebuiltCache {
-    entries: Map<Key, Placed<Entry>>,
+    entries: Map<Key, CachedValue<Entry>>,
     /// Uses of paths that are not kept yet, by the hash of their keys.
     uses: Map<u64, u32>,
     /// Constant responses of scopes, by plan.
     constants: Map<u32, Constant>,
     /// Responses of content handlers, by plan and the handler's key.
-    recalled: Map<Key, Placed<RecalledAnswer>>,
+    recalled: Map<Key, CachedValue<RecalledAnswer>>,
     /// Entries in the order in which the hand visits them; some have been removed meanwhile.
     order: VecDeque<EvictionTurn>,
     next_stamp: u64,
@@ -188,12 +189,12 @@ pub struct PrebuiltCache {
     bound: usize,
     part: memory::Part,
     /// Whether something has been evicted, so that it may be in the shared memory.
-    has_let_go: bool,
+    has_evicted: bool,
     scratch: Vec<u8>,
 }
 
 /// A kept value, and whether it has been used since the hand's last visit.
-pub(crate) struct Placed<T> {
+pub(crate) struct CachedValue<T> {
     value: T,
     is_used: bool,
     /// The stamp of this value's turn in the queue.
@@ -210,7 +211,7 @@ pub(crate) struct EvictionTurn {
 #[derive(Clone, Copy)]
 enum Kind {
     Entry,
-    Recalled,
+    RecalledResponse,
 }
 
 impl Default for PrebuiltCache {
@@ -226,7 +227,7 @@ impl Default for PrebuiltCache {
             size: 0,
             bound: part.bound(),
             part,
-            has_let_go: false,
+            has_evicted: false,
             scratch: Vec::new(),
         }
     }
@@ -236,7 +237,7 @@ impl PrebuiltCache {
     /// Drops all responses and keeps none from now on, since the generation has been replaced.
     pub fn retire(&mut self) {
         if self.size > LET_GO_MIN {
-            engine::note_let_go();
+            engine::note_freed();
         }
         self.clear();
         self.part = memory::Part::Retired;
@@ -267,7 +268,7 @@ impl PrebuiltCache {
     }
 
     /// Appends a value to the eviction order.
-    fn place<T>(&mut self, kind: Kind, key: &Key, value: T) -> Placed<T> {
+    fn place<T>(&mut self, kind: Kind, key: &Key, value: T) -> CachedValue<T> {
         let stamp = self.next_stamp;
         self.next_stamp += 1;
         if self.order.len() > 2 * (self.entries.len() + self.recalled.len()) + 16 {
@@ -275,14 +276,14 @@ impl PrebuiltCache {
             self.order.retain(|turn| {
                 let kept = match turn.kind {
                     Kind::Entry => entries.get(&turn.key).map(|placed| placed.stamp),
-                    Kind::Recalled => recalled.get(&turn.key).map(|placed| placed.stamp),
+                    Kind::RecalledResponse => recalled.get(&turn.key).map(|placed| placed.stamp),
                 };
                 kept == Some(turn.stamp)
             });
         }
         let key = key.clone();
         self.order.push_back(EvictionTurn { kind, key, stamp });
-        Placed {
+        CachedValue {
             value,
             is_used: false,
             stamp,
@@ -318,17 +319,17 @@ impl PrebuiltCache {
                 Kind::Entry => {
                     take_turn(&mut self.entries, &turn).map(|entry| entry.cost(&turn.key))
                 }
-                Kind::Recalled => {
+                Kind::RecalledResponse => {
                     take_turn(&mut self.recalled, &turn).map(|answer| answer.cost(&turn.key))
                 }
             };
             match gone {
                 TurnOutcome::Gone(cost) => {
                     self.size = self.size.saturating_sub(cost);
-                    self.has_let_go = true;
+                    self.has_evicted = true;
                 }
                 TurnOutcome::Used => self.order.push_back(turn),
-                TurnOutcome::NotThere => {}
+                TurnOutcome::AlreadyRemoved => {}
             }
         }
     }
@@ -363,7 +364,7 @@ impl PrebuiltCache {
     pub(crate) fn insert_recalled(&mut self, key: Key, answer: RecalledAnswer) {
         self.take_recalled(&key);
         if self.make_room(answer.cost(&key)) {
-            let placed = self.place(Kind::Recalled, &key, answer);
+            let placed = self.place(Kind::RecalledResponse, &key, answer);
             self.recalled.insert(key, placed);
         }
     }
@@ -413,7 +414,7 @@ enum TurnOutcome<T> {
     /// The object has been used since its last turn, and stays.
     Used,
     /// The object had been removed already.
-    NotThere,
+    AlreadyRemoved,
 }
 
 impl<T> TurnOutcome<T> {
@@ -421,23 +422,23 @@ impl<T> TurnOutcome<T> {
         match self {
             TurnOutcome::Gone(value) => TurnOutcome::Gone(of(value)),
             TurnOutcome::Used => TurnOutcome::Used,
-            TurnOutcome::NotThere => TurnOutcome::NotThere,
+            TurnOutcome::AlreadyRemoved => TurnOutcome::AlreadyRemoved,
         }
     }
 }
 
 /// Evicts the value of a turn, unless it has been used.
-fn take_turn<T>(kept: &mut Map<Key, Placed<T>>, turn: &EvictionTurn) -> TurnOutcome<T> {
+fn take_turn<T>(kept: &mut Map<Key, CachedValue<T>>, turn: &EvictionTurn) -> TurnOutcome<T> {
     match kept.get_mut(&turn.key) {
         Some(placed) if placed.stamp == turn.stamp => {
             if std::mem::take(&mut placed.is_used) {
                 return TurnOutcome::Used;
             }
         }
-        _ => return TurnOutcome::NotThere,
+        _ => return TurnOutcome::AlreadyRemoved,
     }
     let placed = kept.remove(&turn.key);
-    placed.map_or(TurnOutcome::NotThere, |placed| {
+    placed.map_or(TurnOutcome::AlreadyRemoved, |placed| {
         TurnOutcome::Gone(placed.value)
     })
 }
@@ -479,7 +480,7 @@ impl Entry {
         let responses = self.responses.iter().chain(&self.unmodified).chain(encoded);
         let responses: usize = responses.flatten().map(DatedResponse::cost).sum();
         // A table that has just grown is half empty.
-        let place = 2 * (size_of::<(Key, Placed<Entry>)>() + size_of::<EvictionTurn>());
+        let place = 2 * (size_of::<(Key, CachedValue<Entry>)>() + size_of::<EvictionTurn>());
         let place = place + self.encoded.capacity() * size_of::<(u8, Forms)>();
         place + names + etag + self.content_type.len() + self.body.len() + responses
     }

@@ -60,7 +60,7 @@ pub fn offer_missing(request: &Request, path: &[u8], error: &std::io::Error) {
 /// Whether any response to this request may be kept.
 fn is_wanted(request: &Request) -> bool {
     request.plan.prebuilt
-        && !request.course.internal
+        && !request.routing.internal
         && request.is_main()
         && request.method == Method::Get
 }

@@ -41,10 +41,10 @@ impl ConstantResponse {
             && request.plan.prebuilt
             && length <= FILE_SIZE_MAX
             && request.is_main()
-            && !request.course.internal
+            && !request.routing.internal
             && STATUSES.contains(&response.status)
             && request.client.is_plain()
-            && is_answered_alike(request, request.response.status)
+            && is_request_independent(request, request.response.status)
             && !is_padded(request, request.response.status);
         keeps.then(|| {
             Box::new(ConstantResponse {
@@ -65,7 +65,7 @@ impl ConstantResponse {
         let constant = Constant {
             status: request.response.status,
             content_type: request.response.content_type.clone(),
-            typed: request.course.error_status == 0 && request.response.status != 204,
+            typed: request.routing.error_status == 0 && request.response.status != 204,
             responses: Forms::default(),
         };
         let dated = DatedResponse {
@@ -86,7 +86,7 @@ impl ConstantResponse {
 
 /// Whether nothing in the scope tells requests apart but what
 /// [`respond`](super::answering::respond) looks at in any case.
-pub(super) fn is_answered_alike(request: &Request, status: u16) -> bool {
+pub(super) fn is_request_independent(request: &Request, status: u16) -> bool {
     let plan = &request.plan;
     let has_condition = || CONDITIONS.iter().any(|field| request.client.has(*field));
     !plan.phases.endings_read_response

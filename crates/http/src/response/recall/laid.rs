@@ -7,15 +7,15 @@ use bytes::Bytes;
 
 use crate::request::upstream_report::UpstreamReport;
 use crate::response::prebuilt::{
-    DatedResponse, EvictionTurn, Key, Placed, PrebuiltEncoding, ResponseForm,
+    CachedValue, DatedResponse, EvictionTurn, Key, PrebuiltEncoding, ResponseForm,
 };
 use crate::response::{Response, last_modified};
 
 /// Tells whether a response is still current.
-pub trait Standing {
+pub trait ValidityCheck {
     /// Whether the content would still give the response. Called for each hit, so it must not write
     /// memory that other threads use.
-    fn stands(&self) -> bool;
+    fn is_current(&self) -> bool;
 
     /// Identifies the state of the response: no other state has the same version.
     fn version(&self) -> u128;
@@ -26,7 +26,7 @@ pub trait Standing {
 
 /// A kept response.
 pub struct RecalledAnswer {
-    pub(super) standing: Box<dyn Standing>,
+    pub(super) standing: Box<dyn ValidityCheck>,
     pub(super) version: u128,
     pub(super) until: Duration,
     pub(super) state: State,
@@ -64,7 +64,7 @@ impl KeptValidators {
         KeptValidators {
             last_modified: last_modified(response),
             etag: response.field(b"ETag").cloned(),
-            are_judged: response.conditions_judged,
+            are_judged: response.conditions_evaluated,
         }
     }
 }
@@ -95,7 +95,8 @@ impl RecalledAnswer {
     /// Bytes of memory that the response takes with its key, rounded up.
     pub(crate) fn cost(&self, key: &Key) -> usize {
         // A table that has just grown is half empty.
-        let place = 2 * (size_of::<(Key, Placed<RecalledAnswer>)>() + size_of::<EvictionTurn>())
+        let place = 2
+            * (size_of::<(Key, CachedValue<RecalledAnswer>)>() + size_of::<EvictionTurn>())
             + FIELD_COST;
         let laid = match &self.state {
             State::Declined => 0,

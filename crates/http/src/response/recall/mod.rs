@@ -4,8 +4,8 @@
 //! The content of such a scope implements [`Recall`]: it makes the key of a request's response, and
 //! makes the head of a response in memory by the same code as on the normal path. The response is
 //! then laid out once, head and body, and sent to each client with an equivalent request for the
-//! rest of the second that its Date names, as long as it [stands](Standing). Each thread keeps its
-//! own responses, among the prebuilt ones, so that a hit touches no memory that another thread
+//! rest of the second that its Date names, as long as it [stands](ValidityCheck). Each thread keeps
+//! its own responses, among the prebuilt ones, so that a hit touches no memory that another thread
 //! writes. As for prebuilt responses, access rules run, modules are asked first, and every request
 //! that is not plain takes the normal path.
 
@@ -16,8 +16,8 @@ use std::rc::Rc;
 use bytes::Bytes;
 use proto::header::KnownField;
 
-use crate::h1::exchange::{After, may_keep_alive};
-use crate::module::{Prebuilt, Recall, Recalled};
+use crate::h1::exchange::{ConnectionOutcome, may_keep_alive};
+use crate::module::{Prebuilt, Recall, RecalledResponse};
 use crate::request::Request;
 use crate::request::state::Pacing;
 use crate::response::chain::Chain;
@@ -25,7 +25,7 @@ use crate::response::not_modified::{self, ConditionResult};
 use crate::response::prebuilt::answering::{self, ResponseSink};
 use crate::response::prebuilt::{Key, PrebuiltCache, PrebuiltEncoding, ResponseForm};
 use crate::response::recall::laid::{
-    AnswerShape, KeptValidators, Laid, LaidOutForm, RecalledAnswer, Standing, State,
+    AnswerShape, KeptValidators, Laid, LaidOutForm, RecalledAnswer, State, ValidityCheck,
 };
 
 /// Statuses whose responses do not depend on the request or change the connection.
@@ -47,7 +47,7 @@ const OF_WHAT_CLIENTS_HAVE: [KnownField; 2] =
 const REWRITTEN: [&[u8]; 3] = [b"Set-Cookie", b"Location", b"Refresh"];
 
 /// Answers a plain GET whose plan is known from the content's memory. `None`: take the normal path.
-pub fn answer(request: &mut Request, to: &mut impl ResponseSink) -> Option<After> {
+pub fn answer(request: &mut Request, to: &mut impl ResponseSink) -> Option<ConnectionOutcome> {
     let mut asks_less = OF_PARTS_AND_PRECONDITIONS.iter();
     if asks_less.any(|field| request.client.has(*field)) || !answering::permit_request(request) {
         return None;
@@ -58,13 +58,13 @@ pub fn answer(request: &mut Request, to: &mut impl ResponseSink) -> Option<After
     let http = Rc::clone(&request.http);
     let recall = http.plan(request.plan.id).phases.recall.as_deref()?;
     let mut key = (request.plan.id, http.prebuilt.borrow_mut().take_scratch());
-    request.course.recalled = true;
+    request.routing.recalled = true;
     let after = if recall.key(request, &mut key.1) {
         let mut cache = http.prebuilt.borrow_mut();
         match give_again(request, &mut cache, &key, form, to) {
-            Given::Answer(after) => Some(after),
-            Given::Nothing => None,
-            Given::Unknown => {
+            RecallOutcome::Answer(after) => Some(after),
+            RecallOutcome::Nothing => None,
+            RecallOutcome::Unknown => {
                 drop(cache); // the evaluation of variables may borrow the cache
                 lay_out(request, recall, &key, form, to)
             }
@@ -117,15 +117,15 @@ fn shape(request: &Request, status: u16, validators: &KeptValidators) -> Option<
 
 /// Restores the request to the state in which it was received, for the normal path.
 fn forget(request: &mut Request) {
-    request.course.recalled = false;
+    request.routing.recalled = false;
     request.upstream = None;
     request.pacing = Pacing::default();
     request.response.clear();
 }
 
 /// The result of a lookup of a laid-out response.
-enum Given {
-    Answer(After),
+enum RecallOutcome {
+    Answer(ConnectionOutcome),
     /// The request takes the normal path.
     Nothing,
     /// The response is not stored in that form, or is no longer current.
@@ -138,46 +138,46 @@ fn give_again(
     key: &Key,
     form: ResponseForm,
     to: &mut impl ResponseSink,
-) -> Given {
+) -> RecallOutcome {
     let Some(answer) = cache.recalled(key) else {
         return if cache.is_used_often(key) {
-            Given::Unknown
+            RecallOutcome::Unknown
         } else {
-            Given::Nothing
+            RecallOutcome::Nothing
         };
     };
-    if engine::wall() >= answer.until || !answer.standing.stands() {
+    if engine::wall() >= answer.until || !answer.standing.is_current() {
         cache.take_recalled(key);
-        return Given::Unknown;
+        return RecallOutcome::Unknown;
     }
     let State::Laid(laid) = &mut answer.state else {
-        return Given::Nothing;
+        return RecallOutcome::Nothing;
     };
     let Some(shape) = shape(request, laid.status, &laid.validators) else {
-        return Given::Nothing;
+        return RecallOutcome::Nothing;
     };
     let prebuilt = laid.prebuilt(shape);
     let status = prebuilt.status;
     let Some(encoding) = answering::permit(request, prebuilt) else {
-        return Given::Nothing;
+        return RecallOutcome::Nothing;
     };
     let upstream = laid.upstream.clone();
     let Some(written) = laid.form_of(shape, encoding, form) else {
-        return Given::Unknown;
+        return RecallOutcome::Unknown;
     };
     if written.dated.second != engine::wall().as_secs() {
-        return Given::Unknown;
+        return RecallOutcome::Unknown;
     }
     let logs_response = request.plan.phases.endings_read_response;
     // Log variables of the encoder are set by encoding, so an encoded response is made anew.
     if logs_response && encoding != PrebuiltEncoding::Identity {
-        return Given::Unknown;
+        return RecallOutcome::Unknown;
     }
     if written.chunked && !form.takes_unknown(request) {
-        return Given::Nothing;
+        return RecallOutcome::Nothing;
     }
     if !to.takes(written.dated.bytes.len() - written.dated.head_length) {
-        return Given::Nothing;
+        return RecallOutcome::Nothing;
     }
     request.upstream = upstream;
     request.response.status = status;
@@ -190,10 +190,14 @@ fn give_again(
         request.response.status = status;
     }
     answer.standing.count();
-    Given::Answer(after)
+    RecallOutcome::Answer(after)
 }
 
-fn send(request: &mut Request, written: &LaidOutForm, to: &mut impl ResponseSink) -> After {
+fn send(
+    request: &mut Request,
+    written: &LaidOutForm,
+    to: &mut impl ResponseSink,
+) -> ConnectionOutcome {
     to.send(request, &written.dated);
     request.sent.chunked = written.chunked;
     answering::send_prebuilt(request, &written.dated, written.form)
@@ -206,14 +210,14 @@ fn lay_out(
     key: &Key,
     form: ResponseForm,
     to: &mut impl ResponseSink,
-) -> Option<After> {
-    let Recalled {
+) -> Option<ConnectionOutcome> {
+    let RecalledResponse {
         standing,
         until,
         body,
     } = recall.recall(request, &key.1)?;
     let http = Rc::clone(&request.http);
-    let decline = |standing: Box<dyn Standing>| {
+    let decline = |standing: Box<dyn ValidityCheck>| {
         let answer = RecalledAnswer {
             version: standing.version(),
             standing,

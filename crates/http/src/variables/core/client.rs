@@ -29,7 +29,7 @@ pub(super) fn request_uri(request: &mut Request, out: &mut Vec<u8>) -> bool {
 /// line could not be parsed.
 pub(super) fn request_method(request: &mut Request, out: &mut Vec<u8>) -> bool {
     let client = &request.client;
-    let name = if request.shared.became_get.get() {
+    let name = if request.shared.is_now_get.get() {
         Method::Get.name().as_bytes()
     } else if client.has_method() {
         client.method_name()

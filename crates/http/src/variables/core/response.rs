@@ -13,7 +13,7 @@ use crate::response::Field;
 /// The status of the response: that of an error takes precedence over that of the error page; `009`
 /// for HTTP/0.9, and `000` before there is a status.
 pub(super) fn status(request: &mut Request, out: &mut Vec<u8>) -> bool {
-    let status = match (request.course.error_status, request.response.status) {
+    let status = match (request.routing.error_status, request.response.status) {
         (0, 0) if request.version() == Version::Http09 => 9,
         (0, status) => status,
         (error, _) => error,
@@ -92,7 +92,7 @@ pub(super) fn content_length(request: &mut Request, out: &mut Vec<u8>) -> bool {
 
 /// A field that was added takes precedence over the response's time.
 pub(super) fn last_modified(request: &mut Request, out: &mut Vec<u8>) -> bool {
-    if request.response.last_modified_unheard {
+    if request.response.ignores_last_modified {
         return false;
     }
     let is_it = |field: &&Field| field.name.eq_ignore_ascii_case(b"Last-Modified");

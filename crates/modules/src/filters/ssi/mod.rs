@@ -22,7 +22,7 @@ use http::config::tasks::{Task, TaskKind};
 use http::module::Module;
 use http::request::Request;
 use http::response::chain::{Chain, FilterRejection, HeadFilter};
-use http::slots::{OfMain, OfRequest};
+use http::slots::{MainRequestLifetime, RequestLifetime};
 use http::variables::BuiltinVariable;
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
@@ -139,7 +139,7 @@ impl Module for Ssi {
 }
 
 impl HeadFilter for Ssi {
-    fn concerns(&self, request: &Request) -> bool {
+    fn applies_to(&self, request: &Request) -> bool {
         let response = &request.response;
         response.content_length != Some(0) && self.types.contain(&response.content_type)
     }
@@ -187,7 +187,7 @@ impl SlotValue for Memory {
 }
 
 /// The state that commands of the main request and its subrequests have set.
-static MEMORY: Slot<Memory, OfMain> = Slot::new();
+static MEMORY: Slot<Memory, MainRequestLifetime> = Slot::new();
 
 /// Changes the state that commands have set.
 fn remember<T>(request: &Request, with: impl FnOnce(&mut Memory) -> T) -> T {
@@ -201,7 +201,7 @@ fn recall<T>(request: &Request, look: impl FnOnce(&Memory) -> Option<T>) -> Opti
 
 /// The format of `$date_local` and `$date_gmt` in the response of a request whose commands have set
 /// one.
-static TIME_FORMAT: Slot<TimeFormat, OfRequest> = Slot::new();
+static TIME_FORMAT: Slot<TimeFormat, RequestLifetime> = Slot::new();
 
 #[derive(Default)]
 struct TimeFormat(Bytes);

@@ -170,7 +170,7 @@ impl Sub {
 }
 
 impl HeadFilter for Sub {
-    fn concerns(&self, request: &Request) -> bool {
+    fn applies_to(&self, request: &Request) -> bool {
         let response = &request.response;
         response.content_length != Some(0) && self.types.contain(&response.content_type)
     }
@@ -230,7 +230,7 @@ impl BodyFilter for Substitute {
         match piece {
             Piece::Bytes(text) => {
                 let replacement = |at| replacement(settings, replacements, request, at);
-                let mut joined = Joined::default();
+                let mut joined = JoinedText::default();
                 self.search
                     .apply(text, replacement, |bytes| joined.write(bytes, out));
                 joined.end(out);
@@ -254,14 +254,14 @@ const JOINED_MAX: usize = 16 * 1024;
 /// The text between matches. Short stretches are joined to one piece, since each piece may become a
 /// chunk.
 #[derive(Default)]
-struct Joined {
+struct JoinedText {
     /// A single stretch, not yet copied.
     first: Bytes,
     /// Two or more stretches, joined.
     bytes: BytesMut,
 }
 
-impl Joined {
+impl JoinedText {
     fn write(&mut self, stretch: Bytes, out: &mut Vec<Piece>) {
         if stretch.is_empty() {
             return;

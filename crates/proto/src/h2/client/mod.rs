@@ -33,7 +33,7 @@ use super::hpack::{Decoder, Encoder, FIELD_OVERHEAD, TABLE_SIZE_DEFAULT};
 use super::incoming::{Frames, Incoming, Payload};
 use super::meter::{self, Meter, Pings, ReplyAllowance};
 use super::response::{ResponseFault, ResponseHead};
-use super::settings::{self, Settings, WINDOW_AT_FIRST, WINDOW_MAX};
+use super::settings::{self, INITIAL_WINDOW_SIZE_DEFAULT, Settings, WINDOW_MAX};
 use super::window;
 pub use sending::RequestStart;
 
@@ -132,7 +132,7 @@ pub enum Event {
 
 /// Which frames may come next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Awaits {
+enum ReadState {
     Settings,
     Frame,
     /// More of a header block.
@@ -170,8 +170,9 @@ struct Stream<S> {
     is_head: bool,
     /// Whether the stream is in `queue`, waiting for its turn to send.
     is_queued: bool,
-    /// Whether the stream has used up its share of the connection's window, and is in `held_back`.
-    is_held_back: bool,
+    /// Whether the stream has used up its share of the connection's window, and is in
+    /// `window_waiters`.
+    awaits_window: bool,
     /// Whether the caller has something to send.
     has_more: bool,
     /// Bytes that we may send; negative after the server has reduced its initial window.
@@ -202,7 +203,7 @@ impl<S> Stream<S> {
 #[derive(Debug)]
 pub struct Client<S> {
     limits: Limits,
-    awaits: Awaits,
+    awaits: ReadState,
     frames: Frames,
     body: Body,
     block: Vec<u8>,
@@ -223,7 +224,7 @@ pub struct Client<S> {
     queue: VecDeque<u32>,
     /// Streams that have something to send, but have used up [their share](Self::share) of the
     /// connection's window.
-    held_back: Vec<u32>,
+    window_waiters: Vec<u32>,
     peer: Settings,
     send_window: i64,
     /// The maximum that `send_window` has had.
@@ -236,10 +237,11 @@ pub struct Client<S> {
     /// Number of streams that we have reset.
     resets: u32,
     /// Streams that we have reset while the server could still send.
-    forgiven: VecDeque<u32>,
-    /// The highest reset stream that was dropped from `forgiven`: up to this identifier, reset
-    /// streams cannot be told from other closed streams, and frames on any of them are ignored.
-    forgiven_until: u32,
+    recently_reset: VecDeque<u32>,
+    /// The highest reset stream that was dropped from `recently_reset`: up to this identifier,
+    /// reset streams cannot be told from other closed streams, and frames on any of them are
+    /// ignored.
+    recently_reset_until: u32,
     /// The last stream that the server will process, by its GOAWAY.
     served_until: Option<u32>,
     /// Streams above `served_until` that have not been reported to the caller yet.
@@ -291,10 +293,10 @@ impl<S> Client<S> {
         // Each stream's own window limits its memory. The connection's window is as large as
         // possible, so that a stream that is not read does not block the others.
         let receive_window = WINDOW_MAX;
-        frame::put_window_update(&mut output, 0, receive_window - WINDOW_AT_FIRST);
+        frame::put_window_update(&mut output, 0, receive_window - INITIAL_WINDOW_SIZE_DEFAULT);
         Client {
             limits,
-            awaits: Awaits::Settings,
+            awaits: ReadState::Settings,
             frames: Frames::new(),
             body: Body::default(),
             block: Vec::new(),
@@ -308,16 +310,16 @@ impl<S> Client<S> {
             request_opening: RequestStart::default(),
             streams: Map::default(),
             queue: VecDeque::new(),
-            held_back: Vec::new(),
+            window_waiters: Vec::new(),
             peer: Settings::default(),
-            send_window: i64::from(WINDOW_AT_FIRST),
-            send_window_max: i64::from(WINDOW_AT_FIRST),
+            send_window: i64::from(INITIAL_WINDOW_SIZE_DEFAULT),
+            send_window_max: i64::from(INITIAL_WINDOW_SIZE_DEFAULT),
             receive_window,
             wider: 0,
             next_stream: 1,
             resets: 0,
-            forgiven: VecDeque::new(),
-            forgiven_until: 0,
+            recently_reset: VecDeque::new(),
+            recently_reset_until: 0,
             served_until: None,
             not_served: Vec::new(),
             output,
@@ -374,13 +376,13 @@ impl<S> Client<S> {
     /// Whether the server's SETTINGS have been received, which proves that it speaks HTTP/2.
     #[must_use]
     pub fn has_begun(&self) -> bool {
-        self.awaits != Awaits::Settings
+        self.awaits != ReadState::Settings
     }
 
     /// Whether a frame or a header block has been received in part.
     #[must_use]
     pub fn is_within_frame(&self) -> bool {
-        self.frames.is_within_frame() || matches!(self.awaits, Awaits::Continuation { .. })
+        self.frames.is_within_frame() || matches!(self.awaits, ReadState::Continuation { .. })
     }
 
     /// The windows of a stream or, for `None`, of the connection.
@@ -412,7 +414,7 @@ impl<S> Client<S> {
             Kind::Reset => self.reset_by_peer(head, bytes),
             Kind::Settings => self.settings(head, bytes),
             Kind::Ping => self.ping(head, bytes),
-            Kind::GoAway => self.goes_away(head, bytes),
+            Kind::GoAway => self.handle_goaway(head, bytes),
             Kind::WindowUpdate => self.window_update(head, bytes),
             Kind::Priority => self.priority(head),
             // Only clients send these (RFC 9218, section 7.1).
@@ -466,7 +468,7 @@ impl<S> Client<S> {
             }
             // DATA that the server sent before it received our reset.
             Err(None) => Ok(None),
-            Err(Some(fault)) => Ok(self.end_by_fault(stream, fault)),
+            Err(Some(fault)) => Ok(self.reset_for_fault(stream, fault)),
         }
     }
 
@@ -479,10 +481,11 @@ impl<S> Client<S> {
         data: u32,
         ends: bool,
     ) -> Result<(), Option<StreamFault>> {
-        let is_forgiven = || is_forgiven(&self.forgiven, self.forgiven_until, stream);
+        let is_recently_reset =
+            || is_recently_reset(&self.recently_reset, self.recently_reset_until, stream);
         let known = self.streams.get_mut(&stream);
         let Some(known) = known.filter(|known| known.receives) else {
-            return Err(if is_forgiven() {
+            return Err(if is_recently_reset() {
                 None
             } else {
                 Some(StreamFault::HalfClosed("DATA", stream))
@@ -556,7 +559,7 @@ impl<S> Client<S> {
         }
         self.block.clear();
         self.block.extend_from_slice(block);
-        self.awaits = Awaits::Continuation {
+        self.awaits = ReadState::Continuation {
             stream: head.stream,
             ends,
             frames: 0,
@@ -570,7 +573,7 @@ impl<S> Client<S> {
         head: FrameHead,
         payload: &[u8],
     ) -> Result<Option<Event>, Violation> {
-        let Awaits::Continuation {
+        let ReadState::Continuation {
             stream,
             ends,
             frames,
@@ -585,14 +588,14 @@ impl<S> Client<S> {
         let longest = self
             .limits
             .head_size_max
-            .max(frame::SIZE_MAX_AT_FIRST as usize);
+            .max(frame::FRAME_SIZE_MAX_DEFAULT as usize);
         if self.block.len() + payload.len() > longest {
             return Err(Violation::BlockTooLong);
         }
         self.block.extend_from_slice(payload);
         let length = length + FRAMING + u64::from(head.length);
         if !head.has(flags::END_HEADERS) {
-            self.awaits = Awaits::Continuation {
+            self.awaits = ReadState::Continuation {
                 stream,
                 ends,
                 frames: frames + 1,
@@ -600,7 +603,7 @@ impl<S> Client<S> {
             };
             return Ok(None);
         }
-        self.awaits = Awaits::Frame;
+        self.awaits = ReadState::Frame;
         let block = std::mem::take(&mut self.block);
         let event = self.whole_block(stream, ends, &block, length);
         self.block = block;
@@ -624,7 +627,7 @@ impl<S> Client<S> {
         // The decoder's table must be updated even if the block is then rejected.
         let read = self.read_block(is_trailers, block)?;
         if !receives {
-            if !is_forgiven(&self.forgiven, self.forgiven_until, stream) {
+            if !is_recently_reset(&self.recently_reset, self.recently_reset_until, stream) {
                 return Err(Violation::HeadersAfterEnd(stream));
             }
             if self.meters.late.exceeds(self.second, meter::RESETS_MAX) {
@@ -633,7 +636,7 @@ impl<S> Client<S> {
             return Ok(None);
         }
         if let Err(fault) = read {
-            return Ok(self.end_by_fault(stream, StreamFault::Response(stream, fault)));
+            return Ok(self.reset_for_fault(stream, StreamFault::Response(stream, fault)));
         }
         if is_trailers {
             return Ok(self.trailers(stream, ends));
@@ -642,7 +645,7 @@ impl<S> Client<S> {
         let content_length = self.head.content_length();
         if status == 101 || (status < 200 && ends) {
             let fault = StreamFault::Response(stream, ResponseFault::Interim);
-            return Ok(self.end_by_fault(stream, fault));
+            return Ok(self.reset_for_fault(stream, fault));
         }
         if status < 200 {
             return Ok(Some(Event::Interim { stream }));
@@ -658,7 +661,7 @@ impl<S> Client<S> {
         };
         if ends {
             if known.length_left.is_some_and(|left| left > 0) {
-                return Ok(self.end_by_fault(stream, StreamFault::BodyShort(stream)));
+                return Ok(self.reset_for_fault(stream, StreamFault::BodyShort(stream)));
             }
             known.receives = false;
         }
@@ -693,11 +696,11 @@ impl<S> Client<S> {
 
     fn trailers(&mut self, stream: u32, ends: bool) -> Option<Event> {
         if !ends {
-            return self.end_by_fault(stream, StreamFault::Trailers(stream));
+            return self.reset_for_fault(stream, StreamFault::Trailers(stream));
         }
         let known = self.streams.get_mut(&stream)?;
         if known.length_left.is_some_and(|left| left > 0) {
-            return self.end_by_fault(stream, StreamFault::BodyShort(stream));
+            return self.reset_for_fault(stream, StreamFault::BodyShort(stream));
         }
         known.receives = false;
         Some(Event::Trailers { stream })
@@ -742,7 +745,7 @@ impl<S> Client<S> {
     }
 
     /// Resets a stream because of the server's error on it.
-    fn end_by_fault(&mut self, stream: u32, fault: StreamFault) -> Option<Event> {
+    fn reset_for_fault(&mut self, stream: u32, fault: StreamFault) -> Option<Event> {
         let code = fault.code();
         self.put_reset(stream, code);
         self.close(stream).then_some(Event::Reset {
@@ -775,12 +778,12 @@ impl<S> Client<S> {
         frame::put_reset(&mut self.output, stream, code);
         self.resets = self.resets.saturating_add(1);
         self.meters.late.permit(2, PERMITTED_MAX);
-        if self.forgiven.len() >= FORGIVEN_MAX
-            && let Some(first) = self.forgiven.pop_front()
+        if self.recently_reset.len() >= FORGIVEN_MAX
+            && let Some(first) = self.recently_reset.pop_front()
         {
-            self.forgiven_until = self.forgiven_until.max(first);
+            self.recently_reset_until = self.recently_reset_until.max(first);
         }
-        self.forgiven.push_back(stream);
+        self.recently_reset.push_back(stream);
     }
 
     fn settings(&mut self, head: FrameHead, payload: &[u8]) -> Result<Option<Event>, Violation> {
@@ -818,7 +821,7 @@ impl<S> Client<S> {
             self.move_windows(i64::from(after) - i64::from(before.initial_window), after)?;
         }
         frame::put_settings_ack(&mut self.output);
-        self.awaits = Awaits::Frame;
+        self.awaits = ReadState::Frame;
         Ok(None)
     }
 
@@ -861,7 +864,11 @@ impl<S> Client<S> {
         Ok(None)
     }
 
-    fn goes_away(&mut self, head: FrameHead, payload: &[u8]) -> Result<Option<Event>, Violation> {
+    fn handle_goaway(
+        &mut self,
+        head: FrameHead,
+        payload: &[u8],
+    ) -> Result<Option<Event>, Violation> {
         if head.stream != 0 {
             return Err(Violation::Identifier("GOAWAY"));
         }
@@ -894,7 +901,7 @@ impl<S> Client<S> {
         if head.stream == 0 {
             self.send_window = window::widened_of_connection(self.send_window, increment)?;
             self.send_window_max = self.send_window_max.max(self.send_window);
-            self.call_held_back();
+            self.requeue_window_waiters();
             return Ok(None);
         }
         if self.is_idle(head.stream) {
@@ -905,14 +912,14 @@ impl<S> Client<S> {
         };
         if increment == 0 && !stream.is_closed() {
             let fault = StreamFault::NoIncrement(head.stream);
-            return Ok(self.end_by_fault(head.stream, fault));
+            return Ok(self.reset_for_fault(head.stream, fault));
         }
         if !stream.sends {
             return Ok(None);
         }
         let Some(window) = window::widened(stream.send_window, increment) else {
             let fault = StreamFault::WindowOverflow(head.stream, increment, stream.send_window);
-            return Ok(self.end_by_fault(head.stream, fault));
+            return Ok(self.reset_for_fault(head.stream, fault));
         };
         stream.send_window = window;
         stream.held = (stream.held - i64::from(increment)).max(0);
@@ -936,16 +943,16 @@ impl<S> Client<S> {
 }
 
 /// Checks a frame's head before its payload is received.
-fn examine(awaits: Awaits, head: FrameHead) -> Result<(), Violation> {
+fn examine(awaits: ReadState, head: FrameHead) -> Result<(), Violation> {
     // An HTTP/1 response, read as a frame's head, has a very large length.
-    if head.length > frame::SIZE_MAX_AT_FIRST {
+    if head.length > frame::FRAME_SIZE_MAX_DEFAULT {
         return Err(Violation::FrameTooLong(head.length));
     }
     match awaits {
-        Awaits::Settings if head.kind != Kind::Settings || head.has(flags::ACK) => {
+        ReadState::Settings if head.kind != Kind::Settings || head.has(flags::ACK) => {
             Err(Violation::NoSettings)
         }
-        Awaits::Continuation { stream, .. } => match head.kind {
+        ReadState::Continuation { stream, .. } => match head.kind {
             Kind::Continuation if head.stream == stream => Ok(()),
             Kind::Continuation => Err(Violation::ContinuationIdentifier),
             _ => Err(Violation::ContinuationExpected),
@@ -965,6 +972,6 @@ fn enqueue<S>(queue: &mut VecDeque<u32>, number: u32, stream: &mut Stream<S>) {
 
 /// Whether frames on a closed stream are ignored, because the server may have sent them before it
 /// received our RST_STREAM.
-fn is_forgiven(forgiven: &VecDeque<u32>, until: u32, stream: u32) -> bool {
-    stream <= until || forgiven.contains(&stream)
+fn is_recently_reset(recently_reset: &VecDeque<u32>, until: u32, stream: u32) -> bool {
+    stream <= until || recently_reset.contains(&stream)
 }

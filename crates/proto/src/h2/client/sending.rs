@@ -114,20 +114,20 @@ impl<S> Client<S> {
     }
 
     /// Removes a stream from the queue until the connection's window or its share grows.
-    fn hold_back(&mut self, number: u32) {
+    fn await_window(&mut self, number: u32) {
         if let Some(stream) = self.streams.get_mut(&number)
-            && !std::mem::replace(&mut stream.is_held_back, true)
+            && !std::mem::replace(&mut stream.awaits_window, true)
         {
-            self.held_back.push(number);
+            self.window_waiters.push(number);
         }
     }
 
     /// Queues the held-back streams again, because the connection's window or their share may have
     /// grown.
-    pub(super) fn call_held_back(&mut self) {
-        for number in self.held_back.drain(..) {
+    pub(super) fn requeue_window_waiters(&mut self) {
+        for number in self.window_waiters.drain(..) {
             if let Some(stream) = self.streams.get_mut(&number) {
-                stream.is_held_back = false;
+                stream.awaits_window = false;
                 enqueue(&mut self.queue, number, stream);
             }
         }
@@ -229,7 +229,7 @@ impl<S> Client<S> {
                 has_head: false,
                 is_head,
                 is_queued: false,
-                is_held_back: false,
+                awaits_window: false,
                 has_more: false,
                 send_window: i64::from(self.peer.initial_window),
                 held: 0,
@@ -267,7 +267,7 @@ impl<S> Client<S> {
             let (window, held) = (known.send_window, known.held);
             let allowed = window.min(self.share(held));
             if allowed <= 0 {
-                self.hold_back(stream);
+                self.await_window(stream);
                 continue;
             }
             let size_max = i64::from(self.peer.frame_size_max.min(QUANTUM));
@@ -387,7 +387,7 @@ impl<S> Client<S> {
         let known = self.streams.remove(&stream)?;
         self.wider -= known.window - self.limits.stream_window;
         if self.streams.len() == 1 {
-            self.call_held_back();
+            self.requeue_window_waiters();
         }
         if !known.is_closed() {
             let code = if known.receives {
@@ -408,7 +408,7 @@ impl<S> Client<S> {
     }
 
     /// Sends GOAWAY for a graceful shutdown.
-    pub fn go_away(&mut self) {
+    pub fn send_goaway(&mut self) {
         frame::put_goaway(&mut self.output, 0, ErrorCode::NoError);
     }
 

@@ -781,7 +781,7 @@ fn frames_of_the_connection_are_answered() {
     assert_eq!(frames[1].1, b"12345678");
     assert_eq!(client.peer().frame_size_max, 20_000);
     client.put_ping();
-    client.go_away();
+    client.send_goaway();
     let frames = sent(&mut client);
     assert_eq!(frames[0].0.kind, Kind::Ping);
     assert_eq!(frames[1].1, [0; 8]);

@@ -51,7 +51,7 @@ pub struct Decoder {
     size_max: usize,
     /// We have announced a smaller maximum than the table has: the next block must begin with a
     /// size update to this size or less.
-    size_owed: Option<usize>,
+    size_update_due: Option<usize>,
 }
 
 impl Default for Decoder {
@@ -67,7 +67,7 @@ impl Decoder {
         Decoder {
             table: Table::new(TABLE_SIZE_DEFAULT),
             size_max: TABLE_SIZE_DEFAULT,
-            size_owed: None,
+            size_update_due: None,
         }
     }
 
@@ -76,8 +76,8 @@ impl Decoder {
     pub fn set_size_max(&mut self, size_max: u32) {
         self.size_max = size_max as usize;
         if self.size_max < self.table.size_max() {
-            let owed = self.size_owed.unwrap_or(self.size_max);
-            self.size_owed = Some(owed.min(self.size_max));
+            let owed = self.size_update_due.unwrap_or(self.size_max);
+            self.size_update_due = Some(owed.min(self.size_max));
         }
     }
 
@@ -177,10 +177,10 @@ impl Decoder {
             if size > self.size_max {
                 return Err(Error::SizeUpdateTooLarge);
             }
-            self.size_owed = self.size_owed.filter(|owed| size > *owed);
+            self.size_update_due = self.size_update_due.filter(|owed| size > *owed);
             self.table.set_size_max(size);
         }
-        match self.size_owed {
+        match self.size_update_due {
             Some(_) => Err(Error::SizeUpdateMissing),
             None => Ok(()),
         }

@@ -43,7 +43,7 @@ impl<'a> From<(&'a [u8], &'a [u8])> for Field<'a> {
 pub struct Encoder {
     table: Table,
     /// The maximum table size that we want.
-    size_wanted: usize,
+    desired_table_size: usize,
     /// The table's size from the next block on.
     size_next: usize,
     /// The smallest size since the last block (RFC 7541, section 4.2).
@@ -52,7 +52,7 @@ pub struct Encoder {
 
 /// Whether a field is to be indexed.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Keep {
+enum TableUse {
     Yes,
     No,
     Never,
@@ -66,13 +66,13 @@ enum TableMatch {
 }
 
 impl Encoder {
-    /// An encoder whose dynamic table has a size of `size_wanted` at most, whatever the peer
+    /// An encoder whose dynamic table has a size of `desired_table_size` at most, whatever the peer
     /// allows.
     #[must_use]
-    pub fn new(size_wanted: u32) -> Encoder {
+    pub fn new(desired_table_size: u32) -> Encoder {
         let mut encoder = Encoder {
             table: Table::new(TABLE_SIZE_DEFAULT),
-            size_wanted: size_wanted as usize,
+            desired_table_size: desired_table_size as usize,
             size_next: TABLE_SIZE_DEFAULT,
             size_least: TABLE_SIZE_DEFAULT,
         };
@@ -83,7 +83,7 @@ impl Encoder {
     /// Sets the peer's SETTINGS_HEADER_TABLE_SIZE. The next block begins with a size update if
     /// necessary.
     pub fn set_size_max(&mut self, size_max: u32) {
-        self.size_next = self.size_wanted.min(size_max as usize);
+        self.size_next = self.desired_table_size.min(size_max as usize);
         self.size_least = self.size_least.min(self.size_next);
     }
 
@@ -126,7 +126,7 @@ impl Encoder {
         let which = NameKind::of(name);
         let keep = self.keep(which, field);
         let index = match self.find(which, field) {
-            TableMatch::Field(index) if keep != Keep::Never => {
+            TableMatch::Field(index) if keep != TableUse::Never => {
                 put_number(index, INDEXED, out);
                 return;
             }
@@ -134,30 +134,30 @@ impl Encoder {
             TableMatch::Nothing => 0,
         };
         let kind = match keep {
-            Keep::Yes => KEPT,
-            Keep::No => NOT_KEPT,
-            Keep::Never => NEVER_INDEXED,
+            TableUse::Yes => KEPT,
+            TableUse::No => NOT_KEPT,
+            TableUse::Never => NEVER_INDEXED,
         };
         put_number(index, kind, out);
         if index == 0 {
             put_text(name, out);
         }
         put_text(value, out);
-        if keep == Keep::Yes {
+        if keep == TableUse::Yes {
             self.table.insert(name, value, which, Faults::NONE);
         }
     }
 
-    fn keep(&self, which: NameKind, field: Field<'_>) -> Keep {
+    fn keep(&self, which: NameKind, field: Field<'_>) -> TableUse {
         if field.never_indexed {
-            return Keep::Never;
+            return TableUse::Never;
         }
         match which {
             NameKind::Field(KnownField::Authorization | KnownField::ProxyAuthorization) => {
-                Keep::Never
+                TableUse::Never
             }
             NameKind::Field(KnownField::Cookie) if field.value.len() < COOKIE_INDEXED_MIN => {
-                Keep::Never
+                TableUse::Never
             }
             // Values that differ from one message to the next.
             NameKind::Path
@@ -173,14 +173,14 @@ impl Encoder {
                 | KnownField::Location
                 | KnownField::Range
                 | KnownField::SetCookie,
-            ) => Keep::No,
+            ) => TableUse::No,
             // A larger field would evict most of the others.
             _ => {
                 let size = field.name.len() + field.value.len() + FIELD_OVERHEAD;
                 if size <= self.table.size_max() / 4 * 3 {
-                    Keep::Yes
+                    TableUse::Yes
                 } else {
-                    Keep::No
+                    TableUse::No
                 }
             }
         }

@@ -16,9 +16,9 @@ fn flood(client: &mut Client, mut next: impl FnMut(&mut Client, u32) -> Vec<u8>)
             );
             return count;
         }
-        let [partial, block, forgiven, early, control] = client.machine.memory();
+        let [partial, block, recently_reset, early, control] = client.machine.memory();
         assert!(partial <= 32 * 1024 && block <= 64 * 1024);
-        assert!(forgiven <= 4 * 1024 && early <= 1024 && control <= 32 * 1024);
+        assert!(recently_reset <= 4 * 1024 && early <= 1024 && control <= 32 * 1024);
         assert!(client.machine.live() <= 100);
         if client.machine.control_length() > 8 * 1024 {
             client.control();
@@ -303,8 +303,8 @@ fn what_is_forgiven_has_a_bound() {
             client.machine.release(stream);
         }
         client.control();
-        let [_, _, forgiven, _, _] = client.machine.memory();
-        assert!(forgiven <= 2 * 4 * most as usize);
+        let [_, _, recently_reset, _, _] = client.machine.memory();
+        assert!(recently_reset <= 2 * 4 * most as usize);
         // The most recent resets are remembered, earlier ones are not.
         client.expect_quiet(&frame(DATA, 0, 5999, b"a"), &[]);
         client.expect_quiet(&frame(DATA, 0, 2 * (3000 - most) + 1, b"a"), &[]);

@@ -115,10 +115,10 @@ fn what_is_forgiven_has_an_end() {
     let violation = client.expect_connection_error(&trailers, code::STREAM_CLOSED);
     assert_eq!(violation, Violation::HeadersAfterEnd(1));
     // Trailers have the same limit as a head, even if they are ignored.
-    for is_forgiven in [false, true] {
+    for is_recently_reset in [false, true] {
         let mut client = Client::usual();
         client.post(1);
-        if is_forgiven {
+        if is_recently_reset {
             client.machine.reset(1, ErrorCode::NoError);
             client.control();
         }
@@ -440,7 +440,7 @@ fn a_head_that_does_not_come_in_time_is_given_up() {
         for at in [9, 10, 18, 20] {
             let mut client = cut(&bytes[..at]);
             assert!(client.machine.is_within_frame());
-            assert!(client.machine.give_up_frame() && client.machine.give_up_frame());
+            assert!(client.machine.time_out_frame() && client.machine.time_out_frame());
             client.expect_quiet(&bytes[at..], &reset(3, code::PROTOCOL_ERROR));
             assert!(!client.machine.is_within_frame());
             client.expect_quiet(&frame(DATA, 0, 3, b"a"), &[]);
@@ -457,7 +457,7 @@ fn a_head_that_does_not_come_in_time_is_given_up() {
         &[],
     ] {
         let mut client = cut(bytes);
-        assert!(!client.machine.give_up_frame());
+        assert!(!client.machine.time_out_frame());
         assert_eq!(client.control(), b"");
     }
 }
@@ -488,16 +488,16 @@ fn a_connection_ends_in_two_steps() {
         frame(PING, 0, 0, b"tidegate"),
     ];
     assert_eq!(client.control(), announced.concat());
-    assert!(!client.machine.goes_away());
+    assert!(!client.machine.is_going_away());
     // Requests that the client sent before it received the announcement are processed.
     client.post(3);
     let pong = client.feed(&frame(PING, ACK, 0, b"tidegate"));
     assert_eq!(pong, Ok(vec![Seen::Pong]));
-    client.machine.go_away();
+    client.machine.send_goaway();
     assert_eq!(client.control(), goaway(3, code::NO_ERROR));
-    assert!(client.machine.goes_away());
+    assert!(client.machine.is_going_away());
     // The final GOAWAY is sent once, and the first step cannot follow it.
-    client.machine.go_away();
+    client.machine.send_goaway();
     client.machine.announce_end();
     assert_eq!(client.control(), b"");
     // Later requests are ignored, but their fields update the table, and their data count against

@@ -24,7 +24,7 @@ pub(crate) struct Selected<'a> {
 impl Conditions<'_> {
     /// Whether the response to the request is a 304: If-None-Match takes precedence (RFC 9110,
     /// section 13.2.2); a stored response without Last-Modified was modified at its Date.
-    pub(crate) fn are_met_by(&self, selected: &Selected<'_>) -> bool {
+    pub(crate) fn is_not_modified(&self, selected: &Selected<'_>) -> bool {
         if let Some(list) = self.none_match {
             return proto::etag::list_contains(list, selected.etag, true);
         }
@@ -81,7 +81,7 @@ mod tests {
                 none_match: none_match.map(str::as_bytes),
                 modified_since: modified_since.map(str::as_bytes),
             };
-            let are_met = conditions.are_met_by(&selected);
+            let are_met = conditions.is_not_modified(&selected);
             assert_eq!(are_met, expected, "{none_match:?} {modified_since:?}");
         }
     }

@@ -12,7 +12,7 @@ pub(crate) struct Part {
 
 /// A single range that a client requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Wanted {
+pub(crate) enum ClientRange {
     /// From the first offset to the second inclusive, or to the end.
     From(u64, Option<u64>),
     /// The last bytes, this many.
@@ -41,13 +41,13 @@ impl Part {
     }
 
     /// The bytes of the whole that a client requests, if this part contains all of them.
-    pub(crate) fn cut(self, wanted: Wanted) -> Option<Part> {
+    pub(crate) fn cut(self, wanted: ClientRange) -> Option<Part> {
         let (first, end) = match wanted {
-            Wanted::From(first, last) => {
+            ClientRange::From(first, last) => {
                 let end = last.map_or(self.total, |last| last.saturating_add(1));
                 (first, end.min(self.total))
             }
-            Wanted::Last(count) => (self.total.saturating_sub(count), self.total),
+            ClientRange::Last(count) => (self.total.saturating_sub(count), self.total),
         };
         let has_all = self.first <= first && first < end && end <= self.end;
         has_all.then_some(Part {
@@ -72,19 +72,21 @@ impl Part {
     }
 }
 
-impl Wanted {
+impl ClientRange {
     /// RFC 9110, section 14.1.2: a Range with one range.
-    pub(crate) fn parse(range: &[u8]) -> Option<Wanted> {
+    pub(crate) fn parse(range: &[u8]) -> Option<ClientRange> {
         let text = std::str::from_utf8(range).ok()?;
         let (unit, range) = text.split_once('=')?;
         unit.eq_ignore_ascii_case("bytes").then_some(())?;
         let (first, last) = range.trim().split_once('-')?;
         match (first, last) {
-            ("", last) => number(last).filter(|count| *count > 0).map(Wanted::Last),
-            (first, "") => Some(Wanted::From(number(first)?, None)),
+            ("", last) => number(last)
+                .filter(|count| *count > 0)
+                .map(ClientRange::Last),
+            (first, "") => Some(ClientRange::From(number(first)?, None)),
             (first, last) => {
                 let (first, last) = (number(first)?, number(last)?);
-                (first <= last).then_some(Wanted::From(first, Some(last)))
+                (first <= last).then_some(ClientRange::From(first, Some(last)))
             }
         }
     }
@@ -152,7 +154,7 @@ mod tests {
             ("bytes=10-", None),
             ("bytes=0-", None),
         ] {
-            let wanted = Wanted::parse(range.as_bytes()).unwrap();
+            let wanted = ClientRange::parse(range.as_bytes()).unwrap();
             let cut = stored.cut(wanted).map(Part::text);
             assert_eq!(cut.as_deref(), expected, "{range}");
         }
@@ -164,7 +166,7 @@ mod tests {
             "bytes=0-1,3-4",
             "x=0-1",
         ] {
-            assert_eq!(Wanted::parse(wrong.as_bytes()), None, "{wrong}");
+            assert_eq!(ClientRange::parse(wrong.as_bytes()), None, "{wrong}");
         }
     }
 

@@ -2,8 +2,8 @@
 //! `storing` and `reuse` over random heads.
 
 use crate::cache::rules::Policy;
-use crate::cache::rules::reuse::{self, Reuse, Wanted};
-use crate::cache::rules::storing::{self, Asked, Exchanged};
+use crate::cache::rules::reuse::{self, Reuse, ReuseRequest};
+use crate::cache::rules::storing::{self, ExchangeTimes, StorageRequest};
 
 const NOW: i64 = 1_000_000_000; // Sun, 09 Sep 2001 01:46:40 GMT
 
@@ -313,22 +313,22 @@ fn ruled(case: &Case) -> Option<Outcome> {
     };
     let fields = case.fields.iter();
     let pairs = fields.map(|(name, value)| (name.as_bytes(), value.as_bytes()));
-    let asked = Asked {
+    let asked = StorageRequest {
         is_authorized: case.is_authorized,
         has_no_store: false,
         is_part_by_key: false,
     };
     let received = NOW * 1000;
-    let exchanged = Exchanged {
+    let exchanged = ExchangeTimes {
         requested: received - case.delay * 1000,
         received,
     };
     let stored = storing::judge(case.status, pairs, asked, exchanged, case.assigned, &policy)?;
     let now = received + case.later * 1000;
-    let decided = reuse::decide(&stored, &Wanted::default(), now, &policy);
+    let decided = reuse::decide(&stored, &ReuseRequest::default(), now, &policy);
     let beyond = match decided {
         Reuse::Ask(beyond) => beyond,
-        Reuse::Fresh => reuse::Beyond::default(),
+        Reuse::Fresh => reuse::StaleUses::default(),
         other => panic!("{other:?}"),
     };
     Some(Outcome {

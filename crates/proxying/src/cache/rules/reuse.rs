@@ -11,16 +11,16 @@ pub(crate) enum Reuse {
     Fresh,
     /// The response is stale, but the client accepts that (`max-stale`).
     StaleAsAllowed,
-    /// The origin must be asked; see [`Beyond`] for uses of the stale response meanwhile or
+    /// The origin must be asked; see [`StaleUses`] for uses of the stale response meanwhile or
     /// instead.
-    Ask(Beyond),
+    Ask(StaleUses),
     /// The stored response does not match the request: proceed as if nothing were stored.
-    NotForIt,
+    Mismatched,
 }
 
 /// What a stale response may be used for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Beyond {
+pub(crate) struct StaleUses {
     /// The stale response may be used while it is updated (`stale-while-revalidate`).
     pub while_updating: bool,
     /// The stale response may be used if no origin responds (`stale-if-error`).
@@ -34,15 +34,15 @@ pub(crate) struct Beyond {
 
 /// The properties of a request that decide about reuse.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Wanted {
+pub(crate) struct ReuseRequest {
     pub directives: RequestDirectives,
     pub is_authorized: bool,
 }
 
 /// Decides at the time `now`, in milliseconds since 1970.
-pub(crate) fn decide(stored: &Stored, wanted: &Wanted, now: i64, policy: &Policy) -> Reuse {
-    if wanted.is_authorized && !stored.is_for_authorized {
-        return Reuse::NotForIt;
+pub(crate) fn decide(stored: &Stored, wanted: &ReuseRequest, now: i64, policy: &Policy) -> Reuse {
+    if wanted.is_authorized && !stored.allows_authorized {
+        return Reuse::Mismatched;
     }
     let wishes = wanted.directives;
     let interval = i64::try_from(policy.reload_interval).unwrap_or(i64::MAX);
@@ -67,10 +67,10 @@ pub(crate) fn decide(stored: &Stored, wanted: &Wanted, now: i64, policy: &Policy
     {
         return Reuse::StaleAsAllowed;
     }
-    Reuse::Ask(Beyond {
+    Reuse::Ask(StaleUses {
         while_updating: stored.updating > 0 && may(stored.updating),
         for_failures: stored.error > 0 && may(stored.error),
-        for_errors: stored.covers_answers && stored.error > 0 && may(stored.error),
+        for_errors: stored.covers_error_responses && stored.error > 0 && may(stored.error),
         is_forbidden,
     })
 }
@@ -114,10 +114,10 @@ mod tests {
         }
     }
 
-    fn wanted(text: &str) -> Wanted {
+    fn wanted(text: &str) -> ReuseRequest {
         let mut directives = RequestDirectives::default();
         directives.take(text.as_bytes());
-        Wanted {
+        ReuseRequest {
             directives,
             is_authorized: false,
         }
@@ -232,14 +232,14 @@ mod tests {
     /// Section 3.5.
     #[test]
     fn authorized_requests_have_what_allows_it() {
-        let wanted = Wanted {
+        let wanted = ReuseRequest {
             is_authorized: true,
-            ..Wanted::default()
+            ..ReuseRequest::default()
         };
         let decided = |stored: &Stored| decide(stored, &wanted, NOW, &POLICY);
-        assert_eq!(decided(&stored()), Reuse::NotForIt);
+        assert_eq!(decided(&stored()), Reuse::Mismatched);
         let public = Stored {
-            is_for_authorized: true,
+            allows_authorized: true,
             ..stored()
         };
         assert_eq!(decided(&public), Reuse::Fresh);

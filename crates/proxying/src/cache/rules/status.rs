@@ -40,7 +40,7 @@ impl Forwarded {
 
 /// How a request was answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Handled {
+pub(crate) enum CacheResult {
     /// From the cache, with this freshness lifetime left in seconds (section 2.5); negative if the
     /// response is stale.
     Hit { left: i64 },
@@ -55,12 +55,12 @@ pub(crate) enum Handled {
 }
 
 /// The value of the field.
-pub(crate) fn value(handled: Handled) -> Vec<u8> {
+pub(crate) fn value(handled: CacheResult) -> Vec<u8> {
     let mut out = NAME.as_bytes().to_vec();
     let written = match handled {
-        Handled::Hit { left } => write!(out, "; hit; ttl={left}"),
-        Handled::Collapsed { why } => write!(out, "; fwd={}; collapsed", why.name()),
-        Handled::Forwarded {
+        CacheResult::Hit { left } => write!(out, "; hit; ttl={left}"),
+        CacheResult::Collapsed { why } => write!(out, "; fwd={}; collapsed", why.name()),
+        CacheResult::Forwarded {
             why,
             status,
             is_stored,
@@ -81,10 +81,10 @@ mod tests {
     #[test]
     fn values() {
         for (handled, expected) in [
-            (Handled::Hit { left: 376 }, "Tidegate; hit; ttl=376"),
-            (Handled::Hit { left: -412 }, "Tidegate; hit; ttl=-412"),
+            (CacheResult::Hit { left: 376 }, "Tidegate; hit; ttl=376"),
+            (CacheResult::Hit { left: -412 }, "Tidegate; hit; ttl=-412"),
             (
-                Handled::Forwarded {
+                CacheResult::Forwarded {
                     why: Forwarded::Stale,
                     status: 304,
                     is_stored: false,
@@ -92,7 +92,7 @@ mod tests {
                 "Tidegate; fwd=stale; fwd-status=304",
             ),
             (
-                Handled::Forwarded {
+                CacheResult::Forwarded {
                     why: Forwarded::UriMiss,
                     status: 200,
                     is_stored: true,
@@ -100,7 +100,7 @@ mod tests {
                 "Tidegate; fwd=uri-miss; fwd-status=200; stored",
             ),
             (
-                Handled::Collapsed {
+                CacheResult::Collapsed {
                     why: Forwarded::UriMiss,
                 },
                 "Tidegate; fwd=uri-miss; collapsed",

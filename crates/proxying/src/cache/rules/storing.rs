@@ -6,7 +6,7 @@ use super::{FieldLine, Policy, dates, delta_seconds, targeted};
 
 /// Properties of a request that decide whether its response may be stored.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Asked {
+pub(crate) struct StorageRequest {
     /// The request had an `Authorization` field (section 3.5).
     pub is_authorized: bool,
     /// The request had `no-store` (section 5.2.1.5).
@@ -17,7 +17,7 @@ pub(crate) struct Asked {
 
 /// When a response was requested and received, in milliseconds since 1970.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Exchanged {
+pub(crate) struct ExchangeTimes {
     /// `request_time` of section 4.2.3.
     pub requested: i64,
     /// `response_time` of section 4.2.3.
@@ -39,18 +39,18 @@ pub(crate) struct Stored {
     pub error: u32,
     /// The response itself states `stale-if-error`: then errors with which the origin responds
     /// count as well (RFC 5861, section 4).
-    pub covers_answers: bool,
+    pub covers_error_responses: bool,
     /// The response must be revalidated before each use (section 5.2.2.4).
     pub needs_validation: bool,
     /// The response must never be used stale (section 4.2.4).
     pub never_stale: bool,
     /// The response may be used for requests with `Authorization` (section 3.5).
-    pub is_for_authorized: bool,
+    pub allows_authorized: bool,
 }
 
 /// The fields of a response's head that matter here.
 #[derive(Clone, Debug, Default)]
-struct Said {
+struct ResponseFields {
     directives: ResponseDirectives,
     /// The directives come from a targeted field, which replaces Expires.
     is_targeted: bool,
@@ -87,12 +87,12 @@ enum Source {
 pub(crate) fn judge<'a>(
     status: u16,
     fields: impl Iterator<Item = FieldLine<'a>>,
-    asked: Asked,
-    exchanged: Exchanged,
+    asked: StorageRequest,
+    exchanged: ExchangeTimes,
     assigned: Option<u64>,
     policy: &Policy,
 ) -> Option<Stored> {
-    let said = Said::of(fields, exchanged.received.div_euclid(1000));
+    let said = ResponseFields::of(fields, exchanged.received.div_euclid(1000));
     if !said.may_be_stored(status, asked) {
         return None;
     }
@@ -130,10 +130,10 @@ pub(crate) fn judge<'a>(
             policy.stale_while_revalidate,
         ),
         error: beyond(directives.stale_if_error, policy.stale_if_error),
-        covers_answers: directives.stale_if_error.is_some(),
+        covers_error_responses: directives.stale_if_error.is_some(),
         needs_validation,
         never_stale: never_stale || directives.is_strict_by_s_maxage(),
-        is_for_authorized: directives.allow_authorized(),
+        allows_authorized: directives.allow_authorized(),
     };
     let is_of_use = left > 0 || may_be_confirmed || stored.updating > 0;
     is_of_use.then_some(stored)
@@ -153,10 +153,10 @@ impl ResponseDirectives {
     }
 }
 
-impl Said {
+impl ResponseFields {
     /// `now` is in seconds since 1970.
-    fn of<'a>(fields: impl Iterator<Item = FieldLine<'a>>, now: i64) -> Said {
-        let mut said = Said::default();
+    fn of<'a>(fields: impl Iterator<Item = FieldLine<'a>>, now: i64) -> ResponseFields {
+        let mut said = ResponseFields::default();
         let mut targeted = Vec::new();
         for (name, value) in fields {
             match &*name.to_ascii_lowercase() {
@@ -193,7 +193,7 @@ impl Said {
         said
     }
 
-    fn may_be_stored(&self, status: u16, asked: Asked) -> bool {
+    fn may_be_stored(&self, status: u16, asked: StorageRequest) -> bool {
         let directives = &self.directives;
         // Parts are combined elsewhere; a 304 is not stored itself.
         let is_part = status == 206 && !asked.is_part_by_key;
@@ -220,7 +220,7 @@ impl Said {
     }
 
     /// `corrected_initial_age` of section 4.2.3, in seconds.
-    fn initial_age(&self, exchanged: Exchanged) -> i64 {
+    fn initial_age(&self, exchanged: ExchangeTimes) -> i64 {
         let received = exchanged.received.div_euclid(1000);
         let apparent = self.date.map_or(0, |date| received.saturating_sub(date));
         let delay = exchanged.received.saturating_sub(exchanged.requested);
@@ -233,7 +233,7 @@ impl Said {
     fn lifetime(
         &self,
         status: u16,
-        exchanged: Exchanged,
+        exchanged: ExchangeTimes,
         initial_age: i64,
         assigned: Option<u64>,
         policy: &Policy,
@@ -322,11 +322,11 @@ fn is_heuristically_cacheable(status: u16) -> bool {
 
 /// Names of fields that are not stored: section 3.1, and the fields that a response withholds.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Withheld(Vec<Vec<u8>>);
+pub(crate) struct ExcludedFields(Vec<Vec<u8>>);
 
-impl Withheld {
+impl ExcludedFields {
     /// The names for a response with these fields.
-    pub(crate) fn of<'a>(fields: impl Iterator<Item = FieldLine<'a>>) -> Withheld {
+    pub(crate) fn of<'a>(fields: impl Iterator<Item = FieldLine<'a>>) -> ExcludedFields {
         let mut directives = ResponseDirectives::default();
         for (name, value) in fields {
             if name.eq_ignore_ascii_case(b"connection") {
@@ -339,7 +339,7 @@ impl Withheld {
         // Fields that delimit the body or state its type are always stored.
         let mut names = directives.withheld;
         names.retain(|name| !NEEDED.contains(&name.as_slice()));
-        Withheld(names)
+        ExcludedFields(names)
     }
 
     /// Whether the field with this name is not stored.
@@ -393,11 +393,11 @@ mod tests {
         reload_interval: 0,
     };
 
-    fn judged(status: u16, fields: &[(&str, &str)], asked: Asked) -> Option<Stored> {
+    fn judged(status: u16, fields: &[(&str, &str)], asked: StorageRequest) -> Option<Stored> {
         let pairs = fields
             .iter()
             .map(|(name, value)| (name.as_bytes(), value.as_bytes()));
-        let exchanged = Exchanged {
+        let exchanged = ExchangeTimes {
             requested: NOW,
             received: NOW,
         };
@@ -406,7 +406,7 @@ mod tests {
 
     /// The freshness lifetime in seconds of a response with these fields, from its arrival.
     fn left(fields: &[(&str, &str)]) -> Option<i64> {
-        let stored = judged(200, fields, Asked::default())?;
+        let stored = judged(200, fields, StorageRequest::default())?;
         Some((stored.fresh_until - NOW) / 1000)
     }
 
@@ -465,7 +465,7 @@ mod tests {
             (&[("Age", "7200.0")], 0),
         ] {
             let fields = [&[fresh], fields].concat();
-            let stored = judged(200, &fields, Asked::default()).unwrap();
+            let stored = judged(200, &fields, StorageRequest::default()).unwrap();
             assert_eq!(stored.initial_age, expected, "{fields:?}");
             let left = (stored.fresh_until - NOW) / 1000;
             assert_eq!(left, 3600 - i64::from(expected), "{fields:?}");
@@ -478,7 +478,7 @@ mod tests {
     /// Section 4.2.3: the delay of the response is added to its Age.
     #[test]
     fn delay_makes_older() {
-        let exchanged = Exchanged {
+        let exchanged = ExchangeTimes {
             requested: NOW - 5000,
             received: NOW,
         };
@@ -487,7 +487,7 @@ mod tests {
             (b"Age", b"2"),
             (b"Date", DATE.as_bytes()),
         ];
-        let asked = Asked::default();
+        let asked = StorageRequest::default();
         let stored = judge(200, fields.into_iter(), asked, exchanged, None, &POLICY).unwrap();
         assert_eq!(stored.initial_age, 7);
         assert_eq!(stored.fresh_until, NOW + 3000);
@@ -504,11 +504,18 @@ mod tests {
             let pairs = fields
                 .iter()
                 .map(|(name, value)| (name.as_bytes(), value.as_bytes()));
-            let exchanged = Exchanged {
+            let exchanged = ExchangeTimes {
                 requested: NOW,
                 received: NOW,
             };
-            let stored = judge(status, pairs, Asked::default(), exchanged, None, &policy)?;
+            let stored = judge(
+                status,
+                pairs,
+                StorageRequest::default(),
+                exchanged,
+                None,
+                &policy,
+            )?;
             Some((stored.fresh_until - NOW) / 1000)
         };
         let changed = ("Last-Modified", BEFORE_100);
@@ -564,17 +571,17 @@ mod tests {
             (200, &[(cc, "no-cache, max-age=9")], false),
             (404, &[("ETag", "\"a\"")], false),
         ] {
-            let stored = judged(status, fields, Asked::default());
+            let stored = judged(status, fields, StorageRequest::default());
             assert_eq!(stored.is_some(), expected, "{status} {fields:?}");
         }
-        let refuses = Asked {
+        let refuses = StorageRequest {
             has_no_store: true,
-            ..Asked::default()
+            ..StorageRequest::default()
         };
         assert_eq!(judged(200, &[fresh], refuses), None);
-        let slice = Asked {
+        let slice = StorageRequest {
             is_part_by_key: true,
-            ..Asked::default()
+            ..StorageRequest::default()
         };
         assert!(judged(206, &[fresh], slice).is_some());
         assert!(judged(206, &[("ETag", "\"a\"")], slice).is_some());
@@ -605,9 +612,9 @@ mod tests {
     /// Section 3.5.
     #[test]
     fn answers_to_authorized_requests() {
-        let asked = Asked {
+        let asked = StorageRequest {
             is_authorized: true,
-            ..Asked::default()
+            ..StorageRequest::default()
         };
         for (value, expected) in [
             ("max-age=9", false),
@@ -618,8 +625,8 @@ mod tests {
         ] {
             let stored = judged(200, &[("Cache-Control", value)], asked);
             assert_eq!(stored.is_some(), expected, "{value}");
-            let stored = judged(200, &[("Cache-Control", value)], Asked::default());
-            assert_eq!(stored.unwrap().is_for_authorized, expected, "{value}");
+            let stored = judged(200, &[("Cache-Control", value)], StorageRequest::default());
+            assert_eq!(stored.unwrap().allows_authorized, expected, "{value}");
         }
     }
 
@@ -637,23 +644,23 @@ mod tests {
             ("s-maxage=9, stale-while-revalidate=5", (5, 60)),
         ] {
             let fields = [("Cache-Control", value), ("ETag", "\"a\"")];
-            let stored = judged(200, &fields, Asked::default()).unwrap();
+            let stored = judged(200, &fields, StorageRequest::default()).unwrap();
             assert_eq!((stored.updating, stored.error), expected, "{value}");
             assert_eq!(stored.never_stale, expected == (0, 0), "{value}");
         }
         let fields = [("Cache-Control", "no-cache, max-age=9"), ("ETag", "\"a\"")];
-        let stored = judged(200, &fields, Asked::default()).unwrap();
+        let stored = judged(200, &fields, StorageRequest::default()).unwrap();
         assert!(stored.needs_validation && stored.never_stale && stored.error == 0);
         assert_eq!(stored.fresh_until, NOW);
         // A response that does not state its lifetime is not used stale.
-        let stored = judged(200, &[("ETag", "\"a\"")], Asked::default()).unwrap();
+        let stored = judged(200, &[("ETag", "\"a\"")], StorageRequest::default()).unwrap();
         assert_eq!((stored.updating, stored.error), (0, 0));
     }
 
     /// Section 3.1.
     #[test]
     fn fields_that_are_not_stored() {
-        let withheld = Withheld::of(
+        let withheld = ExcludedFields::of(
             [
                 (&b"Connection"[..], &b"a, B, Content-Type"[..]),
                 (b"Cache-Control", b"no-cache=\"c\", private=\"d, date\""),

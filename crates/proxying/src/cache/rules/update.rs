@@ -1,7 +1,7 @@
 //! Updates the entry that a 304 confirms: RFC 9111, sections 3.2 and 4.3.4.
 
 use super::FieldLine;
-use super::storing::Withheld;
+use super::storing::ExcludedFields;
 
 /// Fields that are not replaced, since they describe the stored body. Cookies are not stored at
 /// all.
@@ -21,7 +21,7 @@ pub(crate) enum Change {
 }
 
 /// Whether a 304 is about the entry: its ETag, if it has one, is that of the entry (section 4.3.4).
-pub(crate) fn is_about(stored: Option<&[u8]>, confirmed: Option<&[u8]>) -> bool {
+pub(crate) fn confirms_entry(stored: Option<&[u8]>, confirmed: Option<&[u8]>) -> bool {
     let bare = |tag: &'_ [u8]| -> Vec<u8> {
         let tag = tag.strip_prefix(b"W/").unwrap_or(tag);
         tag.to_vec()
@@ -36,7 +36,7 @@ pub(crate) fn is_about(stored: Option<&[u8]>, confirmed: Option<&[u8]>) -> bool 
 pub(crate) fn merged<'a>(
     stored: &[FieldLine<'a>],
     confirmed: &[FieldLine<'a>],
-    withheld: &Withheld,
+    withheld: &ExcludedFields,
 ) -> (Vec<FieldLine<'a>>, Change) {
     let is_kept = |name: &[u8]| {
         let kept = KEPT.iter().any(|kept| kept.eq_ignore_ascii_case(name));
@@ -99,7 +99,7 @@ mod tests {
             (b"Content-Length", b"4"),
             (b"Age", b"9"),
         ];
-        let withheld = Withheld::of([(&b"Connection"[..], &b"X"[..])].into_iter());
+        let withheld = ExcludedFields::of([(&b"Connection"[..], &b"X"[..])].into_iter());
         for (confirmed, expected, change) in [
             (
                 &[(&b"date"[..], &b"2"[..])][..],
@@ -130,10 +130,10 @@ mod tests {
     /// Section 4.3.4.
     #[test]
     fn a_304_of_another_tag_is_about_something_else() {
-        assert!(is_about(Some(b"\"a\""), Some(b"\"a\"")));
-        assert!(is_about(Some(b"W/\"a\""), Some(b"\"a\"")));
-        assert!(is_about(Some(b"\"a\""), None));
-        assert!(is_about(None, Some(b"\"a\"")));
-        assert!(!is_about(Some(b"\"a\""), Some(b"\"b\"")));
+        assert!(confirms_entry(Some(b"\"a\""), Some(b"\"a\"")));
+        assert!(confirms_entry(Some(b"W/\"a\""), Some(b"\"a\"")));
+        assert!(confirms_entry(Some(b"\"a\""), None));
+        assert!(confirms_entry(None, Some(b"\"a\"")));
+        assert!(!confirms_entry(Some(b"\"a\""), Some(b"\"b\"")));
     }
 }

@@ -20,7 +20,7 @@ use bytes::Bytes;
 use conf::{Arity, Contexts, Fault, Setting};
 use framework::compile::Compiler;
 use http::request::Request;
-use rules::upstream::sticky::{Affinity, Lesson};
+use rules::upstream::sticky::{Affinity, SessionBinding};
 
 use cookie::Cookie;
 use line::StickyLine;
@@ -87,8 +87,8 @@ impl Sticky {
     }
 
     /// Reads which server or session a request names.
-    pub(super) fn begin(self: &Arc<Sticky>, request: &mut Request) -> Sticking {
-        Sticking {
+    pub(super) fn begin(self: &Arc<Sticky>, request: &mut Request) -> StickyRequest {
+        StickyRequest {
             id: self.affinity.id(request),
             sticky: Arc::clone(self),
             server: None,
@@ -99,7 +99,7 @@ impl Sticky {
 
 /// The stickiness of one request: which server it names, and which one it is sent to.
 #[derive(Debug)]
-pub struct Sticking {
+pub struct StickyRequest {
     sticky: Arc<Sticky>,
     /// The server name, or with `learn` the session id, that the request brings; else empty.
     id: Bytes,
@@ -109,7 +109,7 @@ pub struct Sticking {
     cookie: Option<Bytes>,
 }
 
-impl Sticking {
+impl StickyRequest {
     /// The name of the server that the request is to go to. Looked up anew for each attempt, since
     /// other requests may have taught the zone in between.
     pub fn wanted(&self, request: &Request) -> Option<Bytes> {
@@ -161,30 +161,30 @@ impl Sticking {
 
     /// Learns the session on drop (`learn` without `header`): the caller holds the guard until the
     /// response has been received, or its upstream has broken it off.
-    pub(super) fn at_end(&self, request: &mut Request) -> Option<AtEnd> {
+    pub(super) fn at_end(&self, request: &mut Request) -> Option<LearnOnDrop> {
         if self.sticky.affinity.learns_by_header() {
             None
         } else {
-            self.lesson(request).map(AtEnd)
+            self.lesson(request).map(LearnOnDrop)
         }
     }
 
-    fn lesson(&self, request: &mut Request) -> Option<Lesson> {
+    fn lesson(&self, request: &mut Request) -> Option<SessionBinding> {
         let server = self.server.as_ref()?;
         self.sticky.affinity.lesson(request, &self.id, server)
     }
 }
 
 /// Learns a session when it is dropped.
-pub struct AtEnd(Lesson);
+pub struct LearnOnDrop(SessionBinding);
 
-impl Drop for AtEnd {
+impl Drop for LearnOnDrop {
     fn drop(&mut self) {
         self.0.learn();
     }
 }
 
-impl std::fmt::Debug for AtEnd {
+impl std::fmt::Debug for LearnOnDrop {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("AtEnd")
     }

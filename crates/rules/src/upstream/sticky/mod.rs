@@ -18,7 +18,7 @@ use logs::Subject;
 use variables::{Compiling as _, Context, Variable};
 
 use line::LearnLine;
-use sessions::{Learned, Learning, Sessions};
+use sessions::{LearnOutcome, LearnSettings, Sessions};
 
 /// How the server of a session is found.
 pub struct Affinity<C: Context> {
@@ -110,12 +110,12 @@ impl<C: Context> Affinity<C> {
 
     /// The session to be learned for a server that has responded; `None` if sessions are not
     /// learned, or the response belongs to none.
-    pub fn lesson(&self, context: &mut C, id: &Bytes, server: &Bytes) -> Option<Lesson> {
+    pub fn lesson(&self, context: &mut C, id: &Bytes, server: &Bytes) -> Option<SessionBinding> {
         let learn = self.learn.as_ref()?;
         let created = first_of(context, &learn.create);
         let create = !created.is_empty();
         let session = if create { created } else { id.clone() };
-        (!session.is_empty()).then(|| Lesson {
+        (!session.is_empty()).then(|| SessionBinding {
             zone: Arc::clone(&learn.zone),
             session,
             server: server.clone(),
@@ -133,7 +133,7 @@ fn declare(
     line: &LearnLine,
     host: &str,
 ) -> Result<Arc<Zone<Sessions>>, Fault> {
-    let settings = Learning {
+    let settings = LearnSettings {
         host: host.to_owned(),
         timeout: line.timeout,
     };
@@ -170,7 +170,7 @@ fn first_of<C: Context>(context: &mut C, variables: &[Variable<C>]) -> Bytes {
 }
 
 /// A session and the server that has responded for it.
-pub struct Lesson {
+pub struct SessionBinding {
     zone: Arc<Zone<Sessions>>,
     session: Bytes,
     server: Bytes,
@@ -178,7 +178,7 @@ pub struct Lesson {
     create: bool,
 }
 
-impl Lesson {
+impl SessionBinding {
     /// Binds the session to the server, if it is known.
     pub fn renew(&self) {
         self.remember(false);
@@ -199,21 +199,21 @@ impl Lesson {
         let name = self.zone.name();
         let (session, server) = (logs::Printable(session), logs::Printable(server));
         match learned {
-            Learned::Nothing | Learned::Known => {}
-            Learned::Moved => logs::event!(
+            LearnOutcome::Nothing | LearnOutcome::Known => {}
+            LearnOutcome::Moved => logs::event!(
                 Debug,
                 "sticky: session \"{session}\" reused for SID \"{server}\""
             ),
-            Learned::Created => logs::event!(
+            LearnOutcome::Created => logs::event!(
                 Debug,
                 "sticky: creating session \"{session}\", SID \"{server}\""
             ),
-            Learned::InPlaceOfOldest | Learned::Full => logs::event!(
+            LearnOutcome::InPlaceOfOldest | LearnOutcome::Full => logs::event!(
                 Warn,
                 "could not allocate node in sticky session zone \"{name}\", expiring least recently used session"
             ),
         }
-        if learned == Learned::Full {
+        if learned == LearnOutcome::Full {
             logs::event!(
                 Alert,
                 "could not allocate node in sticky session zone \"{name}\""

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use base::hash::Map;
 use bytes::Bytes;
 use framework::handover::{StateReader, StateWriter, Unfit};
-use framework::zone::{Fact, State, Tell, Zone, ZoneBudget};
+use framework::zone::{State, Zone, ZoneBudget, ZoneFact, ZoneFactSink};
 use md5::{Digest, Md5};
 
 /// Size of an entry in nginx, in bytes: two tree nodes, a hash, a time, and a server's name with
@@ -37,7 +37,7 @@ type Used = (Instant, u64);
 
 /// The settings of a zone, from its `sticky learn` line.
 #[derive(Debug)]
-pub(super) struct Learning {
+pub(super) struct LearnSettings {
     /// The `upstream` block's name as written.
     pub(super) host: String,
     /// How long an unused session is remembered.
@@ -49,7 +49,7 @@ pub(super) struct Sessions(Mutex<Table>);
 
 /// The outcome of [`Sessions::learn`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Learned {
+pub(super) enum LearnOutcome {
     /// The session is not known and was not to be created.
     Nothing,
     /// The session was already bound to this server.
@@ -67,7 +67,7 @@ pub(super) enum Learned {
 impl State for Sessions {
     const KIND: &'static str = "sticky";
 
-    type Settings = Learning;
+    type Settings = LearnSettings;
 
     fn new(size: u64) -> Sessions {
         Sessions(Mutex::new(Table {
@@ -93,7 +93,7 @@ impl State for Sessions {
 
     const SAVED_VERSION: Option<u64> = Some(1);
 
-    fn save(&self, settings: &Learning, out: &mut StateWriter) {
+    fn save(&self, settings: &LearnSettings, out: &mut StateWriter) {
         out.text(settings.host.as_bytes());
         let mut last = None;
         loop {
@@ -110,7 +110,7 @@ impl State for Sessions {
         }
     }
 
-    fn restore(&self, settings: &Learning, saved: &mut StateReader<'_>) -> Result<(), Unfit> {
+    fn restore(&self, settings: &LearnSettings, saved: &mut StateReader<'_>) -> Result<(), Unfit> {
         let host = saved.text()?;
         if host != settings.host.as_bytes() {
             let (host, old) = (&settings.host, String::from_utf8_lossy(host));
@@ -135,13 +135,13 @@ impl State for Sessions {
         Ok(())
     }
 
-    fn describe(&self, settings: &Learning, tell: &mut Tell<'_>) {
-        tell("upstream", Fact::Text(&settings.host));
+    fn describe(&self, settings: &LearnSettings, tell: &mut ZoneFactSink<'_>) {
+        tell("upstream", ZoneFact::Text(&settings.host));
         let timeout = u64::try_from(settings.timeout.as_millis()).unwrap_or(u64::MAX);
-        tell("timeout", Fact::Number(timeout));
+        tell("timeout", ZoneFact::Number(timeout));
         let mut table = self.table();
         table.forget_expired(engine::now(), settings.timeout);
-        tell("sessions", Fact::Number(table.by_key.len() as u64));
+        tell("sessions", ZoneFact::Number(table.by_key.len() as u64));
     }
 }
 
@@ -175,28 +175,28 @@ impl Sessions {
         create: bool,
         now: Instant,
         timeout: Duration,
-    ) -> Learned {
+    ) -> LearnOutcome {
         let key = key_of(session);
         let mut table = self.table();
         table.forget_expired(now, timeout);
         let previous = table.forget(&key);
         let previous = previous.filter(|(used, _)| !has_expired(*used, now, timeout));
         if previous.is_none() && !create {
-            return Learned::Nothing;
+            return LearnOutcome::Nothing;
         }
         let has_room = table.room.take(ENTRY_SIZE);
         if !has_room {
             table.forget_oldest();
             if !table.room.take(ENTRY_SIZE) {
-                return Learned::Full;
+                return LearnOutcome::Full;
             }
         }
         table.remember(key, server, now);
         match previous {
-            Some((_, bound)) if bound == *server => Learned::Known,
-            Some(_) => Learned::Moved,
-            None if has_room => Learned::Created,
-            None => Learned::InPlaceOfOldest,
+            Some((_, bound)) if bound == *server => LearnOutcome::Known,
+            Some(_) => LearnOutcome::Moved,
+            None if has_room => LearnOutcome::Created,
+            None => LearnOutcome::InPlaceOfOldest,
         }
     }
 
@@ -276,15 +276,15 @@ mod tests {
         let learn = |session: &[u8], name, create, now| {
             sessions.learn(session, &server(name), create, now, TIMEOUT)
         };
-        assert_eq!(learn(b"1", "a", false, start), Learned::Nothing);
+        assert_eq!(learn(b"1", "a", false, start), LearnOutcome::Nothing);
         assert_eq!(sessions.find(b"1", start, TIMEOUT), None);
-        assert_eq!(learn(b"1", "a", true, start), Learned::Created);
+        assert_eq!(learn(b"1", "a", true, start), LearnOutcome::Created);
         assert_eq!(sessions.find(b"1", after(9), TIMEOUT), Some(server("a")));
         // A lookup does not refresh the session; a response does.
         assert_eq!(sessions.find(b"1", after(10), TIMEOUT), None);
-        assert_eq!(learn(b"1", "a", true, after(10)), Learned::Created);
-        assert_eq!(learn(b"1", "a", false, after(19)), Learned::Known);
-        assert_eq!(learn(b"1", "b", false, after(28)), Learned::Moved);
+        assert_eq!(learn(b"1", "a", true, after(10)), LearnOutcome::Created);
+        assert_eq!(learn(b"1", "a", false, after(19)), LearnOutcome::Known);
+        assert_eq!(learn(b"1", "b", false, after(28)), LearnOutcome::Moved);
         assert_eq!(sessions.find(b"1", after(37), TIMEOUT), Some(server("b")));
         assert_eq!(sessions.find(b"1", after(38), TIMEOUT), None);
         assert!(sessions.table().by_key.is_empty() && sessions.table().by_use.is_empty());
@@ -299,18 +299,18 @@ mod tests {
         let learn =
             |number: u32| sessions.learn(&number.to_le_bytes(), &server("a"), true, now, TIMEOUT);
         for number in 0..80 {
-            assert_eq!(learn(number), Learned::Created);
+            assert_eq!(learn(number), LearnOutcome::Created);
         }
-        assert_eq!(learn(0), Learned::Known);
-        assert_eq!(learn(80), Learned::InPlaceOfOldest);
+        assert_eq!(learn(0), LearnOutcome::Known);
+        assert_eq!(learn(80), LearnOutcome::InPlaceOfOldest);
         assert_eq!(sessions.table().by_key.len(), 80);
-        assert_eq!(learn(0), Learned::Known);
-        assert_eq!(learn(1), Learned::InPlaceOfOldest);
+        assert_eq!(learn(0), LearnOutcome::Known);
+        assert_eq!(learn(1), LearnOutcome::InPlaceOfOldest);
         // Expired sessions are no longer found, and their memory is reused.
         let later = now + TIMEOUT;
         for number in 100..180_u32 {
             let learned = sessions.learn(&number.to_le_bytes(), &server("a"), true, later, TIMEOUT);
-            assert_eq!(learned, Learned::Created);
+            assert_eq!(learned, LearnOutcome::Created);
             assert_eq!(sessions.find(&0_u32.to_le_bytes(), later, TIMEOUT), None);
         }
         assert_eq!(sessions.table().by_key.len(), 80);
@@ -330,8 +330,8 @@ mod tests {
         let later = now + TIMEOUT;
         assert_eq!(sessions.find(&79_u32.to_le_bytes(), later, TIMEOUT), None);
         assert_eq!(sessions.table().by_key.len(), 48);
-        assert_eq!(learn(79, "b", false, later), Learned::Nothing);
-        assert_eq!(learn(78, "b", true, later), Learned::Created);
+        assert_eq!(learn(79, "b", false, later), LearnOutcome::Nothing);
+        assert_eq!(learn(78, "b", true, later), LearnOutcome::Created);
         assert_eq!(sessions.table().by_key.len(), 1);
     }
 
@@ -339,7 +339,7 @@ mod tests {
     #[test]
     fn a_new_process_restores_the_sessions() {
         let zone = |host: &str| {
-            let settings = Learning {
+            let settings = LearnSettings {
                 host: host.to_owned(),
                 timeout: TIMEOUT,
             };

@@ -227,13 +227,13 @@ impl Talk {
                 self.take(&bytes)
                     .map_err(|violation| format!("the server {violation}"))?;
                 if self.random.chance(self.manners.credit) {
-                    self.give_credit();
+                    self.release_capacity();
                 }
                 self.check()?;
                 Ok(true)
             }
             Err(error) if error.kind() == ErrorKind::TimedOut && is_soon => {
-                self.give_credit();
+                self.release_capacity();
                 // Whoever has nothing to give waits for the server.
                 if !owes && !self.is_behind {
                     self.manners.gives_up = 0;
@@ -386,7 +386,7 @@ impl Talk {
         }
     }
 
-    fn give_credit(&mut self) {
+    fn release_capacity(&mut self) {
         for stream in (1..).step_by(2).take(self.machine_streams()) {
             let Some(index) = self.machine.user(stream).copied() else {
                 continue;
@@ -513,7 +513,7 @@ impl Talk {
 
     /// Ends the connection in order.
     pub(crate) fn say_goodbye(mut self) {
-        self.machine.go_away();
+        self.machine.send_goaway();
         self.stream.push(Bytes::from(self.machine.take_output()));
         self.stream.finish();
     }

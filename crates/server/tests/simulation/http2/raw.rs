@@ -13,7 +13,7 @@ use engine::net::{Address, Stream};
 use proto::h2::ErrorCode;
 use proto::h2::frame::{self, FrameHead, HEAD_LENGTH, Kind, PREFACE, flags};
 use proto::h2::hpack::{Decoder, Encoder};
-use proto::h2::settings::{self, WINDOW_AT_FIRST};
+use proto::h2::settings::{self, INITIAL_WINDOW_SIZE_DEFAULT};
 
 use super::client::PATIENCE;
 use super::wish::{Answer, Wish};
@@ -78,7 +78,7 @@ impl Raw {
     /// Connects, and says the preface.
     pub(crate) async fn connect(address: &Address, mut random: Random) -> Result<Raw, String> {
         let stream = crate::client::connect(address).await?;
-        let initial = [0, 1, 100, WINDOW_AT_FIRST, 200_000][random.below(5)];
+        let initial = [0, 1, 100, INITIAL_WINDOW_SIZE_DEFAULT, 200_000][random.below(5)];
         let table_size = [0, 100, 4096, 65_536][random.below(4)];
         let mut out = PREFACE.to_vec();
         frame::put_settings(
@@ -89,7 +89,10 @@ impl Raw {
             ],
         );
         let mut moves = VecDeque::new();
-        moves.push_back((i64::from(initial) - i64::from(WINDOW_AT_FIRST), 1));
+        moves.push_back((
+            i64::from(initial) - i64::from(INITIAL_WINDOW_SIZE_DEFAULT),
+            1,
+        ));
         Ok(Raw {
             stream,
             random,
@@ -99,10 +102,10 @@ impl Raw {
             decoder: Decoder::new(),
             lanes: BTreeMap::new(),
             next: 1,
-            window: i64::from(WINDOW_AT_FIRST),
-            send_window: i64::from(WINDOW_AT_FIRST),
+            window: i64::from(INITIAL_WINDOW_SIZE_DEFAULT),
+            send_window: i64::from(INITIAL_WINDOW_SIZE_DEFAULT),
             initial: i64::from(initial),
-            send_initial: i64::from(WINDOW_AT_FIRST),
+            send_initial: i64::from(INITIAL_WINDOW_SIZE_DEFAULT),
             moves,
             table_size,
             left: [FEW; 4],

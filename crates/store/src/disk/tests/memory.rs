@@ -189,14 +189,14 @@ fn a_slow_reader_does_not_bring_back_what_is_over() {
         .refresh(&id("a"), b"a", &EntryTimes::default(), 0)
         .unwrap();
     let revision = Some(expected.revision);
-    store.keep_read(&id("a"), revision, identity, file.into(), 0);
+    store.cache_read(&id("a"), revision, identity, file.into(), 0);
     assert!(recalled(&store, "a", 0).is_none());
 }
 
 #[test]
 fn a_store_without_folder_keeps_what_fits() {
     let store = alone();
-    assert!(store.try_own() && store.is_scanned());
+    assert!(store.try_acquire_ownership() && store.is_scanned());
     assert_eq!(presence(&store, "a"), Presence::Absent);
     put_alone(&store, "a", b"body").unwrap();
     assert_eq!(presence(&store, "a"), Presence::Present);
@@ -339,7 +339,7 @@ fn all_at_once_nothing_foreign_is_seen() {
 /// Watches an entry that is in memory.
 fn watched(store: &Arc<DiskStore>, key: &str) -> super::super::WatchedEntry {
     let (_, watched) = store.watch(&id(key), key.as_bytes(), 0).unwrap();
-    assert!(watched.stands());
+    assert!(watched.is_current());
     watched
 }
 
@@ -379,10 +379,10 @@ fn a_watched_entry_stands_until_its_id_stands_for_something_else() {
         store.purge(&id("c")).unwrap();
         drop(store.claim(&id("d"), 1000, 0));
         store.mark(&id("d"), 404, 1, 0);
-        assert!(watched.stands(), "{name}");
+        assert!(watched.is_current(), "{name}");
         change(&store);
-        assert!(!watched.stands(), "{name}");
-        assert!(!watched.stands(), "{name}");
+        assert!(!watched.is_current(), "{name}");
+        assert!(!watched.is_current(), "{name}");
     }
 }
 
@@ -407,7 +407,7 @@ fn a_watched_entry_stands_as_long_as_its_file() {
         warm(&store, "a");
         let watched = watched(&store, "a");
         change(&path(&folder, "a"));
-        assert!(!watched.stands());
+        assert!(!watched.is_current());
     }
 }
 
@@ -431,7 +431,7 @@ fn what_is_replaced_does_not_stand_for_other_threads() {
                 loop {
                     let before = stored.load(Ordering::Acquire);
                     match &kept {
-                        Some((number, watched)) if watched.stands() => {
+                        Some((number, watched)) if watched.is_current() => {
                             assert!(*number >= before, "{number} stands, {before} is stored");
                             if *number == ROUNDS {
                                 return;

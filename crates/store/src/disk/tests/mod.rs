@@ -83,7 +83,7 @@ fn walk(folder: &Path, files: &mut Vec<PathBuf>) {
 
 fn scanned(settings: &Settings) -> Arc<DiskStore> {
     let store = DiskStore::open(settings).unwrap();
-    store.try_own();
+    store.try_acquire_ownership();
     let mut scanner = store.scanner();
     while scanner.step(100, 0) {}
     store
@@ -609,10 +609,10 @@ fn all_entries_are_purged_and_nothing_else() {
 fn one_process_owns_a_folder() {
     let folder = TestFolder::new();
     let (first, second) = (folder.store(), folder.store());
-    assert!(first.try_own() && first.try_own());
-    assert!(!second.try_own());
+    assert!(first.try_acquire_ownership() && first.try_acquire_ownership());
+    assert!(!second.try_acquire_ownership());
     drop(first);
-    assert!(second.try_own());
+    assert!(second.try_acquire_ownership());
 }
 
 #[test]
@@ -652,7 +652,7 @@ fn index_is_known_after_an_orderly_end() {
     drop(store);
 
     let store = DiskStore::open(&folder.settings()).unwrap();
-    assert!(store.try_own());
+    assert!(store.try_acquire_ownership());
     let loaded = store.load_index(30_000).unwrap();
     assert_eq!(
         (loaded.entries, loaded.is_orderly),
@@ -726,11 +726,11 @@ fn index_of_other_levels_or_damaged_is_not_read() {
 fn two_processes_serve_one_folder_until_one_ends() {
     let folder = TestFolder::new();
     let before = folder.store();
-    assert!(before.try_own());
+    assert!(before.try_acquire_ownership());
     put(&before, "a", b"a's", 0);
 
     let after = DiskStore::open(&folder.settings()).unwrap();
-    assert!(!after.try_own());
+    assert!(!after.try_acquire_ownership());
     assert_eq!(presence(&after, "a"), Presence::Unknown);
     assert_eq!(body(&after, "a", 0).unwrap(), b"a's");
     put(&after, "b", b"b's", 0);
@@ -745,7 +745,7 @@ fn two_processes_serve_one_folder_until_one_ends() {
     before.save_index(true, 10).unwrap();
     drop(before);
 
-    assert!(after.try_own());
+    assert!(after.try_acquire_ownership());
     let loaded = after.load_index(10).unwrap();
     assert_eq!(
         (loaded.entries, loaded.is_orderly),

@@ -89,7 +89,7 @@ fn who_does_not_own_the_folder_lets_nothing_go() {
         put(&owner, &number.to_string(), b"x", 5);
     }
     let other = DiskStore::open(&settings).unwrap();
-    assert!(!other.try_own());
+    assert!(!other.try_acquire_ownership());
     for number in 0..8 {
         assert_eq!(body(&other, &number.to_string(), 5).unwrap(), b"x");
     }
@@ -105,7 +105,7 @@ fn who_does_not_own_the_folder_lets_nothing_go() {
     }
 
     drop(owner);
-    assert!(other.try_own());
+    assert!(other.try_acquire_ownership());
     let mut scanner = other.scanner();
     while scanner.step(100, 5) {}
     assert_eq!(other.counts().entries, 8);
@@ -136,27 +136,27 @@ fn folder_that_was_removed_is_made_anew() {
     let folder = TestFolder::new();
     let store = folder.store();
     put(&store, "a", b"a's", 0);
-    assert_eq!(store.keep_folder().unwrap(), Kept::There);
+    assert_eq!(store.ensure_folder().unwrap(), FolderState::There);
     for round in 0..3 {
         fs::remove_dir_all(&folder.0).unwrap();
         assert!(matches!(body(&store, "a", 0), Err(Miss::Gone)));
         let failed = put_with(&store, new_head("b"), b"x", 0).unwrap_err();
         assert!(matches!(failed, StoreError::Failed(_)), "{round}");
-        assert_eq!(store.keep_folder().unwrap(), Kept::Replaced);
+        assert_eq!(store.ensure_folder().unwrap(), FolderState::Replaced);
         assert_eq!(store.counts().bytes, 0);
         assert!(!store.is_scanned());
-        assert!(store.try_own());
+        assert!(store.try_acquire_ownership());
         put(&store, "a", b"a's", 0);
         assert_eq!(body(&store, "a", 0).unwrap(), b"a's");
         assert_eq!(folder.files().len(), 1);
-        assert_eq!(store.keep_folder().unwrap(), Kept::There);
+        assert_eq!(store.ensure_folder().unwrap(), FolderState::There);
     }
     // If the folder cannot be created, every call returns the error.
     fs::remove_dir_all(&folder.0).unwrap();
     fs::write(&folder.0, "a file").unwrap();
-    assert!(store.keep_folder().is_err());
+    assert!(store.ensure_folder().is_err());
     fs::remove_file(&folder.0).unwrap();
-    assert_eq!(store.keep_folder().unwrap(), Kept::Replaced);
+    assert_eq!(store.ensure_folder().unwrap(), FolderState::Replaced);
 }
 
 fn listed(folder: &TestFolder) -> Vec<ListedEntry> {
@@ -272,10 +272,10 @@ fn what_is_no_cache_is_not_listed() {
     fs::create_dir_all(folder.0.join("a/bc")).unwrap();
     fs::write(folder.0.join("a/bc/note.txt"), "x").unwrap();
     let refused = Listing::open(&folder.0).unwrap_err();
-    assert!(matches!(refused, NotListed::NoCache));
+    assert!(matches!(refused, ListingError::NoCache));
     for path in [folder.0.join("missing"), folder.0.join("a/bc/note.txt")] {
         let refused = Listing::open(&path).unwrap_err();
-        assert!(matches!(refused, NotListed::Failed(_)), "{path:?}");
+        assert!(matches!(refused, ListingError::Failed(_)), "{path:?}");
         assert!(!folder.0.join("missing").exists());
     }
 }

@@ -53,7 +53,7 @@ pub(in crate::tls) struct Certificate {
     issuer_identifier: Option<AuthorityKeyIdentifier>,
     pub(in crate::tls) limits_names: bool,
     /// Whether the certificate has a critical extension that we do not understand.
-    pub(in crate::tls) is_beyond_us: bool,
+    pub(in crate::tls) has_unknown_critical_extension: bool,
 }
 
 impl PartialEq for Certificate {
@@ -89,7 +89,7 @@ impl Certificate {
             key_identifier: content.get_extension()?.map(|(_, found)| found),
             issuer_identifier: content.get_extension()?.map(|(_, found)| found),
             limits_names: is_there(rfc5280::ID_CE_NAME_CONSTRAINTS),
-            is_beyond_us: extensions
+            has_unknown_critical_extension: extensions
                 .iter()
                 .any(|extension| extension.critical && !KNOWN.contains(&extension.extn_id)),
             signed,

@@ -229,7 +229,7 @@ fn issuer_of<'a>(
 fn check_authorities(path: &[&Certificate], purpose: Purpose, note: &mut dyn FnMut(Reason)) {
     let mut below = 0_usize;
     for (at, certificate) in path.iter().enumerate() {
-        if certificate.is_beyond_us {
+        if certificate.has_unknown_critical_extension {
             note(Reason(34, "unhandled critical extension"));
         }
         if at > 0 && !certificate.is_authority() {

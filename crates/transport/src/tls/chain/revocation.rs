@@ -35,7 +35,7 @@ pub(super) struct RevocationList {
     until: Option<u64>,
     revoked: Set<Box<[u8]>>,
     /// Whether the list has a critical extension, none of which is supported.
-    is_beyond_us: bool,
+    has_unknown_critical_extension: bool,
 }
 
 impl RevocationList {
@@ -98,7 +98,7 @@ fn read_content<'r, R: Reader<'r>>(reader: &mut R) -> der::Result<RevocationList
         from,
         until: until.map(|time| time.to_unix_duration().as_secs()),
         revoked: Set::default(),
-        is_beyond_us: false,
+        has_unknown_critical_extension: false,
     };
     if !reader.is_finished() && Tag::peek(reader)? == Tag::Sequence {
         reader.sequence(|reader| read_revoked(reader, &mut list))?;
@@ -112,7 +112,7 @@ fn read_content<'r, R: Reader<'r>>(reader: &mut R) -> der::Result<RevocationList
             let identifier = AuthorityKeyIdentifier::from_der(extension.extn_value.as_bytes())?;
             list.issuer_identifier = Some(identifier);
         } else {
-            list.is_beyond_us |= extension.critical;
+            list.has_unknown_critical_extension |= extension.critical;
         }
     }
     Ok(list)
@@ -120,15 +120,16 @@ fn read_content<'r, R: Reader<'r>>(reader: &mut R) -> der::Result<RevocationList
 
 fn read_revoked<'r, R: Reader<'r>>(reader: &mut R, list: &mut RevocationList) -> der::Result<()> {
     while !reader.is_finished() {
-        let (number, is_beyond_us) = reader.sequence(|reader: &mut R| {
+        let (number, has_unknown_critical_extension) = reader.sequence(|reader: &mut R| {
             let number = <SerialNumber>::decode(reader)?;
             Time::decode(reader)?;
             let extensions = Option::<Extensions>::decode(reader)?.unwrap_or_default();
-            let is_beyond_us = extensions.iter().any(|extension| extension.critical);
-            Ok::<_, der::Error>((Box::from(number.as_bytes()), is_beyond_us))
+            let has_unknown_critical_extension =
+                extensions.iter().any(|extension| extension.critical);
+            Ok::<_, der::Error>((Box::from(number.as_bytes()), has_unknown_critical_extension))
         })?;
         list.revoked.insert(number);
-        list.is_beyond_us |= is_beyond_us;
+        list.has_unknown_critical_extension |= has_unknown_critical_extension;
     }
     Ok(())
 }
@@ -165,7 +166,7 @@ pub(super) fn check(
         if !list.is_signed_by(issuer.key()) {
             note(Reason(8, "CRL signature failure"));
         }
-        if list.is_beyond_us {
+        if list.has_unknown_critical_extension {
             note(Reason(36, "unhandled critical CRL extension"));
         }
         if list.revoked.contains(certificate.serial.as_bytes()) {

@@ -13,7 +13,7 @@ use conf::Files;
 use engine::net::Address;
 use framework::address;
 use framework::generation::GenerationView;
-use framework::workers::{ConnectError, NotEnough, connect};
+use framework::workers::{ConnectError, TooManyConnections, connect};
 use logs::Errno;
 use proto::base64;
 use proto::h1::response::{self, BodyFraming, ResponseHead};
@@ -95,7 +95,7 @@ impl Responder {
         local: &GenerationView,
     ) -> Result<Vec<u8>, FetchError> {
         let addresses = self.addresses(resolving, local).await?;
-        ask_in_turn(&addresses, &Bytes::from(self.message(request))).await
+        query_in_turn(&addresses, &Bytes::from(self.message(request))).await
     }
 
     async fn addresses(
@@ -137,10 +137,10 @@ impl Responder {
 
 /// Tries one address after the other until one responds. If none does, returns the error of the
 /// last.
-async fn ask_in_turn(addresses: &[Address], message: &Bytes) -> Result<Vec<u8>, FetchError> {
+async fn query_in_turn(addresses: &[Address], message: &Bytes) -> Result<Vec<u8>, FetchError> {
     let mut last = FetchError::NoAddress;
     for address in addresses {
-        match ask_at(address, message.clone()).await {
+        match query_responder(address, message.clone()).await {
             Ok(body) => return Ok(body),
             Err(failed) => last = failed,
         }
@@ -148,7 +148,7 @@ async fn ask_in_turn(addresses: &[Address], message: &Bytes) -> Result<Vec<u8>, 
     Err(last)
 }
 
-async fn ask_at(address: &Address, message: Bytes) -> Result<Vec<u8>, FetchError> {
+async fn query_responder(address: &Address, message: Bytes) -> Result<Vec<u8>, FetchError> {
     let deadline = engine::now() + TIMEOUT;
     let stream = connect(address, deadline).await?;
     stream.push(message);
@@ -220,7 +220,7 @@ pub enum FetchError {
     /// The host has no address.
     NoAddress,
     /// The thread has no resources for the connection.
-    NotEnough(NotEnough),
+    TooManyConnections(TooManyConnections),
     /// A failed call on the connection.
     Call(&'static str, io::Error),
     /// The responder did not respond in time.
@@ -236,7 +236,7 @@ pub enum FetchError {
 impl From<ConnectError> for FetchError {
     fn from(failed: ConnectError) -> FetchError {
         match failed {
-            ConnectError::NotEnough(shortage) => FetchError::NotEnough(shortage),
+            ConnectError::TooManyConnections(shortage) => FetchError::TooManyConnections(shortage),
             ConnectError::Failed(failed) => FetchError::Call("connect()", failed.error),
         }
     }
@@ -247,7 +247,7 @@ impl fmt::Display for FetchError {
         match self {
             FetchError::Unresolved(cause) => write!(out, "host could not be resolved ({cause})"),
             FetchError::NoAddress => out.write_str("no resolver defined to resolve the host"),
-            FetchError::NotEnough(shortage) => shortage.fmt(out),
+            FetchError::TooManyConnections(shortage) => shortage.fmt(out),
             FetchError::Call(call, error) => write!(out, "{call} failed {}", Errno(error)),
             FetchError::TimedOut => out.write_str("OCSP responder timed out"),
             FetchError::Closed => out.write_str("OCSP responder prematurely closed connection"),
@@ -287,7 +287,7 @@ mod tests {
                 });
             }
             let addresses: Vec<Address> = lasts.iter().map(|last| address(*last)).collect();
-            ask_in_turn(&addresses, &Bytes::from_static(b"?")).await
+            query_in_turn(&addresses, &Bytes::from_static(b"?")).await
         });
         let outcome = outcome.map_err(|failed| failed.to_string());
         (outcome, (engine::now() - begin).as_secs())

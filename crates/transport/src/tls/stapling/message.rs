@@ -99,14 +99,14 @@ pub fn length_of_response(bytes: &[u8]) -> Result<usize, NoResponse> {
     let whole = |error: &der::Error| !matches!(error.kind(), der::ErrorKind::Incomplete { .. });
     match OcspResponse::decode(&mut reader) {
         Ok(_) => Ok(usize::try_from(u32::from(reader.position())).unwrap_or(bytes.len())),
-        Err(error) if whole(&error) && announces_no_more(bytes) => Err(NoResponse::Other),
+        Err(error) if whole(&error) && is_length_complete(bytes) => Err(NoResponse::Other),
         Err(_) => Err(NoResponse::TooShort),
     }
 }
 
 /// Whether the first DER value of the bytes, of any type, ends within them according to its length
 /// field.
-fn announces_no_more(bytes: &[u8]) -> bool {
+fn is_length_complete(bytes: &[u8]) -> bool {
     match bytes {
         [_, length @ 0..0x80, rest @ ..] => rest.len() >= usize::from(*length),
         [_, size, rest @ ..] => {

@@ -1,6 +1,6 @@
 //! TLS to upstreams, with Tidegate as the client.
 //!
-//! RFC 8446, 5246. [`shake_hands`] performs the handshake, `session` handles the records,
+//! RFC 8446, 5246. [`do_handshake`] performs the handshake, `session` handles the records,
 //! [`verify`] verifies the peer. [`settings`] has the directives of every module that connects.
 
 mod session;
@@ -63,7 +63,7 @@ impl fmt::Display for HandshakeError {
 ///
 /// # Errors
 /// See [`HandshakeError`]; the connection cannot be used any more.
-pub async fn shake_hands(
+pub async fn do_handshake(
     transport: &Transport,
     config: &Arc<ClientConfig>,
     name: ServerName<'static>,

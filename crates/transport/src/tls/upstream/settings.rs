@@ -30,7 +30,7 @@ use crate::tls::pem::TrustedFor;
 use crate::tls::settings::{SET_CIPHERS, check_passwords};
 use crate::tls::suites::SelectedSuites;
 use crate::tls::upstream::verify::{self, Trusted, Unverified};
-use crate::tls::upstream::{HandshakeError, OwnCertificate, shake_hands};
+use crate::tls::upstream::{HandshakeError, OwnCertificate, do_handshake};
 use crate::tls::{files, pem, provider, settings, suites};
 use crate::transport::Transport;
 
@@ -187,7 +187,7 @@ pub struct UpstreamTls<C> {
     /// connection.
     content: Content,
     /// A certificate whose path each request determines.
-    varying: Option<Varying<C>>,
+    varying: Option<DynamicCertificate<C>>,
     name: Option<Text<C>>,
     server_name: bool,
     verify: bool,
@@ -377,7 +377,7 @@ impl Family {
         &self,
         compiler: &Compiler<'_>,
         scope: ScopeRef<'_>,
-    ) -> Result<(Option<OwnCertificate>, Option<Varying<C>>), Fault> {
+    ) -> Result<(Option<OwnCertificate>, Option<DynamicCertificate<C>>), Fault> {
         let written = scope.written(&self.certificate)?;
         let Some(certificate) = written.filter(|word| !word.bytes.is_empty()) else {
             return Ok((None, None));
@@ -406,7 +406,7 @@ impl Family {
         let [certificate, key] = texts;
         Ok((
             None,
-            Some(Varying {
+            Some(DynamicCertificate {
                 certificate,
                 key,
                 passwords: passwords.into(),
@@ -418,7 +418,7 @@ impl Family {
 }
 
 /// A certificate whose path has variables.
-struct Varying<C> {
+struct DynamicCertificate<C> {
     certificate: Text<C>,
     key: Text<C>,
     passwords: Arc<[Bytes]>,
@@ -429,7 +429,7 @@ struct Varying<C> {
 }
 
 /// The TLS settings of one request or session.
-pub struct Secured {
+pub struct ResolvedTls {
     config: Arc<ClientConfig>,
     /// The name for SNI and for session resumption.
     server_name: ServerName<'static>,
@@ -438,11 +438,11 @@ pub struct Secured {
     /// An address that the certificate may match in the place of that name.
     verified_address: Option<IpAddr>,
     /// The rest that must agree if two requests share a connection.
-    agreed: Agreed,
+    agreed: SharingIdentity,
 }
 
 /// The settings, apart from names, on which requests that share a connection must agree.
-enum Agreed {
+enum SharingIdentity {
     /// The digest of the configuration, whichever generation it belongs to.
     Content(Content),
     /// The generation and the address of the configuration in memory, which is stable within the
@@ -450,7 +450,7 @@ enum Agreed {
     Place(u64),
 }
 
-impl Secured {
+impl ResolvedTls {
     /// Settings for a host without a family of directives: its certificate must match the host and
     /// be issued by one of these authorities. The host is sent as SNI unless it is an address; the
     /// protocols are offered by ALPN.
@@ -461,7 +461,7 @@ impl Secured {
         host: &[u8],
         authorities: &[CertificateDer<'static>],
         protocols: Vec<Vec<u8>>,
-    ) -> Result<Secured, String> {
+    ) -> Result<ResolvedTls, String> {
         let trust = Trust::new(authorities, &[], DEPTH_MAX).map_err(|error| error.to_string())?;
         let base = Base {
             provider: Arc::new(CryptoProvider::clone(provider())),
@@ -476,9 +476,9 @@ impl Secured {
         content.add_all(authorities);
         let mut name = host.to_vec();
         name.truncate(without_port(&name));
-        Ok(Secured {
+        Ok(ResolvedTls {
             config: base.config(None).map_err(|error| error.to_string())?,
-            agreed: Agreed::Content(content.end()),
+            agreed: SharingIdentity::Content(content.end()),
             server_name: server_name(&name, true),
             verified_address: address_of(&name),
             verified_name: Some(name),
@@ -487,26 +487,26 @@ impl Secured {
 
     /// A copy of these settings that offers these protocols by ALPN, in this generation.
     #[must_use]
-    pub fn offering(self, protocols: Vec<Vec<u8>>, generation: u64) -> Secured {
+    pub fn offering(self, protocols: Vec<Vec<u8>>, generation: u64) -> ResolvedTls {
         let mut config = ClientConfig::clone(&self.config);
         config.alpn_protocols = protocols;
-        Secured {
+        ResolvedTls {
             config: Arc::new(config),
-            agreed: Agreed::Place(generation),
+            agreed: SharingIdentity::Place(generation),
             ..self
         }
     }
 
     /// Whether the certificate was loaded for this request.
     pub fn is_of_request(&self) -> bool {
-        matches!(self.agreed, Agreed::Place(_))
+        matches!(self.agreed, SharingIdentity::Place(_))
     }
 
     /// Appends what must agree if two requests share a connection.
     pub fn append_terms(&self, terms: &mut Vec<u8>) {
         match &self.agreed {
-            Agreed::Content(content) => terms.extend_from_slice(content),
-            Agreed::Place(generation) => {
+            SharingIdentity::Content(content) => terms.extend_from_slice(content),
+            SharingIdentity::Place(generation) => {
                 let config = Arc::as_ptr(&self.config).addr();
                 terms.extend_from_slice(format!("{generation} {config:x}").as_bytes());
             }
@@ -529,7 +529,7 @@ impl<C: Context> UpstreamTls<C> {
         context: &mut C,
         host: &[u8],
         generation: u64,
-    ) -> Result<Secured, CertificateError> {
+    ) -> Result<ResolvedTls, CertificateError> {
         let mut name = match &self.name {
             Some(text) => text.evaluate(context).to_vec(),
             None => host.to_vec(),
@@ -537,11 +537,11 @@ impl<C: Context> UpstreamTls<C> {
         name.truncate(without_port(&name));
         let config = self.config(context).await?;
         let agreed = if Arc::ptr_eq(&config, &self.config) {
-            Agreed::Content(self.content)
+            SharingIdentity::Content(self.content)
         } else {
-            Agreed::Place(generation)
+            SharingIdentity::Place(generation)
         };
-        Ok(Secured {
+        Ok(ResolvedTls {
             config,
             agreed,
             server_name: server_name(&name, self.server_name),
@@ -587,13 +587,13 @@ pub enum NotSecured {
 /// The connection cannot be used any more.
 pub async fn secure(
     transport: &Transport,
-    secured: &Secured,
+    secured: &ResolvedTls,
     deadline: Instant,
     subject: &dyn Subject,
     doing: &str,
 ) -> Result<(), NotSecured> {
     let name = secured.server_name.clone();
-    match shake_hands(transport, &secured.config, name, deadline).await {
+    match do_handshake(transport, &secured.config, name, deadline).await {
         Ok(()) if is_expected(transport, secured) => return Ok(()),
         Ok(()) => {
             let name = Printable(secured.verified_name.as_deref().unwrap_or_default());
@@ -614,7 +614,7 @@ pub async fn secure(
 }
 
 /// Whether the peer's certificate matches the name, if that is verified.
-fn is_expected(transport: &Transport, secured: &Secured) -> bool {
+fn is_expected(transport: &Transport, secured: &ResolvedTls) -> bool {
     let Some(name) = &secured.verified_name else {
         return true;
     };

@@ -3,7 +3,7 @@
 use super::*;
 
 /// The initial window of a connection.
-const WINDOW: usize = WINDOW_AT_FIRST as usize;
+const WINDOW: usize = INITIAL_WINDOW_SIZE_DEFAULT as usize;
 
 fn update(stream: u32, bytes: usize) -> Vec<u8> {
     frame_of(|out| frame::put_window_update(out, stream, bytes as u32))
@@ -114,7 +114,7 @@ fn streams_are_held_back_once_however_often_they_ask() {
         feed(&mut client, &update(streams[0], 1)).unwrap();
         assert_eq!(client.turn(), None);
     }
-    assert_eq!(client.held_back, [streams[0]]);
+    assert_eq!(client.window_waiters, [streams[0]]);
 }
 
 #[test]
