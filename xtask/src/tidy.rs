@@ -16,6 +16,7 @@ const UNSAFE_CRATES: &[&str] = &["crates/engine/", "crates/process/"];
 const UNSAFE_FILES: &[&str] = &[
     "crates/base/src/vector.rs",
     "crates/netstack/tests/script/linux.rs",
+    "crates/store/src/region.rs",
 ];
 
 /// Crates that process bytes of a peer or files of an operator, in which calls that may panic need

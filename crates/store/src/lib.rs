@@ -3,9 +3,9 @@
 //!
 //! A [`Store`] consists of shards, each behind a lock of its own (`shard.rs`). A shard has an index
 //! from a key's hash to a location (`index.rs`), segments of small objects stored in sequence
-//! (`segment.rs`), extents for large objects (`extent.rs`), and the two queues of segments of the
-//! S3-FIFO eviction policy (`queue.rs`, `ghost.rs`). `record.rs` defines the format of a record,
-//! and `lifetime.rs` groups objects that expire at about the same time.
+//! (`segment.rs`, with memory by `region.rs`), extents for large objects (`extent.rs`), and the two
+//! queues of segments of the S3-FIFO eviction policy (`queue.rs`, `ghost.rs`). `record.rs` defines
+//! the format of a record, and `lifetime.rs` groups objects that expire at about the same time.
 //!
 //! Times are seconds of the caller's clock: the store reads no clock. It knows no protocol and no
 //! configuration, does no I/O and starts no thread. A caller's closure runs under the lock of one
@@ -21,6 +21,7 @@ mod lifetime;
 mod models;
 mod queue;
 mod record;
+mod region;
 mod segment;
 mod shard;
 mod sync;

@@ -5,6 +5,7 @@ use crate::Seconds;
 use crate::index::{RecordLocation, UNITS_MAX, segments_max};
 use crate::lifetime;
 use crate::record::{Head, UNIT};
+use crate::region::{Piece, Regions};
 
 /// Largest segment: what is evicted under one lock is bounded by it.
 const SEGMENT_MAX: usize = 256 * 1024;
@@ -12,10 +13,8 @@ const SEGMENT_MAX: usize = 256 * 1024;
 /// A segment of a large shard.
 const SEGMENT_MIN: usize = 16 * 1024;
 
-/// One in so many segments keeps its memory when it is freed, for the next segment. Memory that
-/// went back to the allocator at once would be broken up by smaller allocations, and the process
-/// would grow beyond the limit as segments come and go. Further freed segments are given back bit
-/// by bit.
+/// One in so many segments keeps its memory when it is freed, for the next segment, which then
+/// needs neither a system call nor new pages. Further freed segments are given back gradually.
 const SPARE_SHARE: usize = 16;
 
 /// Which of S3-FIFO's queues a segment stands in.
@@ -28,7 +27,7 @@ pub(crate) enum Stage {
 
 pub(crate) struct Segment {
     /// Empty where the number is free.
-    bytes: Box<[u8]>,
+    bytes: Piece,
     /// Never 0; another each time that the number is used again.
     pub(crate) generation: u8,
     pub(crate) stage: Stage,
@@ -52,8 +51,9 @@ pub(crate) struct Segments {
     size: usize,
     all: Vec<Segment>,
     free: Vec<u32>,
+    regions: Regions,
     /// Memory of segments that were freed, for the next ones.
-    spares: Vec<Box<[u8]>>,
+    spares: Vec<Piece>,
     /// So many of them stay for good.
     spares_max: usize,
     /// Segments that have memory, without the spares.
@@ -74,6 +74,7 @@ impl Segments {
             size,
             all: Vec::new(),
             free: Vec::new(),
+            regions: Regions::new(size),
             spares: Vec::new(),
             spares_max: (limit / size / SPARE_SHARE).max(1),
             count: 0,
@@ -120,13 +121,17 @@ impl Segments {
         if self.spares.is_empty() { self.size } else { 0 }
     }
 
-    /// A new segment, or none where there is no number left.
+    /// A new segment. `None` if no number is left, or the system has no memory left.
     pub(crate) fn open(&mut self, stage: Stage, class: usize) -> Option<u32> {
+        let bytes = match self.spares.pop() {
+            Some(spare) => spare,
+            None => self.regions.claim()?,
+        };
         let number = match self.free.pop() {
             Some(number) => number,
             None if self.all.len() < segments_max(self.unit_bits()) => {
                 self.all.push(Segment {
-                    bytes: Box::default(),
+                    bytes: Piece::default(),
                     generation: 0,
                     stage,
                     class,
@@ -141,8 +146,6 @@ impl Segments {
             }
             None => return None,
         };
-        let spare = self.spares.pop();
-        let bytes = spare.unwrap_or_else(|| vec![0; self.size].into_boxed_slice());
         let segment = self.at_mut(number);
         *segment = Segment {
             bytes,
@@ -180,6 +183,7 @@ impl Segments {
     /// Gives the memory back that is kept for the next segments.
     pub(crate) fn release_spares(&mut self) {
         self.spares = Vec::new();
+        self.regions.unmap_empty();
     }
 
     /// Gives an eighth of the memory back that is kept for more of the next segments than will soon
