@@ -1,4 +1,8 @@
-//! Walks over all objects, a few at a time: dumps, and deletion by prefix.
+//! Walks over all objects, a few at a time: dumps, and deletion by prefix or tag.
+//!
+//! Each is one walk: it concerns the objects that exist when it begins. Objects that are stored
+//! meanwhile may be concerned or not, so that a client that stores all the time does not keep a
+//! deletion from its end.
 
 use store::{Cursor, Item, ObjectChange, UpdateOutcome};
 
@@ -9,7 +13,7 @@ use crate::size_classes::class_of;
 use crate::text;
 use crate::watch::EscapedKey;
 
-/// A step of a walk takes as long as so many commands: others have their turn in between.
+/// A step of a walk counts as this many commands, after which other connections have their turn.
 pub(crate) const COMMANDS_A_STEP: u32 = 16;
 
 /// What is done with each object of a walk.
@@ -22,17 +26,17 @@ pub(crate) enum ItemWalk {
     Removal(Removal),
 }
 
-/// Which objects a client removes all at once.
+/// The objects that a deletion concerns.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Removed {
-    /// Those whose keys begin so.
+    /// Those whose keys begin with this prefix.
     Prefix(Vec<u8>),
     /// Those that were stored with this tag.
     Tag(Vec<u8>),
 }
 
 impl Removed {
-    /// Whether an object with this key and these tags is one of them.
+    /// Whether the deletion concerns an object with this key and these tags.
     pub(crate) fn concerns(&self, key: &[u8], tags: &[u8]) -> bool {
         match self {
             Removed::Prefix(prefix) => key.starts_with(prefix),
@@ -48,27 +52,25 @@ impl Removed {
     }
 }
 
-/// Objects that are removed.
+/// A deletion by prefix or tag.
 #[derive(Debug)]
 pub(crate) struct Removal {
     what: Removed,
     removed: u64,
-    /// Some have gone in this round.
-    is_again: bool,
     noreply: bool,
 }
 
-/// How keys are told.
+/// The form of a dump.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Dump {
-    /// `metadump`: with what stands beside the values.
+    /// `metadump`: keys with expiry, last use, CAS and size.
     Whole,
     /// `mgdump`: as commands of the meta protocol.
     Commands,
 }
 
 impl ItemWalk {
-    /// Goes on over a few objects. Where to go on then is returned.
+    /// Processes a few objects. Returns where to continue, or `None` at the end.
     pub(crate) fn step(
         &mut self,
         from: Cursor,
@@ -92,14 +94,10 @@ impl ItemWalk {
                         keys.push(item.key.to_vec());
                     }
                 });
-                let before = removal.removed;
                 for key in keys {
                     removal.remove(&key, shared, moment);
                 }
-                removal.is_again |= removal.removed > before;
-                // The index moves objects as others go, so the walk ends with one that finds none.
-                let again = next.is_none() && std::mem::take(&mut removal.is_again);
-                next.or_else(|| again.then(Cursor::default))
+                next
             }
         }
     }
@@ -119,7 +117,6 @@ impl Removal {
         Removal {
             what,
             removed: 0,
-            is_again: false,
             noreply,
         }
     }
@@ -127,7 +124,7 @@ impl Removal {
     fn remove(&mut self, key: &[u8], shared: &ThreadContext, moment: CommandTime) {
         shared.cache.overtake(key);
         let outcome = shared.cache.store.update(key, moment.now, |item| {
-            // Others may have stored it anew meanwhile, without the tag.
+            // Another client may have stored the object anew meanwhile, without the tag.
             let concerned = |item: &Item<'_>| self.what.concerns(item.key, item.tags);
             let Some(item) = item.filter(concerned) else {
                 return ObjectChange::Keep;

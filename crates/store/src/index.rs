@@ -208,7 +208,7 @@ impl Index {
         self.objects
     }
 
-    /// Number of buckets, for walks over all.
+    /// Number of buckets.
     pub(crate) fn buckets(&self) -> usize {
         self.buckets
     }
@@ -348,9 +348,36 @@ impl Index {
         }
     }
 
+    /// The bucket at this position of a walk over all objects, and the position behind the bucket;
+    /// `None` at the end.
+    ///
+    /// A position is a hash with its bits in reverse. A bucket contains the hashes with one ending,
+    /// which are a contiguous range of positions, and to split or merge buckets divides or joins
+    /// ranges. So a walk sees all objects that stay, even if the table grows or shrinks meanwhile;
+    /// after a merge it may see some a second time.
+    pub(crate) fn bucket_at(&self, position: u64) -> (usize, Option<u64>) {
+        let bucket = self.bucket_of_bits(position.reverse_bits() as usize);
+        let doubled = self.buckets.next_power_of_two();
+        // A bucket that is yet to be split, or was merged, has an ending that is one bit shorter.
+        let is_split = bucket >= doubled / 2 || bucket + doubled / 2 < self.buckets;
+        let bits = if is_split {
+            doubled.ilog2()
+        } else {
+            doubled.ilog2() - 1
+        };
+        let Some(range) = 1_u64.checked_shl(u64::BITS - bits) else {
+            return (bucket, None); // the only bucket
+        };
+        let begin = position & !(range - 1);
+        (bucket, begin.checked_add(range))
+    }
+
     fn bucket_of(&self, hash: u64) -> usize {
         // The lowest bits have chosen the shard.
-        let hash = (hash >> 8) as usize;
+        self.bucket_of_bits((hash >> 8) as usize)
+    }
+
+    fn bucket_of_bits(&self, hash: usize) -> usize {
         let doubled = self.buckets.next_power_of_two();
         let bucket = hash & (doubled - 1);
         if bucket < self.buckets {

@@ -80,7 +80,8 @@ struct Aligned(Mutex<Shard>);
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Cursor {
     shard: usize,
-    bucket: usize,
+    /// The position in the shard's index.
+    position: u64,
 }
 
 impl Store {
@@ -179,15 +180,15 @@ impl Store {
 
     /// Visits the objects of a few buckets. Returns where to continue, or `None` at the end.
     ///
-    /// An object that stays in place during the whole walk is visited at least once; an object
-    /// stored meanwhile may be visited or not.
+    /// An object that exists during the whole walk is visited at least once, whatever is stored and
+    /// removed meanwhile; an object stored meanwhile may be visited or not.
     pub fn visit(&self, from: Cursor, now: Seconds, seen: impl FnMut(Item<'_>)) -> Option<Cursor> {
-        let Cursor { shard, bucket } = from;
-        match lock(self.shards.get(shard)?).visit(bucket, now, seen) {
-            Some(bucket) => Some(Cursor { shard, bucket }),
+        let Cursor { shard, position } = from;
+        match lock(self.shards.get(shard)?).visit(position, now, seen) {
+            Some(position) => Some(Cursor { shard, position }),
             None => {
-                let (shard, bucket) = (shard + 1, 0);
-                (shard < self.shards.len()).then_some(Cursor { shard, bucket })
+                let (shard, position) = (shard + 1, 0);
+                (shard < self.shards.len()).then_some(Cursor { shard, position })
             }
         }
     }

@@ -462,24 +462,26 @@ impl Shard {
         self.by_expiry.clear();
     }
 
-    /// Visits the objects of a bucket and its neighbours. Returns the next bucket, if there is one.
+    /// Visits the objects of a few buckets. Returns the position to continue at, if there is one.
     pub(crate) fn visit(
         &mut self,
-        from: usize,
+        from: u64,
         now: Seconds,
         mut seen: impl FnMut(Item<'_>),
-    ) -> Option<usize> {
+    ) -> Option<u64> {
         const BUCKETS: usize = 16;
         self.flush_if_due(now);
-        let end = self.index.buckets().min(from + BUCKETS);
-        for bucket in from..end {
+        let mut position = from;
+        for _ in 0..BUCKETS {
+            let (bucket, next) = self.index.bucket_at(position);
             for place in self.index.places(bucket) {
                 if !Head::read(self.segments.record(place)).is_expired(now) {
                     seen(self.item(place));
                 }
             }
+            position = next?;
         }
-        (end < self.index.buckets()).then_some(end)
+        Some(position)
     }
 
     fn flush_if_due(&mut self, now: Seconds) {

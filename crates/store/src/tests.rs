@@ -405,6 +405,47 @@ fn a_walk_sees_everything() {
     assert_eq!(seen.len(), 9900);
 }
 
+/// Other objects come and go between the steps of a walk, so that the index grows and shrinks.
+#[test]
+#[cfg_attr(miri, ignore = "takes hours")]
+fn a_walk_sees_all_that_stays_whatever_comes_and_goes() {
+    for seed in 0..30 {
+        let mut numbers = Numbers(seed);
+        let store = store(4 * MIB);
+        let stays = 500 + numbers.below(1500) as u32;
+        for number in 0..stays {
+            set(&store, &number.to_le_bytes(), b"1", None, 1);
+        }
+        let (mut first, mut behind) = (1 << 20, 1 << 20);
+        let mut seen = std::collections::HashSet::new();
+        let mut cursor = Some(Cursor::default());
+        let mut steps = 0;
+        while let Some(from) = cursor {
+            steps += 1;
+            assert!(steps < 10_000, "a walk that does not end");
+            cursor = store.visit(from, 1, |item| {
+                seen.insert(item.key.to_vec());
+            });
+            let count = numbers.below(2000) as u32;
+            if numbers.below(2) == 0 && behind - first < 20_000 {
+                for number in behind..behind + count {
+                    set(&store, &number.to_le_bytes(), b"1", None, 1);
+                }
+                behind += count;
+            } else {
+                for number in first..behind.min(first + 2 * count) {
+                    assert!(store.remove(&number.to_le_bytes(), 1));
+                }
+                first = behind.min(first + 2 * count);
+            }
+        }
+        assert_eq!(store.counts().evicted, 0);
+        for number in 0..stays {
+            assert!(seen.contains(&number.to_le_bytes()[..]), "seed {seed}");
+        }
+    }
+}
+
 /// How many of a hundred requests find what they ask for, where misses store it.
 struct Trace {
     hits: u64,

@@ -473,6 +473,48 @@ fn tags_are_kept_until_their_item_is_stored_anew() {
     assert_eq!(answers, expected);
 }
 
+/// Another client stores items that the deletion concerns after each step of it.
+#[test]
+fn a_deletion_ends_whatever_others_store() {
+    for command in ["delete_tag x\r\n", "delete_prefix k\r\n"] {
+        let shared = shared_by(Settings {
+            commands_in_turn: 1,
+            ..settings()
+        });
+        let mut other = Client::new();
+        let mut number = 0;
+        let mut store = |count| {
+            for _ in 0..count {
+                number += 1;
+                let command = format!("ms k{number} 1 G(x)\r\n1\r\n");
+                other.send(&shared, MOMENT, command.as_bytes());
+            }
+        };
+        store(2000);
+        let mut client = Client::new();
+        let mut input = command.as_bytes();
+        let mut steps = 0;
+        loop {
+            let (conversation, out) = (&mut client.conversation, &mut client.out);
+            if conversation.take(input, &shared, MOMENT, out) != NextAction::Send {
+                break;
+            }
+            input = &[];
+            store(20);
+            steps += 1;
+            assert!(steps < 1000, "{command:?} does not end");
+        }
+        assert!(steps > 5, "others have their turn in between");
+        let told: Vec<u8> = client.out.take().flatten().collect();
+        let told = String::from_utf8(told).unwrap();
+        assert!(told.starts_with("DELETED 2"), "{told}");
+        for number in 1..=2000 {
+            client.send(&shared, MOMENT, format!("get k{number}\r\n").as_bytes());
+        }
+        assert_eq!(client.answers, "END\r\n".repeat(2000).into_bytes());
+    }
+}
+
 /// Around 30 days an expiry changes what it means; a clock that jumps ahead takes items with it.
 #[test]
 fn expiry_is_relative_up_to_thirty_days_and_never_comes_back() {
