@@ -1,14 +1,14 @@
-//! The binary protocol on one connection, without any I/O: packets in, packets out.
+//! The binary protocol on one connection, without I/O: requests in, responses out.
 //!
 //! ```text
-//!         ┌────── head, extras, key ◀─────┐
-//!  set ───┼─▶ value ──────── its end ─────┤
-//!  refused┴─▶ skip ──────────── its end ──┘
+//!           ┌────── head, extras, key ◀──────┐
+//!  set ─────┼─▶ value ──────── end of value ─┤
+//!  refused ─┴─▶ skip ───────── end of value ─┘
 //! ```
 //!
-//! What a packet holds before its value is at most [`HEAD_LENGTH`], 255 and the longest key that
-//! may be; longer keys are refused by their head. A value that comes in pieces is gathered as long
-//! as an item may be.
+//! A connection buffers at most [`HEAD_LENGTH`] bytes of a head, 255 of extras and a key of the
+//! maximum length: longer keys are refused by their head. A value that arrives in pieces is
+//! buffered only if the item does not exceed the size limit.
 
 use proto::memcached::binary::{
     BadHead, Command, Condition, Count, HEAD_LENGTH, Head, Lengths, Request, Status,
@@ -27,7 +27,7 @@ use crate::size_classes::item_size;
 use crate::stats;
 use crate::text::{self, BINARY_KEY, IncrementResult, SentValue, StoreCommand, StoreResult};
 
-/// Longest name of a mechanism of SASL, as in memcached.
+/// Maximum length of the name of a SASL mechanism in bytes, as in memcached.
 const MECHANISM_LENGTH_MAX: usize = 32;
 
 /// What a connection reads next.
@@ -36,44 +36,44 @@ enum State {
     /// A packet's head, extras and key.
     #[default]
     Head,
-    /// The value of a packet, of which a part has come.
+    /// The rest of a packet's value.
     Value(Box<Receiving>),
-    /// So many bytes of a value that nobody wants.
+    /// The rest of a refused value: this many bytes are discarded.
     Skip(usize),
-    /// What a client says of itself.
+    /// The client's SASL message.
     Token(Box<SaslMessage>),
-    /// Items are counted for a request for statistics.
+    /// Nothing: the items are being counted for a statistics request.
     Census(Box<(Head, Census)>),
 }
 
-/// A message of SASL that comes in pieces.
+/// A SASL message that is being received.
 #[derive(Debug)]
 struct SaslMessage {
     head: Head,
-    /// It begins with a mechanism that there is.
+    /// Whether the message begins an exchange with the mechanism PLAIN.
     is_plain: bool,
     bytes: Vec<u8>,
 }
 
-/// A value that comes in pieces.
+/// A packet whose value is being received.
 #[derive(Debug)]
 struct Receiving {
     head: Head,
     request: Request,
     value: Large,
-    /// Bytes of the value that are still to come.
+    /// Bytes of the value that have not been received yet.
     left: usize,
 }
 
-/// The packets of one connection.
+/// The state of the binary protocol on one connection.
 #[derive(Debug, Default)]
 pub(crate) struct Packets {
     state: State,
-    /// The client has said who it is.
+    /// Whether the client has authenticated.
     is_admitted: bool,
 }
 
-/// One packet of a client, but for its value.
+/// A request, without its value.
 #[derive(Clone, Copy)]
 struct Packet<'a> {
     head: &'a Head,
@@ -82,12 +82,12 @@ struct Packet<'a> {
 }
 
 impl Packets {
-    /// Whether no packet has been begun.
+    /// Whether the next byte begins a packet.
     pub(crate) fn is_idle(&self) -> bool {
         matches!(self.state, State::Head)
     }
 
-    /// Takes one step: a packet, or a part of one.
+    /// Processes one packet of the input, or a part of one.
     pub(crate) fn step(
         &mut self,
         input: &[u8],
@@ -152,7 +152,7 @@ impl Packets {
         }
     }
 
-    /// Looks at a message of SASL.
+    /// Verifies a complete SASL message and responds to it.
     fn admit(
         &mut self,
         token: &SaslMessage,
@@ -246,7 +246,7 @@ impl Packets {
                 success(&head, auth::MECHANISMS.as_bytes(), out);
             }
             Command::Authenticate { is_step } if with_sasl => {
-                // A name that is too long for any mechanism is no name, as in memcached.
+                // As in memcached, a name longer than any mechanism's is an invalid argument.
                 let is_possible =
                     key.len() <= MECHANISM_LENGTH_MAX && head.value() <= TOKEN_LENGTH_MAX as usize;
                 if is_possible {
@@ -273,7 +273,8 @@ impl Packets {
         (used, None)
     }
 
-    /// Takes the value of a packet, or what has come of it. How many bytes that took is returned.
+    /// Takes a packet's value, or the part of it that has been received. Returns the number of
+    /// bytes consumed.
     fn value(
         &mut self,
         packet: Packet<'_>,
@@ -290,7 +291,7 @@ impl Packets {
         if item_size(packet.key.len(), flags, length) > shared.cache.settings.item_max {
             shared.counts.add(Counter::TooLarge, 1);
             fail(packet.head, Status::TooLarge, out);
-            // What was there must not answer for what was to take its place.
+            // The client must not read the old value after its new value was refused.
             if let Command::Set {
                 condition: Condition::None,
                 ..
@@ -316,7 +317,7 @@ impl Packets {
 }
 
 impl Packet<'_> {
-    /// A success without a value, which quiet commands leave out.
+    /// Writes a success response without a value, unless the command is quiet.
     fn done(&self, out: &mut Output) {
         self.done_with_cas(0, out);
     }
@@ -332,7 +333,7 @@ impl Packet<'_> {
         fail(self.head, status, out);
     }
 
-    /// Does what needs no value.
+    /// Carries out a command that has no value.
     fn carry_out(&self, shared: &ThreadContext, moment: CommandTime, out: &mut Output) {
         match self.request.command {
             Command::Get { with_key } => {
@@ -364,7 +365,7 @@ impl Packet<'_> {
             Command::Noop => self.done(out),
             Command::Version => success(self.head, stats::VERSION.as_bytes(), out),
             Command::Stats => stats::answer_packet(self.head, self.key, shared, moment, out),
-            // What has a value, and what ends the connection, were told apart before.
+            // `Packets::packet` has handled these.
             Command::Set { .. }
             | Command::Join { .. }
             | Command::Quit
@@ -373,7 +374,7 @@ impl Packet<'_> {
         }
     }
 
-    /// An item that was found: flags, the key where it is asked for, the value.
+    /// Writes a found item: flags, the key if requested, the value.
     fn tell(&self, item: &Item<'_>, with_key: bool, out: &mut Output) {
         let key = if with_key { self.key } else { &[] };
         let lengths = Lengths {
@@ -387,7 +388,7 @@ impl Packet<'_> {
         out.value(item.value);
     }
 
-    /// What Touch answers: flags alone.
+    /// Writes the response of Touch to a found item: its flags.
     fn tell_flags(&self, item: &Item<'_>, out: &mut Output) {
         let lengths = Lengths {
             extras: 4,
@@ -397,7 +398,7 @@ impl Packet<'_> {
         out.text(&item.flags.to_be_bytes());
     }
 
-    /// An item that was not found, which quiet commands leave out.
+    /// Writes the response for a missing item, unless the command is quiet.
     fn miss(&self, with_key: bool, out: &mut Output) {
         if self.request.is_quiet {
             return;
@@ -505,9 +506,9 @@ impl Packet<'_> {
         }
     }
 
-    /// What is the same for whatever is stored by a packet.
+    /// The settings that all storing commands have in common.
     fn storing(&self, shared: &ThreadContext) -> StoreCommand<'_> {
-        // A key that no line of text can hold is told in base64.
+        // The text protocols show a key that is not valid in a line in base64.
         let is_plain = self.key.iter().all(|byte| *byte > b' ' && *byte != 0x7f);
         StoreCommand {
             mode: Mode::Set,
@@ -536,7 +537,7 @@ impl Packet<'_> {
                 flags,
                 expires,
             } => StoreCommand {
-                // A CAS is a condition of its own, whatever the command's is.
+                // A CAS in the head replaces the command's own condition.
                 mode: match condition {
                     _ if self.head.cas != 0 => Mode::Cas,
                     Condition::None => Mode::Set,
@@ -573,7 +574,7 @@ impl Packet<'_> {
     }
 }
 
-/// A success with a value.
+/// Writes a success response with a value.
 fn success(head: &Head, value: &[u8], out: &mut Output) {
     let lengths = Lengths {
         value: value.len(),
@@ -583,7 +584,7 @@ fn success(head: &Head, value: &[u8], out: &mut Output) {
     out.text(value);
 }
 
-/// A response that tells of a failure; quiet commands send it, too.
+/// Writes an error response. Quiet commands have it, too.
 fn fail(head: &Head, status: Status, out: &mut Output) {
     let text = status.text();
     let lengths = Lengths {

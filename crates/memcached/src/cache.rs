@@ -4,7 +4,7 @@
 use std::cell::Cell;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use framework::zone::{ZoneFact, ZoneFactSink};
@@ -15,6 +15,7 @@ use crate::auth::{AuthProtocol, UserPasswords};
 use crate::census::GoneItems;
 use crate::connections::{OpenSockets, shown_number};
 use crate::counts::{COUNTERS, CacheCounters, ClassSums, Counter, NO_CLASS_SUMS, Sums};
+use crate::lock::lock;
 use crate::prefixes::Prefixes;
 use crate::saved::Overtaken;
 use crate::size_classes::{class_of, item_size};
@@ -458,10 +459,6 @@ impl Cache {
         }
         sums
     }
-}
-
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The time at which commands are carried out.

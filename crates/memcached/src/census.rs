@@ -9,6 +9,7 @@ use store::{Cursor, Item, Observer, Seconds};
 
 use crate::cache::{CommandTime, ThreadContext};
 use crate::counts::ClassCounter;
+use crate::lock::lock;
 use crate::output::Output;
 use crate::size_classes::{CHUNKS, CLASSES, class_of, item_size};
 use crate::stats::StatsWriter;
@@ -239,7 +240,7 @@ impl GoneItems {
     /// What has gone since the start or the last [`GoneItems::forget`], by class.
     fn sums(&self) -> Vec<GoneSums> {
         let mut sums = self.all();
-        let forgotten = crate::cache::lock(&self.forgotten);
+        let forgotten = lock(&self.forgotten);
         for (sum, forgotten) in sums.iter_mut().zip(forgotten.iter()) {
             for (what, (sum, forgotten)) in sum.iter_mut().zip(forgotten).enumerate() {
                 if what != ItemLoss::EvictedAge as usize {
@@ -252,7 +253,7 @@ impl GoneItems {
 
     /// Begins to count anew.
     pub(crate) fn forget(&self) {
-        *crate::cache::lock(&self.forgotten) = self.all();
+        *lock(&self.forgotten) = self.all();
     }
 
     fn class(&self, shard: usize, item: &Item<'_>) -> Option<&[AtomicU64; GONE]> {

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use engine::net::Address;
 use store::Seconds;
 
-use crate::cache::lock;
+use crate::lock::lock;
 
 /// What a connection is at, in memcached's words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

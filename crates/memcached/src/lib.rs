@@ -16,6 +16,7 @@ mod counts;
 mod datagrams;
 mod dialogue;
 pub mod door;
+mod lock;
 mod meta;
 pub mod offline;
 mod output;

@@ -1,4 +1,4 @@
-//! What commands of the meta protocol do.
+//! Carries out the commands of the meta protocol.
 
 use proto::base64::{self, Alphabet};
 use proto::memcached::command::Words;
@@ -15,10 +15,10 @@ use crate::text::{
     StoreResult, TOKEN_SENT, TOO_LARGE,
 };
 
-/// memcached's words for a key that is no base64.
+/// memcached's response to a key that is not valid base64.
 pub(crate) const BAD_KEY: &str = "CLIENT_ERROR error decoding key";
 
-/// A key, decoded where it was sent in base64; or nothing where it is none.
+/// The command's key, decoded if it was sent in base64. `None` if it is not valid base64.
 pub(crate) fn key_of<'a>(meta: &Meta<'a>, decoded: &'a mut Vec<u8>) -> Option<&'a [u8]> {
     if !meta.options.is_binary {
         return Some(meta.key);
@@ -32,7 +32,7 @@ fn marks_of(options: &Options) -> u8 {
     if options.is_binary { BINARY_KEY } else { 0 }
 }
 
-/// What an answer tells of an object.
+/// Facts about an item that a client can ask for by flags.
 #[derive(Clone, Copy)]
 struct ObjectFacts<'a> {
     key: &'a [u8],
@@ -46,7 +46,7 @@ struct ObjectFacts<'a> {
 }
 
 impl ObjectFacts<'_> {
-    /// Adds one of the flags that tell something.
+    /// Writes the response to one flag; nothing if the flag asks for nothing.
     fn add(&self, flag: &[u8], moment: CommandTime, out: &mut Output) {
         let mut number = |letter, number| {
             out.byte(b' ');
@@ -68,7 +68,7 @@ impl ObjectFacts<'_> {
     }
 }
 
-/// Adds what a client said itself: the key and its opaque token.
+/// Echoes what the client sent: the opaque token (`O`) or the key (`k`).
 fn add_own(flag: &[u8], key: &[u8], is_binary: bool, out: &mut Output) {
     match flag.first() {
         Some(b'O') => {
@@ -88,7 +88,7 @@ fn add_own(flag: &[u8], key: &[u8], is_binary: bool, out: &mut Output) {
     }
 }
 
-/// An answer that tells nothing of an object.
+/// Writes a response without facts about an item.
 fn bare(status: &str, flags: Words<'_>, key: &[u8], is_binary: bool, out: &mut Output) {
     out.text(status.as_bytes());
     for flag in flags {
@@ -163,7 +163,7 @@ pub(crate) fn get(
     }
 }
 
-/// Answers with an object that is there. What becomes of it is returned.
+/// Writes the response for an existing item. Returns the change that the command makes to it.
 fn tell(item: &Item<'_>, moment: CommandTime, meta: &Meta<'_>, out: &mut Output) -> Revision {
     let options = &meta.options;
     let is_known = options.compare.is_some_and(|cas| cas == item.cas);
@@ -186,7 +186,7 @@ fn tell(item: &Item<'_>, moment: CommandTime, meta: &Meta<'_>, out: &mut Output)
     };
     let is_sent = item.marks & TOKEN_SENT != 0;
     let mut wins = false;
-    // In the order of the flags: what comes behind `T` sees the new expiry.
+    // In the order of the flags: a `t` or `R` after `T` sees the new expiry.
     for flag in meta.flags {
         match flag.first() {
             Some(b'T') => {
@@ -229,7 +229,7 @@ fn tell(item: &Item<'_>, moment: CommandTime, meta: &Meta<'_>, out: &mut Output)
     }
 }
 
-/// `ms`, once its value has come.
+/// Carries out `ms` after its value has been received.
 pub(crate) fn set(
     shared: &ThreadContext,
     moment: CommandTime,
@@ -378,7 +378,7 @@ pub(crate) fn arithmetic(
         let (IncrementResult::Missing, Some(expires)) = (counted, options.vivify) else {
             break counted;
         };
-        // Another client may have made it meanwhile.
+        // If another client has created the counter meanwhile, count again.
         if let Some(made) = make_counter(shared, moment, meta, key, expires) {
             break made;
         }
@@ -404,7 +404,7 @@ pub(crate) fn arithmetic(
     }
 }
 
-/// Stores the first value of a counter, if there is none.
+/// Creates a counter with its initial value. `None` if the key exists by now.
 fn make_counter(
     shared: &ThreadContext,
     moment: CommandTime,

@@ -1,4 +1,4 @@
-//! The `memcached` block of a configuration: servers of memcached's protocols beside those of HTTP.
+//! The `memcached` block of a configuration: its directives, and their compilation into servers.
 
 use std::path::Path;
 use std::rc::Rc;
@@ -39,13 +39,13 @@ pub const MEMCACHED: &dyn ProtocolPart = &Block;
 
 const CONTEXTS: Contexts = Contexts::MEMCACHED.or(Contexts::MEMCACHED_SERVER);
 
-/// The port of a `listen` line that names none.
+/// The default port of `listen`.
 const PORT: u16 = 11211;
 
-/// The name of a zone that has none.
+/// The name of a zone whose line names none.
 const DEFAULT_ZONE: &str = "memcached";
 
-/// The smallest cache, in bytes: memcached's.
+/// Minimum size of a cache in bytes, as in memcached.
 const ZONE_SIZE_MIN: u64 = 1 << 20;
 
 static BLOCK: Setting<()> = Setting::new("memcached", &["{ ... }"], parse::nothing)
@@ -160,10 +160,10 @@ const DIRECTIVES: &[&dyn Declared] = &[
     &limit_conn::LIMIT_CONN_ZONE,
 ];
 
-/// What a `listen` line has that only this protocol has.
+/// Options of `listen` beyond those of all protocols.
 #[derive(Clone, Copy, Debug, Default)]
 struct OwnOptions {
-    /// `ssl`: clients speak TLS.
+    /// `ssl`: connections use TLS.
     ssl: bool,
 }
 
@@ -177,13 +177,13 @@ fn take_option(listen: &mut Listen<OwnOptions>, option: &str) -> OptionSupport {
     }
 }
 
-/// A line of `zone`.
+/// A `zone` line.
 #[derive(Clone)]
 struct ZoneLine {
     name: Bytes,
     size: u64,
     word: Word,
-    /// The file of `state=`, as written.
+    /// The file of `state=`, before it is made absolute.
     state: Option<Word>,
 }
 
@@ -237,7 +237,7 @@ fn user_file(setter: &Setter<'_>) -> Result<Word, Fault> {
     setter.word().cloned()
 }
 
-/// The users of a file that a directive names, if it names one.
+/// Reads the user file that a directive names. `None` if the directive is absent or empty.
 fn users(
     compiler: &Compiler<'_>,
     server: ScopeRef<'_>,
@@ -314,7 +314,8 @@ impl ProtocolPart for Block {
                 compiler.report(fault);
                 whole = false;
             }
-            // What the block itself writes is opened, used or not.
+            // As in nginx, the block's own `access_log` files are opened even if every server
+            // overrides them.
             if block.writes(&[&ACCESS_LOG]) {
                 let opened = compiler.feature_or_report::<AccessLogs<Session>>(block);
                 whole &= opened.is_some();
@@ -434,7 +435,7 @@ impl Compiled {
         Ok(())
     }
 
-    /// A file keeps the items of one zone.
+    /// Checks that no other zone has the same `state` file.
     fn claim(&self, path: &Path, zone: &str, word: &Word) -> Result<(), Fault> {
         let has_path = |other: &&Arc<Zone<ZonedCache>>| {
             other.settings().state.as_deref() == Some(path) && other.name() != zone
@@ -449,7 +450,7 @@ impl Compiled {
         }
     }
 
-    /// The zone of a server. Several servers may have the same.
+    /// Declares the server's zone, or finds it if another server has declared the same.
     fn zone(
         &mut self,
         compiler: &Compiler<'_>,
@@ -498,7 +499,7 @@ impl Compiled {
     }
 }
 
-/// Whether clients of other machines may reach an address.
+/// Whether clients on other machines may reach an address.
 fn is_open_to_others(address: &Address) -> bool {
     matches!(address, Address::Inet(address) if !address.ip().is_loopback())
 }
@@ -520,13 +521,13 @@ impl CompiledPart for Compiled {
         if !self.zones.is_empty() {
             generation.services.push(Arc::new(Sweeper(self.zones)));
         }
-        // Names that nothing defines have been reported before.
+        // Unknown variables have been reported by `unknown_variables`.
         let variables = compiler.registries.take::<TableBuilder<Session>>();
         generation.add(MemcachedPart {
             servers: self.servers,
             variables: variables.finish().unwrap_or_default(),
         });
-        // The zones of `stream` are among them where that has added none.
+        // The registry has the status zones of `stream` as well, unless `stream` took it before.
         let zones = compiler.registries.take::<SessionZones>();
         if !zones.is_empty() {
             generation.add(zones);

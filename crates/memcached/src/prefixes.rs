@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::cache::lock;
+use crate::lock::lock;
 use crate::output::Output;
 
 /// Most prefixes that are counted. Keys with others are not, so that clients cannot fill memory.

@@ -1,5 +1,5 @@
-//! Items that outlive a restart: written to a file when the server ends, read from it beside
-//! service when the next one begins.
+//! Saves all items to a file when the server ends, and restores them in the background when the
+//! next server starts.
 //!
 //! ```text
 //!  0  "TGMC" · version u32 · time of the wall clock u64 · time of the store's clock u32
@@ -11,10 +11,9 @@
 //!     0 u8 · number of records u64
 //! ```
 //!
-//! Numbers are little-endian. The store's clock goes on where it was, with the time that has passed
-//! meanwhile, so times need no conversion. A file is removed as it is opened: no client can be
-//! served by it a second time, after a crash say. Where a record is damaged, what stands behind it
-//! is left out.
+//! Numbers are little-endian. The next server's clock continues from the saved time plus the time
+//! elapsed since, so times need no conversion. A file is removed when it is opened: it would be
+//! outdated if the server crashed and started again. Everything after a damaged record is lost.
 
 use std::collections::HashSet;
 use std::fs::{self, File};
@@ -29,7 +28,8 @@ use store::{
     Cas, Content, Cursor, Item, Large, ObjectChange, Revision, Seconds, Tags, UpdateOutcome, Write,
 };
 
-use crate::cache::{Cache, lock};
+use crate::cache::Cache;
+use crate::lock::lock;
 use crate::size_classes::item_size;
 use crate::walk::Removed;
 
@@ -39,28 +39,29 @@ const VERSION: u32 = 2;
 
 const HEAD: usize = 36;
 
-/// Bytes of a record before its key, without the mark that it is one.
+/// Length of a record before its key, in bytes, without the leading 1.
 const RECORD_HEAD: usize = 29;
 
-/// Beside the caller's marks: the item has been read.
+/// Bit of the marks byte: the item has been read.
 const READ: u8 = 0x80;
 
-/// Bytes that are read and written at a time.
+/// Size of the buffer for reading and for writing, in bytes.
 const BUFFER: usize = 1 << 20;
 
-/// Most keys that are remembered while a file is read or waited for: with more it is not read.
+/// Maximum number of changed keys that are remembered during a restore. With more, the rest of the
+/// file is not restored.
 const OVERTAKEN_MAX: usize = 1 << 20;
 
-/// Keys that clients have changed since a file is being read: the file must not bring back what
-/// was there before.
+/// Remembers what clients change during a restore, so that the restore does not overwrite newer
+/// values and does not bring deleted items back.
 #[derive(Debug)]
 pub(crate) struct Overtaken {
     is_under_way: AtomicBool,
-    /// Nothing is brought back from this time on: all was to be forgotten.
+    /// The time of a pending or past `flush_all`: from then on nothing is restored.
     until: AtomicU32,
     keys: Mutex<HashSet<u64>>,
     removed: Mutex<Vec<Removed>>,
-    /// There were more of them than are remembered.
+    /// Whether more was changed than is remembered.
     is_lost: AtomicBool,
 }
 
@@ -82,7 +83,7 @@ impl Overtaken {
         self.is_under_way.load(Ordering::Relaxed)
     }
 
-    /// Must come before the change itself.
+    /// Notes a key that a client is about to change. Must be called before the change itself.
     #[cold]
     pub(crate) fn note(&self, key: &[u8]) {
         let mut keys = lock(&self.keys);
@@ -93,17 +94,17 @@ impl Overtaken {
         }
     }
 
-    /// Begins to remember what clients change.
+    /// Starts remembering what clients change.
     pub(crate) fn begin(&self) {
         self.is_under_way.store(true, Ordering::Relaxed);
     }
 
-    /// Whether too much has been changed for a file to be read.
+    /// Whether more was changed than is remembered, so that nothing more is restored.
     pub(crate) fn is_lost(&self) -> bool {
         self.is_lost.load(Ordering::Relaxed)
     }
 
-    /// All of these are to go.
+    /// Notes a deletion by prefix or tag.
     pub(crate) fn note_removed(&self, what: &Removed) {
         if self.is_under_way() {
             let mut removed = lock(&self.removed);
@@ -115,7 +116,7 @@ impl Overtaken {
         }
     }
 
-    /// All is to be forgotten at this time.
+    /// Notes a `flush_all` that takes effect at this time.
     pub(crate) fn note_flush(&self, at: Seconds) {
         self.until.fetch_min(at, Ordering::Relaxed);
     }
@@ -141,16 +142,17 @@ fn wall() -> u64 {
     now.unwrap_or_default().as_secs()
 }
 
-/// Writes all items to a file, which is there whole or not at all. How many there were.
+/// Writes all items to a file and returns their number. The file appears under its name only when
+/// it is complete.
 ///
 /// # Errors
-/// What the system says.
+/// Those of the file system.
 pub fn save(cache: &Cache, path: &Path, now: Instant) -> io::Result<u64> {
     save_while(cache, path, now, || true).map(Option::unwrap_or_default)
 }
 
-/// The same as long as `goes_on` says so, which is asked every few items. `None` where it was given
-/// up: then there is no file.
+/// As [`save`], but gives up as soon as `goes_on`, called every few items, returns false. Returns
+/// `None` then, and leaves no file.
 pub(crate) fn save_while(
     cache: &Cache,
     path: &Path,
@@ -177,7 +179,7 @@ fn write(
     now: Seconds,
     goes_on: impl Fn() -> bool,
 ) -> io::Result<Option<u64>> {
-    let _ = fs::remove_file(path); // what an earlier run has left unfinished
+    let _ = fs::remove_file(path); // left over by a run that was killed
     let file = fs::OpenOptions::new()
         .write(true)
         .create_new(true)
@@ -230,30 +232,31 @@ fn append(item: &Item<'_>, out: &mut Vec<u8>) {
     out.extend_from_slice(&checksum.to_le_bytes());
 }
 
-/// A file that is open and is to be read beside service.
+/// An opened file whose items are to be restored.
 #[derive(Debug)]
 pub struct SavedItems {
     file: BufReader<File>,
-    /// Seconds that the cache's clock is ahead of that of the file.
+    /// Seconds that the cache's clock is ahead of the file's clock.
     shift: i64,
 }
 
-/// What has come of a file.
+/// The outcome of a restore.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RestoredCounts {
-    /// Items that are there again.
+    /// Restored items.
     pub restored: u64,
-    /// Items that have expired meanwhile, were changed by clients, or are too large now.
+    /// Items that were not restored: they have expired, were changed by clients meanwhile, or
+    /// exceed the size limit.
     pub left_out: u64,
-    /// The file ends before its end or is damaged: what stood behind is lost.
+    /// Whether the file was truncated or damaged, so that the items after that place are lost.
     pub is_damaged: bool,
 }
 
-/// Opens the file of an earlier server, and has the cache's clock and CAS go on where that one's
-/// were. Nothing where there is no file. Must be called before the cache has a client.
+/// Opens the file of an earlier server; the cache's clock and CAS continue from the saved ones.
+/// `None` if there is no file. Must be called before the cache has a client.
 ///
 /// # Errors
-/// Where the file is no such file, or cannot be read.
+/// The file cannot be read, or was not written by [`save`].
 pub fn open(cache: &Cache, path: &Path) -> Result<Option<SavedItems>, String> {
     let Some((file, head)) = take(path)? else {
         return Ok(None);
@@ -264,8 +267,8 @@ pub fn open(cache: &Cache, path: &Path) -> Result<Option<SavedItems>, String> {
     Ok(Some(SavedItems { file, shift: 0 }))
 }
 
-/// The same for a cache that may have clients already: its clock stays as it is, and times are
-/// converted.
+/// As [`open`], for a cache that may have clients already: its clock is unchanged, and the times of
+/// restored items are converted.
 pub(crate) fn open_beside(cache: &Cache, path: &Path) -> Result<Option<SavedItems>, String> {
     let Some((file, head)) = take(path)? else {
         return Ok(None);
@@ -277,17 +280,18 @@ pub(crate) fn open_beside(cache: &Cache, path: &Path) -> Result<Option<SavedItem
     Ok(Some(SavedItems { file, shift }))
 }
 
-/// What stands in a file before its items.
+/// The head of a file.
 struct FileHead {
-    /// Times when it was written, of the wall clock and of the store's.
+    /// When the file was written, in seconds of Unix time.
     saved_at: u64,
+    /// When the file was written, by the store's clock.
     clock: Seconds,
     hash_power: u32,
     next_cas: u64,
 }
 
 impl FileHead {
-    /// The time of the file's clock now: it has gone on.
+    /// The present time by the clock of the store that was saved.
     fn clock_now(&self) -> Seconds {
         let passed = wall().saturating_sub(self.saved_at);
         let passed = Seconds::try_from(passed).unwrap_or(Seconds::MAX);
@@ -295,7 +299,7 @@ impl FileHead {
     }
 }
 
-/// Opens a file and removes its name. Nothing where there is none.
+/// Opens a file, reads its head and removes it. `None` if there is no file.
 fn take(path: &Path) -> Result<Option<(BufReader<File>, FileHead)>, String> {
     let failed = |error: io::Error| format!("{} cannot be read: {error}", path.display());
     let mut file = match File::open(path) {
@@ -330,7 +334,7 @@ fn take(path: &Path) -> Result<Option<(BufReader<File>, FileHead)>, String> {
 }
 
 impl SavedItems {
-    /// Reads all items into the cache, while clients are being served.
+    /// Restores all items, while the cache serves clients.
     pub fn restore(mut self, cache: &Cache) -> RestoredCounts {
         let counts = RestoredCounts::default();
         let counts = self.read(cache, counts);
@@ -370,7 +374,7 @@ impl SavedItems {
         }
     }
 
-    /// The next record, without its checksum.
+    /// Reads the next record and verifies its checksum.
     fn next(&mut self, record: &mut Vec<u8>) -> io::Result<()> {
         record.resize(RECORD_HEAD, 0);
         self.file.read_exact(record)?;
@@ -379,7 +383,7 @@ impl SavedItems {
         let value = u64::from(u32::from_le_bytes(fields.take()));
         let _: [u8; RECORD_HEAD - 8] = fields.take();
         let tags = u64::from(u16::from_le_bytes(fields.take()));
-        // As much as there is, whatever the lengths say.
+        // `take` and `read_to_end` allocate for the bytes that exist, not for a damaged length.
         let length = key + tags + value;
         let got = (&mut self.file).take(length).read_to_end(record)?;
         let mut checksum = [0; 4];
@@ -391,7 +395,8 @@ impl SavedItems {
     }
 }
 
-/// Puts an item back where nobody has changed it. Whether it is there.
+/// Restores an item, unless it has expired or a client has changed it. Returns whether it was
+/// restored.
 fn restore(record: &[u8], cache: &Cache, shift: i64) -> bool {
     let mut fields = RecordFields(record);
     let key_length = usize::from(u16::from_le_bytes(fields.take()));
@@ -447,7 +452,7 @@ fn restore(record: &[u8], cache: &Cache, shift: i64) -> bool {
             ..Revision::default()
         };
         cache.store.update(key, now, |item| match item {
-            // Unless another has used or changed it already.
+            // Unless a client has used or changed the item already.
             Some(item) if item.cas == cas && !item.is_read => ObjectChange::Revise(revision),
             _ => ObjectChange::Keep,
         });
@@ -455,11 +460,11 @@ fn restore(record: &[u8], cache: &Cache, shift: i64) -> bool {
     is_stored
 }
 
-/// Bytes that are taken apart from the front.
+/// Reads fixed-size fields from the front of a slice.
 struct RecordFields<'a>(&'a [u8]);
 
 impl RecordFields<'_> {
-    /// The next bytes; zeros behind the end.
+    /// The next field; zeros if the slice is too short.
     fn take<const N: usize>(&mut self) -> [u8; N] {
         match self.0.split_first_chunk::<N>() {
             Some((taken, rest)) => {
@@ -474,11 +479,10 @@ impl RecordFields<'_> {
     }
 }
 
-/// Reads a file's items beside service, in a thread of its own. The thread's handle, which ends
-/// when all have been read.
+/// Restores items in a new thread, and passes the outcome to `tell`. Returns the thread's handle.
 ///
 /// # Errors
-/// Where there is no thread to be had.
+/// The thread cannot be started.
 pub fn restore_beside(
     saved: SavedItems,
     cache: &Arc<Cache>,

@@ -1,4 +1,5 @@
-//! What commands of the text protocol do.
+//! Carries out the commands of the text protocol. The meta and binary protocols share the
+//! operations on items: storing, counting, touching, deleting.
 
 use proto::memcached::command::{Lookup, Mode};
 use store::{
@@ -12,19 +13,19 @@ use crate::prefixes::KeyUse;
 use crate::size_classes::{class_of, item_size};
 use crate::watch::{EscapedKey, EventKind};
 
-/// The object is stale: whoever finds it first is to fetch it anew.
+/// Mark of a stale item (flag `X`): the first client that reads it is told to refresh it.
 pub(crate) const STALE: u8 = 1;
-/// Somebody has been told to.
+/// Mark of an item that some client has been told to refresh (flag `W`); others get `Z`.
 pub(crate) const TOKEN_SENT: u8 = 2;
-/// Its key was sent in base64.
+/// Mark of an item whose key was sent in base64.
 pub(crate) const BINARY_KEY: u8 = 4;
 
-/// A value that a client has sent.
+/// A value received from a client.
 #[derive(Debug)]
 pub(crate) enum SentValue<'a> {
-    /// Whole in what was received.
+    /// A slice of the receive buffer.
     Whole(&'a [u8]),
-    /// Put together from several pieces.
+    /// Assembled from several reads.
     Gathered(Large),
 }
 
@@ -37,29 +38,29 @@ impl SentValue<'_> {
     }
 }
 
-/// What is to be stored, beside the value.
+/// A command that stores a value, without the value.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct StoreCommand<'a> {
     pub(crate) mode: Mode,
     pub(crate) key: &'a [u8],
     pub(crate) flags: u32,
     pub(crate) expires: Option<Seconds>,
-    /// The CAS that it must have now.
+    /// The CAS that the existing item must have.
     pub(crate) compare: Option<u64>,
     pub(crate) cas: Cas,
     pub(crate) marks: u8,
-    /// What it is tagged with, parted by commas.
+    /// The item's tags, separated by commas.
     pub(crate) tags: &'a [u8],
-    /// An object with a later CAS may be written over too, and stays stale.
+    /// `ms … I`: a CAS lower than the item's overwrites the item as well, and marks it stale.
     pub(crate) allows_stale: bool,
-    /// Appending to what is not there stores it, and it expires then.
+    /// `ms … N`: appending or prepending to a missing item creates it, with this expiry.
     pub(crate) vivify: Option<Option<Seconds>>,
 }
 
-/// What has come of storing.
+/// The outcome of [`store`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum StoreResult {
-    /// With this CAS, and this length.
+    /// Stored, with this CAS; the value now has this length in bytes.
     Yes(u64, usize),
     No,
     Exists,
@@ -71,7 +72,7 @@ pub(crate) enum StoreResult {
 pub(crate) const TOO_LARGE: &str = "SERVER_ERROR object too large for cache";
 pub(crate) const NO_MEMORY: &str = "SERVER_ERROR out of memory storing object";
 
-/// Stores a value where its conditions hold.
+/// Stores a value if the command's conditions hold.
 pub(crate) fn store(
     shared: &ThreadContext,
     moment: CommandTime,
@@ -169,7 +170,7 @@ pub(crate) fn store(
     stored
 }
 
-/// Tells watchers of what has come of storing a value of this length.
+/// Reports the outcome of storing a value of this length to watchers.
 #[cold]
 fn tell_stored(
     shared: &ThreadContext,
@@ -208,7 +209,7 @@ fn tell_stored(
     );
 }
 
-/// Counts a command that stores, and was to make an item of this class.
+/// Counts a command that stores. `class` is the size class of the item with the value as sent.
 fn count_stored(shared: &ThreadContext, mode: Mode, class: usize, stored: StoreResult) {
     let counts = &shared.counts;
     counts.add_in_class(class, ClassCounter::Stores);
@@ -229,7 +230,7 @@ fn count_stored(shared: &ThreadContext, mode: Mode, class: usize, stored: StoreR
     counts.add(counter, 1);
 }
 
-/// The words of the text protocol for it.
+/// The response line of the text protocol.
 pub(crate) fn stored_text(stored: StoreResult) -> &'static str {
     match stored {
         StoreResult::Yes(..) => "STORED",
@@ -241,10 +242,11 @@ pub(crate) fn stored_text(stored: StoreResult) -> &'static str {
     }
 }
 
-/// Longest line before a value, without its key, and the line break behind it.
+/// Maximum length of a `VALUE` line without its key, and of the line break after the value, in
+/// bytes.
 const LOOKUP_HEAD_MAX: usize = 64;
 
-/// `get` and its kin, for one key.
+/// Carries out `get`, `gets`, `gat` or `gats` for one key.
 pub(crate) fn lookup(
     shared: &ThreadContext,
     moment: CommandTime,
@@ -295,7 +297,7 @@ pub(crate) fn lookup(
     count_prefix(shared, key, matches!(outcome, UpdateOutcome::Stored(_)));
 }
 
-/// Counts a key that was read, or was not there.
+/// Counts a hit or a miss.
 pub(crate) fn count_get(shared: &ThreadContext, key: &[u8], found: bool) {
     let counter = if found {
         Counter::GetHits
@@ -362,7 +364,7 @@ pub(crate) fn delete(shared: &ThreadContext, moment: CommandTime, key: &[u8]) ->
     }
 }
 
-/// What has come of counting.
+/// The outcome of [`count`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum IncrementResult {
     /// The new value, the CAS, and when it expires.
@@ -375,10 +377,11 @@ pub(crate) enum IncrementResult {
 
 pub(crate) const NOT_NUMERIC: &str = "CLIENT_ERROR cannot increment or decrement non-numeric value";
 
-/// Longest value that may be a number: larger ones memcached keeps in pieces.
+/// Maximum length of a value that may be a number, in bytes. memcached splits larger values into
+/// chunks, and refuses to count in those.
 const NUMBER_LENGTH_MAX: usize = 1024;
 
-/// `incr`, `decr`, and `ma` of what is there.
+/// Carries out `incr`, `decr`, or `ma` on an existing item.
 pub(crate) fn count(
     shared: &ThreadContext,
     moment: CommandTime,
@@ -415,7 +418,7 @@ pub(crate) fn count(
         if written.len() >= bytes.len() {
             return ObjectChange::Rewrite(written, given);
         }
-        // As in memcached a value keeps its length; what it no longer needs are spaces.
+        // As in memcached, a value does not get shorter: it is padded with spaces.
         padded.extend_from_slice(written);
         padded.resize(bytes.len(), b' ');
         ObjectChange::Rewrite(&padded, given)
@@ -436,7 +439,7 @@ pub(crate) fn count(
     counted
 }
 
-/// The number that a value is: digits, and white space about them.
+/// Parses a value as a number: digits, with optional white space before and after them.
 fn numeric(value: &[u8]) -> Option<u64> {
     if value.len() > NUMBER_LENGTH_MAX {
         return None;

@@ -1,4 +1,4 @@
-//! TLS for clients of memcached: what the command line says of it (`-Z`), and the handshake.
+//! TLS for memcached clients: the settings of the command line (`-Z`), and the handshake.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -28,38 +28,39 @@ use transport::tls::verify::Mode;
 use crate::cache::ThreadContext;
 use crate::counts::Counter;
 
-/// What `-o ssl_…` says.
+/// The options `-o ssl_…`.
 #[derive(Clone, Debug)]
 pub struct TlsOptions {
     /// `ssl_chain_cert`: the file of the certificate with its chain.
     pub chain: PathBuf,
     /// `ssl_key`: the file of its key.
     pub key: PathBuf,
-    /// `ssl_ca_cert`: the file of authorities that sign clients' certificates.
+    /// `ssl_ca_cert`: the file of the authorities that client certificates are verified against.
     pub authorities: Option<PathBuf>,
     /// `ssl_verify_mode`: 0 to 3, as memcached numbers them.
     pub verify_mode: u8,
-    /// `ssl_ciphers`
+    /// `ssl_ciphers`: the cipher suites of TLS 1.2, in OpenSSL's notation.
     pub ciphers: Option<String>,
     /// `ssl_min_version`: 2 is TLS 1.2, 3 is TLS 1.3.
     pub min_version: u8,
-    /// `ssl_session_cache`
+    /// `ssl_session_cache`: whether clients may resume sessions.
     pub keeps_sessions: bool,
-    /// `ssl_wbuf_size`, in bytes, as statistics tell it: records are as long as they may be.
+    /// `ssl_wbuf_size`, in bytes. Only reported in statistics: TLS records have their maximum
+    /// length.
     pub write_buffer: usize,
 }
 
-/// TLS as a server wants it.
+/// The TLS settings of a server.
 #[derive(Clone)]
 pub struct ClientTls {
     pub(crate) server: Arc<ServerTls>,
-    /// Whether clients must show a certificate that holds.
+    /// Whether client certificates are required or optional; `None` if none is requested.
     pub(crate) verifies: Option<Mode>,
     pub(crate) handshake_timeout: Duration,
 }
 
 impl ClientTls {
-    /// TLS with these settings.
+    /// Puts settings together; without `verifies` no client certificate is requested.
     #[must_use]
     pub fn new(
         server: Arc<ServerTls>,
@@ -74,26 +75,26 @@ impl ClientTls {
     }
 }
 
-/// TLS by files that may be read again while the server runs.
+/// TLS with a certificate and key that can be read again while the server runs.
 pub struct TlsFiles {
     options: TlsOptions,
     slot: Arc<Slot>,
-    /// For addresses as they are.
+    /// For addresses without a prefix.
     usual: ClientTls,
-    /// For addresses with `mtls:` before them.
+    /// For addresses with the prefix `mtls:`.
     mutual: ClientTls,
-    /// When the files were read last, by the cache's clock.
+    /// When the files were last read, by the cache's clock.
     read_at: AtomicU32,
 }
 
-/// How long a client may take to shake hands.
+/// Time limit of a handshake.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(60);
 
 impl TlsFiles {
     /// Reads the files.
     ///
     /// # Errors
-    /// What is wrong with them.
+    /// A file that cannot be read or is not valid, by name.
     pub fn read(options: TlsOptions) -> Result<TlsFiles, String> {
         let slot = Arc::new(Slot::new(Some(certificate(&options)?)));
         let authorities = match &options.authorities {
@@ -128,7 +129,7 @@ impl TlsFiles {
         })
     }
 
-    /// TLS of an address, where clients may have to show a certificate.
+    /// The settings for a listening address; `is_mutual` if clients must show a certificate.
     #[must_use]
     pub fn of_address(&self, is_mutual: bool) -> ClientTls {
         if is_mutual {
@@ -138,24 +139,24 @@ impl TlsFiles {
         }
     }
 
-    /// Whether clients may go on with their sessions.
+    /// Whether clients may resume sessions.
     pub(crate) fn keeps_sessions(&self) -> bool {
         self.options.keeps_sessions
     }
 
-    /// Reads certificate and key again: handshakes that begin from now on have them.
+    /// Reads certificate and key again, for all later handshakes.
     pub(crate) fn read_again(&self, now: Seconds) -> Result<(), String> {
         self.slot.set(Some(certificate(&self.options)?));
         self.read_at.store(now, Ordering::Relaxed);
         Ok(())
     }
 
-    /// Seconds since certificate and key were read.
+    /// Seconds since certificate and key were last read.
     pub(crate) fn age(&self, now: Seconds) -> Seconds {
         now.saturating_sub(self.read_at.load(Ordering::Relaxed))
     }
 
-    /// Tells the settings, in memcached's words.
+    /// Reports the settings by memcached's names.
     pub(crate) fn tell(&self, mut tell: impl FnMut(&str, &str)) {
         let options = &self.options;
         let path = |path: &Path| path.display().to_string();
@@ -163,7 +164,7 @@ impl TlsFiles {
         tell("ssl_chain_cert", &path(&options.chain));
         tell("ssl_key", &path(&options.key));
         tell("ssl_verify_mode", &options.verify_mode.to_string());
-        // PEM, as OpenSSL numbers formats.
+        // OpenSSL's number for PEM.
         tell("ssl_keyformat", "1");
         tell("ssl_ciphers", options.ciphers.as_deref().unwrap_or("NULL"));
         tell("ssl_ca_cert", authorities.as_deref().unwrap_or("NULL"));
@@ -197,7 +198,7 @@ fn certificate(options: &TlsOptions) -> Result<Arc<CertifiedKey>, String> {
     })
 }
 
-/// A client that shakes hands.
+/// A client in its TLS handshake.
 pub(crate) struct ShakingClient<'a> {
     pub(crate) client: &'a Client,
     pub(crate) transport: &'a Transport,
@@ -208,7 +209,7 @@ pub(crate) struct ShakingClient<'a> {
 }
 
 impl ShakingClient<'_> {
-    /// Whether it may go on.
+    /// Performs the handshake. Returns whether the client is admitted.
     pub(crate) async fn do_handshake(&self, shared: &ThreadContext) -> bool {
         let HandshakeStart::Secure = handshake::accept(self, Buffer::empty()).await else {
             shared.counts.add(Counter::HandshakeErrors, 1);
@@ -270,7 +271,7 @@ impl Incoming for ShakingClient<'_> {
         Rc::clone(&self.generation)
     }
 
-    // No connection is closed to make room for others.
+    // Idle connections are not closed to make room for new ones, so the state is not recorded.
     fn set_idle(&self, _: bool) {}
 }
 

@@ -1,7 +1,7 @@
-//! `watch`: what a server does, told line by line to connections that have asked for it.
+//! `watch`: log lines about the server's events, for connections that have asked for them.
 //!
-//! A watcher's lines wait in memory until its connection takes them. Where it takes them too slowly
-//! new ones are left out and counted, so that no client waits for a watcher.
+//! A watcher's lines are buffered until its connection sends them. If the buffer is full, new lines
+//! are dropped and counted, so that no other client waits for a slow watcher.
 
 use std::fmt::{self, Display};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -10,35 +10,35 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use engine::net::Address;
 
-use crate::cache::lock;
+use crate::lock::lock;
 
-/// Most watchers at a time.
+/// Maximum number of watchers.
 const WATCHERS_MAX: usize = 20;
 
-/// Longest line in bytes: a key of 250 bytes has 750 as it is told.
+/// Maximum length of a line, in bytes: an escaped key of 250 bytes has up to 750.
 const LINE_MAX: usize = 2048;
 
 /// A kind of events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum EventKind {
-    /// Items that are looked for.
+    /// Lookups of items, hits and misses.
     Fetchers = 1,
-    /// Values that are stored.
+    /// Commands that store.
     Mutations = 2,
-    /// Items that make room for others.
+    /// Evictions of items.
     Evictions = 4,
-    /// Clients that come and go.
+    /// Connections opened and closed.
     Connections = 8,
-    /// Items that clients delete.
+    /// Deletions by clients.
     Deletions = 16,
 }
 
-/// Kinds of events, each a bit.
+/// A set of event kinds, one bit each.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct EventKinds(u32);
 
 impl EventKinds {
-    /// The kinds that a line `watch …` names; `None` where one is not known.
+    /// Parses the words of a `watch` command. `None` if a word is unknown.
     pub(crate) fn named<'a>(words: impl Iterator<Item = &'a [u8]>) -> Option<EventKinds> {
         let mut kinds = 0;
         for word in words {
@@ -61,18 +61,18 @@ impl EventKinds {
 /// All watchers of a cache.
 #[derive(Debug)]
 pub(crate) struct Watchers {
-    /// The kinds that any of them wants.
+    /// The union of all watchers' kinds.
     wanted: AtomicU32,
     all: Mutex<Vec<Arc<Watcher>>>,
-    /// Bytes of lines that wait for one of them at most.
+    /// Maximum size of each watcher's buffer, in bytes.
     waiting_max: usize,
-    /// Numbers all lines.
+    /// The next line's number (`gid=`).
     number: AtomicU64,
     written: AtomicU64,
     skipped: AtomicU64,
 }
 
-/// One watcher.
+/// A connection that watches.
 #[derive(Debug)]
 pub(crate) struct Watcher {
     kinds: EventKinds,
@@ -82,7 +82,7 @@ pub(crate) struct Watcher {
 #[derive(Debug, Default)]
 struct WaitingLines {
     bytes: Vec<u8>,
-    /// Lines that were left out since the last one that was not.
+    /// Lines dropped since the last buffered line.
     skipped: u64,
 }
 
@@ -98,24 +98,24 @@ impl Watchers {
         }
     }
 
-    /// Whether anybody wants events of a kind.
+    /// Whether any watcher wants events of this kind.
     #[inline]
     pub(crate) fn want(&self, kind: EventKind) -> bool {
         self.wanted.load(Ordering::Relaxed) & kind as u32 != 0
     }
 
-    /// How many there are.
+    /// The number of watchers.
     pub(crate) fn count(&self) -> usize {
         lock(&self.all).len()
     }
 
-    /// Lines that were given to watchers, and those that were left out.
+    /// The numbers of lines buffered and of lines dropped, since the start.
     pub(crate) fn sums(&self) -> (u64, u64) {
         let number = |number: &AtomicU64| number.load(Ordering::Relaxed);
         (number(&self.written), number(&self.skipped))
     }
 
-    /// Another watcher; `None` where there are too many.
+    /// Adds a watcher. `None` if there are [`WATCHERS_MAX`] already.
     pub(crate) fn add(&self, kinds: EventKinds) -> Option<Arc<Watcher>> {
         let mut all = lock(&self.all);
         if all.len() >= WATCHERS_MAX {
@@ -130,7 +130,7 @@ impl Watchers {
         Some(watcher)
     }
 
-    /// A watcher is not there any more.
+    /// Removes a watcher whose connection has closed.
     pub(crate) fn remove(&self, watcher: &Arc<Watcher>) {
         let mut all = lock(&self.all);
         all.retain(|other| !Arc::ptr_eq(other, watcher));
@@ -142,7 +142,8 @@ impl Watchers {
         self.wanted.store(wanted, Ordering::Relaxed);
     }
 
-    /// Tells all who want it of an event. Ask [`Watchers::want`] first.
+    /// Logs an event for the watchers of its kind. To save formatting, call [`Watchers::want`]
+    /// first.
     #[cold]
     pub(crate) fn tell(&self, kind: EventKind, event: fmt::Arguments<'_>) {
         let now = SystemTime::now().duration_since(UNIX_EPOCH);
@@ -172,13 +173,13 @@ impl Watchers {
 }
 
 impl Watcher {
-    /// The lines that wait.
+    /// Takes the buffered lines.
     pub(crate) fn take(&self) -> Vec<u8> {
         std::mem::take(&mut lock(&self.log).bytes)
     }
 }
 
-/// A key as lines tell it: with percent signs for what is no plain letter.
+/// A key as shown in lines: percent-encoded but for letters, digits and `-._~`.
 pub(crate) struct EscapedKey<'a>(pub(crate) &'a [u8]);
 
 impl Display for EscapedKey<'_> {
@@ -194,7 +195,7 @@ impl Display for EscapedKey<'_> {
     }
 }
 
-/// Where a client comes from, as lines tell it.
+/// A client's address as shown in lines.
 pub(crate) struct Origin<'a>(pub(crate) &'a Address);
 
 impl Display for Origin<'_> {
