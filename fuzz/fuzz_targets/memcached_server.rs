@@ -28,14 +28,14 @@ fn server(input: &Input<'_>) -> OfflineServer {
     })
 }
 
-/// Statistics say how long the process has run, and how much memory it has had; dumps are refused
-/// where they have come together with other commands, as by memcached.
+/// Statistics say how long the process has run, and how much memory it has had; dumps and `watch` are
+/// refused where they have come together with other commands, as by memcached.
 fn depends_on_more(said: &[u8]) -> bool {
     let has = |word: &[u8]| {
         let mut texts = said.windows(word.len());
         texts.any(|text| text.eq_ignore_ascii_case(word))
     };
-    has(b"stats") || has(b"dump") || said.contains(&0x10)
+    has(b"stats") || has(b"dump") || has(b"watch") || said.contains(&0x10)
 }
 
 fuzz_target!(|input: Input<'_>| {
