@@ -400,3 +400,107 @@ fn clients_that_get_no_answer_keep_nobody_out() {
         assert!(info.contains("reusing connections"), "{info}");
     }
 }
+
+/// Lengths of datagrams in a burst: equal ones, which may travel together, and all others beside
+/// them.
+fn burst_lengths() -> Vec<usize> {
+    let mut lengths = vec![1200; 20];
+    lengths.extend([
+        1199, 1200, 1200, 0, 0, 9, 9, 9, 2, 9, 1452, 1452, 1453, 1453,
+    ]);
+    // nginx cuts what is longer than its buffer of 16 KB.
+    lengths.extend([9000, if is_nginx() { 16_000 } else { 65_507 }, 1]);
+    lengths
+}
+
+/// The datagrams of a burst, each with its place in its bytes.
+fn burst() -> Vec<Vec<u8>> {
+    let numbered = (1_u8..).zip(burst_lengths());
+    numbered
+        .map(|(number, length)| vec![number; length])
+        .collect()
+}
+
+/// Receives a burst; other datagrams may come before it.
+fn receive_burst(socket: &UdpSocket) {
+    for (number, sent) in burst().into_iter().enumerate() {
+        let received = receive(socket);
+        assert_eq!(received.len(), sent.len(), "datagram {number}");
+        assert_eq!(received, sent, "datagram {number}");
+    }
+}
+
+#[test]
+fn bursts_arrive_datagram_by_datagram() {
+    const ROUNDS: usize = 8;
+    for engine in each_engine() {
+        for responses in ["", "proxy_responses 0;", "proxy_responses 1;"] {
+            let behind = UdpSocket::bind("127.0.0.1:0").unwrap();
+            behind.set_read_timeout(Some(PATIENCE)).unwrap();
+            let (to, port) = (behind.local_addr().unwrap(), free_port());
+            let _master = start(
+                engine,
+                &format!("server {{ listen 127.0.0.1:{port} udp; proxy_pass {to}; {responses} }}"),
+            );
+            let client = datagrams_to(port);
+            for _ in 0..ROUNDS {
+                burst().iter().for_each(|one| drop(client.send(one)));
+                let mut first = [0; 2000];
+                let (count, session) = behind.peek_from(&mut first).unwrap();
+                assert_eq!(first[..count], [1; 1200]);
+                receive_burst(&behind);
+                if responses == "proxy_responses 0;" {
+                    continue; // the session is over
+                }
+                for answer in burst() {
+                    behind.send_to(&answer, session).unwrap();
+                }
+                receive_burst(&client);
+            }
+        }
+    }
+}
+
+/// What the network says of one datagram does not stop the others of a burst, nor change their
+/// order.
+#[test]
+fn a_refusal_takes_no_datagram_of_a_burst() {
+    if is_nginx() {
+        return; // it ends the session
+    }
+    for engine in each_engine() {
+        let behind = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let (to, port) = (behind.local_addr().unwrap(), free_port());
+        let master = start(
+            engine,
+            &format!("server {{ listen 127.0.0.1:{port} udp; proxy_pass {to}; }}"),
+        );
+        let client = datagrams_to(port);
+        client.send(b"first").unwrap();
+        behind.set_read_timeout(Some(PATIENCE)).unwrap();
+        assert_eq!(receive(&behind), b"first");
+        for _ in 0..5 {
+            client.send(b"lost").unwrap();
+            assert_eq!(receive(&behind), b"lost");
+        }
+        drop(behind);
+        for _ in 0..7 {
+            client.send(b"refused").unwrap();
+        }
+        wait_for("the refusal", || {
+            let info = master.read("logs/info.log");
+            info.contains("recv() failed (111: Connection refused)")
+        });
+        let behind = UdpSocket::bind(to).unwrap();
+        behind.set_read_timeout(Some(PATIENCE)).unwrap();
+        burst().iter().for_each(|one| drop(client.send(one)));
+        // Some that were refused may still be on their way.
+        let mut first = [0; 2000];
+        while behind.peek(&mut first).unwrap() == b"refused".len() {
+            receive(&behind);
+        }
+        receive_burst(&behind);
+        let info = master.read("logs/info.log");
+        assert_eq!(info.matches("udp proxy").count(), 1, "{info}");
+    }
+}

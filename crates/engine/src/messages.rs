@@ -5,6 +5,11 @@
 //! and room. A datagram of any length is received whole: into a pooled buffer if it fits; otherwise
 //! the excess goes into a second buffer, and both parts are then copied together.
 //!
+//! Consecutive datagrams of equal length between the same ends leave as the segments of one message
+//! (udp(7), `UDP_SEGMENT`), where kernel, device and route can do that: they pass the network stack
+//! as one, and arrive as they were. Those that arrive so can be received as one message as well
+//! (`UDP_GRO`), which is taken apart here; a socket asks for that by [`coalesce`].
+//!
 //! See ip(7), `IP_PKTINFO`, and ipv6(7), `IPV6_RECVPKTINFO`, for the local address of a datagram.
 #![allow(unsafe_code)]
 
@@ -26,14 +31,28 @@ pub(crate) const BATCH_MAX: usize = 32;
 /// The largest length of a datagram: UDP's length field has 16 bits.
 const LENGTH_MAX: usize = 65_535;
 
-/// Room for one control message, in bytes: the local address.
+/// Room for the control messages of a header, in bytes: the local address and the segment length,
+/// both when sending and when receiving.
 const CONTROL_SIZE: usize = 64;
+
+/// The most datagrams that leave as segments of one message (the kernel's `UDP_MAX_SEGMENTS` was 64
+/// at first), and those of a whole batch.
+const SEGMENTS_MAX: usize = 64;
+
+/// The longest datagram that leaves as a segment: one that needs IP fragments cannot. This is what
+/// Ethernet carries over IPv6.
+const SEGMENT_LENGTH_MAX: usize = 1_452;
+
+/// The most bytes of segments in one message, which has UDP's length limit as well.
+const SEGMENTS_LENGTH_MAX: usize = 65_000;
 
 /// The headers and buffers that the calls use. They are filled anew before each call, and the
 /// kernel uses none of them after it.
 pub(crate) struct Messages {
     headers: [libc::mmsghdr; BATCH_MAX],
     parts: [[libc::iovec; 2]; BATCH_MAX],
+    /// The number of datagrams in each message to be sent.
+    counts: [usize; BATCH_MAX],
     names: [SocketName; BATCH_MAX],
     controls: [Control; BATCH_MAX],
     /// Receive buffers. Their number grows up to [`BATCH_MAX`] while datagrams fill all of them: 2
@@ -112,6 +131,7 @@ impl Messages {
         Box::new(Messages {
             headers,
             parts,
+            counts: [0; BATCH_MAX],
             names,
             controls,
             rooms: Vec::new(),
@@ -156,10 +176,17 @@ impl Messages {
         let count = counted(result)?;
         for (header, room) in self.headers.iter().zip(&mut self.rooms).take(count) {
             // SAFETY: the kernel has filled this header, whose pointers stay as they were.
-            let (peer, local) = unsafe { (peer(&header.msg_hdr), local(&header.msg_hdr)) };
+            let (peer, told) = unsafe { (peer(&header.msg_hdr), told(&header.msg_hdr)) };
+            let local = told.local;
             // SAFETY: the kernel has written `msg_len` bytes to the room's parts, in order.
             let bytes = unsafe { room.take(header.msg_len as usize) };
-            into.push_back(Datagram { bytes, peer, local });
+            match told.segment_length {
+                Some(length) if length < bytes.len() => {
+                    let segments = bytes.chunks(length).map(Buffer::copy_of);
+                    into.extend(segments.map(|bytes| Datagram { bytes, peer, local }));
+                }
+                _ => into.push_back(Datagram { bytes, peer, local }),
+            }
         }
         let full = count == wanted;
         if full && wanted < BATCH_MAX {
@@ -178,17 +205,59 @@ impl Messages {
         &mut self,
         socket: BorrowedFd<'_>,
         datagrams: &VecDeque<Datagram<Bytes>>,
+        segmentation: &mut Segmentation,
     ) -> Result<usize, Errno> {
-        let places = self.headers.iter_mut().zip(&mut self.parts);
+        loop {
+            let wanted = self.fill(datagrams, segmentation.length_max());
+            let has_segments = self.counts.iter().take(wanted).any(|count| *count > 1);
+            if has_segments && let Segmentation::Unknown = segmentation {
+                *segmentation = Segmentation::of(socket);
+                continue;
+            }
+            let error = match self.send_filled(socket, wanted) {
+                Ok(sent) => return Ok(self.counts.iter().take(sent).sum()),
+                Err(error) => error,
+            };
+            let length = datagrams.front().map_or(0, |first| first.bytes.len());
+            // The error may have another cause: then the first datagram fails alone, too.
+            match error {
+                _ if self.counts.first() == Some(&1) => return Err(error),
+                // The route's packets are shorter.
+                Errno::INVAL | Errno::MSGSIZE => {
+                    *segmentation = Segmentation::UpTo(length.saturating_sub(1));
+                }
+                // The device computes no checksums.
+                Errno::IO | Errno::OPNOTSUPP => *segmentation = Segmentation::UpTo(0),
+                _ => return Err(error),
+            }
+        }
+    }
+
+    /// Fills in headers for datagrams from the front, with segments of at most `length_max` bytes,
+    /// and returns their number.
+    fn fill(&mut self, datagrams: &VecDeque<Datagram<Bytes>>, length_max: usize) -> usize {
+        let places = self.headers.iter_mut().zip(&mut self.counts);
         let ends = self.names.iter_mut().zip(&mut self.controls);
-        let mut wanted = 0;
-        for (((header, parts), (name, control)), datagram) in places.zip(ends).zip(datagrams) {
-            let [part, _] = parts;
-            part.iov_base = datagram.bytes.as_ptr().cast_mut().cast();
-            part.iov_len = datagram.bytes.len();
+        let mut parts = self.parts.as_flattened_mut();
+        let (mut wanted, mut at) = (0, 0);
+        for ((header, number), (name, control)) in places.zip(ends) {
+            let Some(datagram) = datagrams.get(at) else {
+                break;
+            };
+            *number = segments(datagrams, at, length_max).min(parts.len());
+            let (own, left) = std::mem::take(&mut parts).split_at_mut(*number);
+            parts = left;
+            if own.is_empty() {
+                break;
+            }
+            for (part, datagram) in own.iter_mut().zip(datagrams.range(at..)) {
+                part.iov_base = datagram.bytes.as_ptr().cast_mut().cast();
+                part.iov_len = datagram.bytes.len();
+            }
+            at += own.len();
             let header = &mut header.msg_hdr;
-            header.msg_iov = &raw mut *part;
-            header.msg_iovlen = 1;
+            header.msg_iov = own.as_mut_ptr();
+            header.msg_iovlen = own.len() as _;
             header.msg_flags = 0;
             match datagram.peer {
                 Some(peer) => {
@@ -201,31 +270,106 @@ impl Messages {
                 }
             }
             header.msg_control = control.0.as_mut_ptr().cast();
-            header.msg_controllen = CONTROL_SIZE as _;
+            header.msg_controllen = 0;
             match datagram.local {
-                // SAFETY: the header's control bytes are those of `control`, with its size.
+                // SAFETY: the header's control bytes are those of `control`, and none are used.
                 Some(IpAddr::V4(ip)) => unsafe { leave_from_v4(header, ip) },
                 // SAFETY: as above.
                 Some(IpAddr::V6(ip)) => unsafe { leave_from_v6(header, ip) },
-                None => {
-                    header.msg_control = std::ptr::null_mut();
-                    header.msg_controllen = 0;
-                }
+                None => {}
+            }
+            if own.len() > 1 {
+                let length = datagram.bytes.len() as u16; // at most `SEGMENT_LENGTH_MAX`
+                // SAFETY: as above; there is room behind the longest address.
+                unsafe { put_control(header, libc::SOL_UDP, libc::UDP_SEGMENT, length) };
+            }
+            if header.msg_controllen == 0 {
+                header.msg_control = std::ptr::null_mut();
             }
             wanted += 1;
         }
+        wanted
+    }
+
+    /// Sends the messages of the first `wanted` headers, which `fill` has just filled in, and
+    /// returns how many the kernel has taken.
+    fn send_filled(&mut self, socket: BorrowedFd<'_>, wanted: usize) -> Result<usize, Errno> {
         // SAFETY: `wanted` headers have just been filled. The memory they point to lies in `self`
         // and in the datagrams, and does not move during the call, which only reads it.
         let result = unsafe {
             libc::sendmmsg(
                 socket.as_raw_fd(),
                 self.headers.as_mut_ptr(),
-                wanted,
+                wanted as libc::c_uint,
                 (libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) as _,
             )
         };
         counted(result)
     }
+}
+
+/// Which datagrams may leave a socket as segments of one message.
+#[derive(Clone, Copy, Debug)]
+enum Segmentation {
+    /// There were none yet that could.
+    Unknown,
+    /// Those of at most so many bytes; 0 if the socket cannot segment.
+    UpTo(usize),
+}
+
+impl Segmentation {
+    /// What the kernel offers for a socket: only some have the option, and a Unix socket would
+    /// ignore the control message and send one long datagram.
+    fn of(socket: BorrowedFd<'_>) -> Segmentation {
+        let mut value: libc::c_int = 0;
+        let mut length = size_of_val(&value) as libc::socklen_t;
+        // SAFETY: both pointers are valid during the call, and the length is that of the value.
+        let result = unsafe {
+            libc::getsockopt(
+                socket.as_raw_fd(),
+                libc::SOL_UDP,
+                libc::UDP_SEGMENT,
+                (&raw mut value).cast(),
+                &raw mut length,
+            )
+        };
+        Segmentation::UpTo(if result == 0 { SEGMENT_LENGTH_MAX } else { 0 })
+    }
+
+    fn length_max(self) -> usize {
+        match self {
+            Segmentation::Unknown => SEGMENT_LENGTH_MAX,
+            Segmentation::UpTo(length) => length,
+        }
+    }
+}
+
+/// How many datagrams from this place on can leave as segments of one message: they have the same
+/// ends and a length of at most `length_max`, and only the last one may be shorter than the first.
+fn segments(datagrams: &VecDeque<Datagram<Bytes>>, at: usize, length_max: usize) -> usize {
+    let mut rest = datagrams.range(at.min(datagrams.len())..);
+    let Some(first) = rest.next() else {
+        return 0;
+    };
+    let length = first.bytes.len();
+    if length == 0 || length > length_max {
+        return 1;
+    }
+    let (mut count, mut total) = (1, length);
+    for next in rest {
+        let own = next.bytes.len();
+        let has_same_ends = (next.peer, next.local) == (first.peer, first.local);
+        let fits = count < SEGMENTS_MAX && total + own <= SEGMENTS_LENGTH_MAX;
+        if !has_same_ends || !fits || own == 0 || own > length {
+            break;
+        }
+        count += 1;
+        total += own;
+        if own < length {
+            break;
+        }
+    }
+    count
 }
 
 fn counted(result: i32) -> Result<usize, Errno> {
@@ -298,11 +442,20 @@ unsafe fn peer(header: &libc::msghdr) -> Option<SocketAddr> {
     }
 }
 
-/// The local address that a datagram was sent to, if the socket reports it.
-///
+/// The kernel's control messages for a received message.
+#[derive(Default)]
+struct ControlMessages {
+    /// The local address that it was sent to, if the socket reports it.
+    local: Option<IpAddr>,
+    /// The length in bytes of the datagrams that it consists of; the last may be shorter. `None` or
+    /// the whole length if it is one datagram.
+    segment_length: Option<usize>,
+}
+
 /// # Safety
 /// The header's control bytes are as the kernel has left them.
-unsafe fn local(header: &libc::msghdr) -> Option<IpAddr> {
+unsafe fn told(header: &libc::msghdr) -> ControlMessages {
+    let mut all = ControlMessages::default();
     // SAFETY: the caller's promise; both calls read only as many bytes as the header says.
     let mut message = unsafe { libc::CMSG_FIRSTHDR(header) };
     while !message.is_null() {
@@ -315,24 +468,48 @@ unsafe fn local(header: &libc::msghdr) -> Option<IpAddr> {
             (libc::IPPROTO_IP, libc::IP_PKTINFO) => {
                 // SAFETY: the content of this kind is an `in_pktinfo`, which consists of integers.
                 let told = unsafe { content.cast::<libc::in_pktinfo>().read_unaligned() };
-                return Some(Ipv4Addr::from(u32::from_be(told.ipi_spec_dst.s_addr)).into());
+                all.local = Some(Ipv4Addr::from(u32::from_be(told.ipi_spec_dst.s_addr)).into());
             }
             (libc::IPPROTO_IPV6, libc::IPV6_PKTINFO) => {
                 // SAFETY: as above.
                 let told = unsafe { content.cast::<libc::in6_pktinfo>().read_unaligned() };
-                return Some(Ipv6Addr::from(told.ipi6_addr.s6_addr).into());
+                all.local = Some(Ipv6Addr::from(told.ipi6_addr.s6_addr).into());
             }
-            // SAFETY: as for the first one.
-            _ => message = unsafe { libc::CMSG_NXTHDR(header, message) },
+            (libc::SOL_UDP, libc::UDP_GRO) => {
+                // SAFETY: the content of this kind is an integer.
+                let length = unsafe { content.cast::<libc::c_int>().read_unaligned() };
+                all.segment_length = usize::try_from(length).ok().filter(|length| *length > 0);
+            }
+            _ => {}
         }
+        // SAFETY: as for the first one.
+        message = unsafe { libc::CMSG_NXTHDR(header, message) };
     }
-    None
+    all
+}
+
+/// Asks for datagrams of equal length that have arrived together to be received as one message. Not
+/// for sockets that another program may take over, which would not expect it. Where the kernel
+/// cannot do it, nothing changes.
+pub(crate) fn coalesce(socket: BorrowedFd<'_>) {
+    let on: libc::c_int = 1;
+    // SAFETY: the pointer is valid during the call, and the length is that of the value.
+    unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_UDP,
+            libc::UDP_GRO,
+            (&raw const on).cast(),
+            size_of_val(&on) as libc::socklen_t,
+        )
+    };
 }
 
 /// Sets the local address that a datagram leaves from.
 ///
 /// # Safety
-/// The header's control bytes are writable, [`CONTROL_SIZE`] long, and aligned like [`Control`].
+/// The header's control bytes are writable, [`CONTROL_SIZE`] long, and aligned like [`Control`];
+/// none are used.
 unsafe fn leave_from_v4(header: &mut libc::msghdr, ip: Ipv4Addr) {
     let wish = libc::in_pktinfo {
         ipi_ifindex: 0,
@@ -358,25 +535,37 @@ unsafe fn leave_from_v6(header: &mut libc::msghdr, ip: Ipv6Addr) {
     unsafe { put_control(header, libc::IPPROTO_IPV6, libc::IPV6_PKTINFO, wish) };
 }
 
-/// Makes `content` the only control message of the header.
+/// Appends `content` to the header's control messages.
 ///
 /// # Safety
-/// As for [`leave_from_v4`].
+/// The header's control bytes are aligned like [`Control`] and writable, also behind those that the
+/// header says are used, for one more message.
 unsafe fn put_control<T: Copy>(header: &mut libc::msghdr, level: i32, kind: i32, content: T) {
-    const { assert!(size_of::<T>() + size_of::<libc::cmsghdr>() <= CONTROL_SIZE) };
     let length = size_of::<T>() as libc::c_uint;
-    // SAFETY: the control bytes have room for one message of this length, as asserted above.
+    // SAFETY: the caller's promise. Messages occupy whole words, so this one is aligned as well.
     unsafe {
-        let message = libc::CMSG_FIRSTHDR(header);
+        let used: usize = header.msg_controllen as _;
+        let message = header
+            .msg_control
+            .cast::<u8>()
+            .add(used)
+            .cast::<libc::cmsghdr>();
         (*message).cmsg_level = level;
         (*message).cmsg_type = kind;
         (*message).cmsg_len = libc::CMSG_LEN(length) as _;
         libc::CMSG_DATA(message)
             .cast::<T>()
             .write_unaligned(content);
-        header.msg_controllen = libc::CMSG_SPACE(length) as _;
+        header.msg_controllen = (used + libc::CMSG_SPACE(length) as usize) as _;
     }
 }
+
+/// The control bytes have room for the longest messages of a header.
+const _: () = {
+    let head = size_of::<libc::cmsghdr>();
+    let address = head + size_of::<libc::in6_pktinfo>().next_multiple_of(8);
+    assert!(address + head + size_of::<libc::c_int>().next_multiple_of(8) <= CONTROL_SIZE);
+};
 
 /// The readiness of one datagram socket, for an engine that receives readiness events.
 #[derive(Clone, Copy, Debug)]
@@ -388,6 +577,7 @@ pub(crate) struct Readiness {
     failing: bool,
     /// There may be room to send.
     writable: bool,
+    segmentation: Segmentation,
 }
 
 impl Readiness {
@@ -397,6 +587,7 @@ impl Readiness {
             readable: false,
             failing: false,
             writable: true,
+            segmentation: Segmentation::Unknown,
         }
     }
 
@@ -447,7 +638,7 @@ impl Readiness {
         datagrams: &VecDeque<Datagram<Bytes>>,
     ) -> Option<OperationOutcome> {
         while self.writable {
-            match messages.send(socket, datagrams) {
+            match messages.send(socket, datagrams, &mut self.segmentation) {
                 Ok(count) => return Some(OperationOutcome::Messages(Ok(count))),
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => self.writable = false,
@@ -477,11 +668,13 @@ mod tests {
             })
             .collect();
         let mut messages = Messages::new();
-        let sent = messages.send(sender.as_fd(), &datagrams).unwrap();
+        let mut none = Segmentation::UpTo(0);
+        let sent = messages.send(sender.as_fd(), &datagrams, &mut none);
+        let sent = sent.unwrap();
         assert_eq!(sent, BATCH_MAX);
         for number in sent..100 {
             let one = datagrams.iter().skip(number).take(1).cloned().collect();
-            assert_eq!(messages.send(sender.as_fd(), &one), Ok(1));
+            assert_eq!(messages.send(sender.as_fd(), &one, &mut none), Ok(1));
         }
         let (mut all, mut batches) = (VecDeque::new(), Vec::new());
         loop {
@@ -498,5 +691,140 @@ mod tests {
             assert_eq!(received.bytes[..], [number as u8]);
             assert_eq!(received.peer, Some(ours));
         }
+    }
+
+    /// Each arrives as it was, whatever it leaves with.
+    #[test]
+    fn datagrams_of_all_lengths_to_several_leave_together() {
+        let receivers = [(); 2].map(|()| UdpSocket::bind("127.0.0.1:0").unwrap());
+        let sender = UdpSocket::bind("0.0.0.0:0").unwrap();
+        let lengths = [
+            7, 7, 7, 3, 7, 0, 0, 1200, 1200, 1200, 1199, 1452, 1452, 1453, 1453, 65_507, 1, 2,
+        ];
+        for (local, mut segmentation) in [
+            (None, Segmentation::Unknown),
+            (Some("127.0.0.1".parse().unwrap()), Segmentation::Unknown),
+            (None, Segmentation::UpTo(0)),
+        ] {
+            let mut datagrams = VecDeque::new();
+            for (number, length) in (0_u8..).zip(lengths) {
+                for receiver in receivers.iter().take(1 + usize::from(number) % 2) {
+                    datagrams.push_back(Datagram {
+                        bytes: Bytes::from(vec![number; length]),
+                        peer: Some(receiver.local_addr().unwrap()),
+                        local,
+                    });
+                }
+            }
+            let mut messages = Messages::new();
+            while !datagrams.is_empty() {
+                let sent = messages.send(sender.as_fd(), &datagrams, &mut segmentation);
+                datagrams.drain(..sent.unwrap());
+            }
+            let mut buffer = vec![0; 65_536];
+            for (place, receiver) in receivers.iter().enumerate() {
+                for (number, length) in (0_u8..).zip(lengths) {
+                    if usize::from(number) % 2 >= place {
+                        let (count, _) = receiver.recv_from(&mut buffer).unwrap();
+                        assert_eq!(count, length, "{number}");
+                        assert!(buffer[..count].iter().all(|byte| *byte == number));
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn coalesced_datagrams_are_taken_apart() {
+        let receiver = UdpSocket::bind("[::]:0").unwrap();
+        rustix::net::sockopt::set_ipv6_v6only(&receiver, false).unwrap();
+        let sender = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let port = receiver.local_addr().unwrap().port();
+        sender.connect(("127.0.0.1", port)).unwrap();
+        coalesce(receiver.as_fd());
+        let lengths = [1200; 50].iter().chain(&[1100, 0, 65_507, 9, 9, 9, 2, 9]);
+        let datagrams: VecDeque<_> = (0_u8..)
+            .zip(lengths)
+            .map(|(number, length)| Datagram::new(Bytes::from(vec![number; *length])))
+            .collect();
+        let (mut messages, mut segmentation) = (Messages::new(), Segmentation::Unknown);
+        let (mut unsent, mut received) = (datagrams.clone(), VecDeque::new());
+        while !unsent.is_empty() {
+            let sent = messages.send(sender.as_fd(), &unsent, &mut segmentation);
+            unsent.drain(..sent.unwrap());
+        }
+        while let Ok(true) = messages.receive(receiver.as_fd(), &mut received) {}
+        assert_eq!(received.len(), datagrams.len());
+        for (received, sent) in received.iter().zip(&datagrams) {
+            assert_eq!(received.bytes[..], sent.bytes[..]);
+            assert_eq!(
+                received.peer.unwrap().port(),
+                sender.local_addr().unwrap().port()
+            );
+        }
+    }
+
+    /// The kernel refuses to segment for a socket that sends no checksums; each datagram leaves on
+    /// its own from then on.
+    #[test]
+    fn datagrams_leave_one_by_one_where_the_kernel_refuses() {
+        let receiver = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let sender = UdpSocket::bind("127.0.0.1:0").unwrap();
+        sender.connect(receiver.local_addr().unwrap()).unwrap();
+        let one: libc::c_int = 1;
+        // SAFETY: the pointer is valid during the call, and the length is that of the value.
+        let result = unsafe {
+            libc::setsockopt(
+                sender.as_raw_fd(),
+                libc::SOL_SOCKET,
+                libc::SO_NO_CHECK,
+                (&raw const one).cast(),
+                size_of_val(&one) as libc::socklen_t,
+            )
+        };
+        assert_eq!(result, 0);
+        let datagrams: VecDeque<_> = [40, 40, 30]
+            .map(|length| Datagram::new(Bytes::from(vec![1; length])))
+            .into();
+        let (mut messages, mut segmentation) = (Messages::new(), Segmentation::Unknown);
+        let sent = messages.send(sender.as_fd(), &datagrams, &mut segmentation);
+        assert_eq!(sent, Ok(3));
+        assert_eq!(segmentation.length_max(), 39);
+        let received = [(); 3].map(|()| receiver.recv(&mut [0; 100]).unwrap());
+        assert_eq!(received, [40, 40, 30]);
+    }
+
+    #[test]
+    fn datagrams_of_unix_sockets_stay_apart() {
+        let (sender, receiver) = std::os::unix::net::UnixDatagram::pair().unwrap();
+        let datagrams: VecDeque<_> = [5, 5, 5]
+            .map(|length| Datagram::new(Bytes::from(vec![1; length])))
+            .into();
+        let (mut messages, mut segmentation) = (Messages::new(), Segmentation::Unknown);
+        let sent = messages.send(sender.as_fd(), &datagrams, &mut segmentation);
+        assert_eq!(sent, Ok(3));
+        let received = [(); 3].map(|()| receiver.recv(&mut [0; 100]).unwrap());
+        assert_eq!(received, [5, 5, 5]);
+    }
+
+    #[test]
+    fn segments_have_the_same_ends_and_length() {
+        let to = |port: u16, length: usize| Datagram {
+            bytes: Bytes::from(vec![0; length]),
+            peer: Some(([127, 0, 0, 1], port).into()),
+            local: None,
+        };
+        let count = |datagrams: &[Datagram<Bytes>]| {
+            segments(&datagrams.to_vec().into(), 0, SEGMENT_LENGTH_MAX)
+        };
+        assert_eq!(count(&[to(1, 5), to(1, 5), to(1, 4), to(1, 4)]), 3);
+        assert_eq!(count(&[to(1, 5), to(1, 6)]), 1);
+        assert_eq!(count(&[to(1, 5), to(2, 5)]), 1);
+        assert_eq!(count(&[to(1, 5), to(1, 0)]), 1);
+        assert_eq!(count(&[to(1, 0), to(1, 0)]), 1);
+        assert_eq!(count(&[to(1, 1453), to(1, 1453)]), 1);
+        assert_eq!(count(&vec![to(1, 1452); 100]), 44, "65,000 bytes");
+        assert_eq!(count(&vec![to(1, 1); 100]), SEGMENTS_MAX);
+        assert_eq!(count(&[]), 0);
     }
 }

@@ -155,7 +155,18 @@ impl DatagramEnd {
 /// Errors of `sendmsg()`.
 pub(crate) async fn send(socket: &DatagramSocket, datagram: Datagram<Bytes>) -> io::Result<()> {
     // A dropped datagram needs no wait.
-    if socket.push(datagram) && socket.start_send() == 0 {
+    if socket.push(datagram) {
+        return send_pushed(socket).await;
+    }
+    Ok(())
+}
+
+/// Sends what was pushed to a socket. What finds no room is sent later, and not waited for.
+///
+/// # Errors
+/// The first error of `sendmsg()`, which may be about an earlier datagram (`ECONNREFUSED`).
+pub(crate) async fn send_pushed(socket: &DatagramSocket) -> io::Result<()> {
+    if socket.start_send() == 0 {
         return socket.drained().await;
     }
     Ok(())

@@ -5,7 +5,9 @@
 //! Nothing waits for a peer: what the network does not take waits here, within [`BACKLOG_MAX`], and
 //! what does not go is dropped.
 //!
-//! Not here yet: segmentation offload and the congestion marks of IP, which QUIC wants.
+//! Several of one length to the same peer leave as one message where the kernel can segment, and
+//! what a connected socket receives may come so as well (`messages.rs`). Not here yet: the
+//! congestion marks of IP, which QUIC wants.
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
@@ -21,11 +23,16 @@ use super::{Address, BoundSocket, ConnectError, Datagram, Segment, SocketOptions
 use crate::budget;
 use crate::buffer::Buffer;
 use crate::engine::{Op, OpKind, OperationOutcome, Socket, Token};
+use crate::messages::coalesce;
 use crate::worker::{Reactor, enter, try_enter};
 
 /// Bytes of datagrams that wait for room to be sent, what is kept beside their content included.
 /// Beyond that they are dropped, as a full queue anywhere on their way would do.
 const BACKLOG_MAX: usize = 1 << 20;
+
+/// From so many datagrams received by one call on, a connected socket asks for more of them in one
+/// message.
+const COALESCES_FROM: usize = 4;
 
 /// Datagrams that wait for the end of a turn; more than one call takes leave at once.
 const LEAVE_SOON_MAX: usize = 32;
@@ -116,6 +123,7 @@ impl DatagramSocket {
         let state = DatagramsState {
             socket,
             outgoing: false,
+            coalesces: false,
             receiving: false,
             sending: false,
             is_flush_scheduled: false,
@@ -167,7 +175,8 @@ impl DatagramSocket {
         enter(|worker| worker.send_datagrams_soon(self.key));
     }
 
-    /// The first error since the last call, of a datagram that was dropped for it.
+    /// The first error since the last call: that of a datagram which was dropped for it, or what
+    /// the network said of an earlier one (`ECONNREFUSED`).
     #[must_use]
     pub fn take_failure(&self) -> Option<io::Error> {
         enter(|worker| worker.datagrams.get_mut(self.key)?.failure.take())
@@ -177,7 +186,8 @@ impl DatagramSocket {
     ///
     /// # Errors
     /// The first error since the last call: that of a datagram which was dropped for it, or what
-    /// the network said of an earlier one (`ECONNREFUSED`). The others have been sent.
+    /// the network said of an earlier one (`ECONNREFUSED`), for which none is dropped. The others
+    /// have been sent.
     pub async fn drained(&self) -> io::Result<()> {
         poll_fn(|context| enter(|worker| worker.poll_datagrams_drained(self.key, context.waker())))
             .await
@@ -229,6 +239,8 @@ pub(crate) struct DatagramsState {
     socket: Socket,
     /// The socket counts among [`outgoing`](super::outgoing).
     outgoing: bool,
+    /// Datagrams that arrive together may be received as one message.
+    coalesces: bool,
     /// The engine watches it for something to receive.
     receiving: bool,
     /// The engine watches it for room.
@@ -239,7 +251,7 @@ pub(crate) struct DatagramsState {
     dropped: bool,
     reader: Option<Waker>,
     writer: Option<Waker>,
-    /// At most one batch of the engine's.
+    /// At most what one call of the engine receives.
     arrived: VecDeque<Datagram<Buffer>>,
     pending: VecDeque<Datagram<Bytes>>,
     /// What the pending ones count towards [`BACKLOG_MAX`].
@@ -276,6 +288,12 @@ impl Reactor {
                 state.receiving = false;
                 if let OperationOutcome::Messages(Err(error)) = outcome {
                     return Poll::Ready(Err(error));
+                }
+                // Most sessions exchange one datagram each, for which the call would not pay. A
+                // socket that others know keeps its options: another program may inherit it.
+                if state.outgoing && !state.coalesces && state.arrived.len() >= COALESCES_FROM {
+                    state.coalesces = true;
+                    state.socket.descriptor().map(coalesce);
                 }
             }
         }
@@ -365,6 +383,7 @@ impl Reactor {
         let Some(state) = self.datagrams.get_mut(key) else {
             return;
         };
+        let mut is_retry = false;
         while !state.sending && !state.pending.is_empty() {
             state.sending = true;
             let op = Op::SendMsg {
@@ -374,10 +393,16 @@ impl Reactor {
             let gone = match self.engine.submit(op, token(key, OpKind::SendMsg)) {
                 None => return,
                 Some(OperationOutcome::Messages(Err(error))) => {
+                    // What the network says of an earlier datagram stops none of these.
+                    let of_earlier = error.kind() == io::ErrorKind::ConnectionRefused && !is_retry;
+                    is_retry = of_earlier;
                     state.failure.get_or_insert(error);
-                    1
+                    usize::from(!of_earlier)
                 }
-                Some(OperationOutcome::Messages(Ok(count))) => count,
+                Some(OperationOutcome::Messages(Ok(count))) => {
+                    is_retry = false;
+                    count
+                }
                 Some(_) => 0,
             };
             state.sending = false;

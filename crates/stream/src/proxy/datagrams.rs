@@ -5,6 +5,7 @@ use std::cell::Cell;
 use std::io::{self, ErrorKind};
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
 use engine::Buffer;
 use engine::net::{Datagram, DatagramSocket};
 use engine::select::{Either, either};
@@ -12,13 +13,16 @@ use logs::Errno;
 
 use super::introduction;
 use super::settings::{Proxy, Rates};
-use crate::datagram_end::{DatagramEnd, send};
+use crate::datagram_end::{DatagramEnd, send_pushed};
 use crate::datagrams::Listed;
 use crate::session::{Session, Status};
 use crate::subject::{SessionBytes, WithoutFields};
 
 /// How long pending responses are awaited after a session's time limit.
 const ANSWERS_LATE_MAX: Duration = Duration::from_secs(5);
+
+/// The most datagrams of a client that are sent to its peer together.
+const TOGETHER_MAX: u64 = 32;
 
 /// The end of a session.
 pub(super) struct Ended {
@@ -54,6 +58,8 @@ struct Relay<'a> {
     requests: u64,
     /// Number of datagrams from the peer, including network errors, as in nginx.
     responses: u64,
+    /// The last response was a datagram.
+    is_answering: bool,
     has_peer_failed: bool,
 }
 
@@ -76,6 +82,7 @@ pub(super) async fn run(
         active: now,
         requests: 0,
         responses: 0,
+        is_answering: false,
         has_peer_failed: false,
     };
     let reason = loop {
@@ -166,42 +173,71 @@ impl Relay<'_> {
         (excess > 0).then(|| engine::now() + Duration::from_millis(wait))
     }
 
-    /// Forwards a client's datagram to the peer.
+    /// Forwards a client's datagram to the peer, together with those received after it.
     async fn pass_up(&mut self, session: &mut Session, bytes: Buffer) -> Result<(), Reason> {
         self.note_use(session);
+        let together = self.together_max();
+        let (mut next, mut length) = (Some(bytes), 0);
+        for number in 1..=together {
+            let Some(bytes) = next.take() else {
+                break;
+            };
+            let datagram = self.introduced(session, bytes);
+            length += datagram.bytes.len() as u64;
+            self.upstream.push(datagram);
+            if number < together {
+                next = self.client.take();
+            }
+        }
+        match send_pushed(self.upstream).await {
+            Ok(()) => {}
+            // The error is about an earlier datagram; these have been sent.
+            Err(error) if error.kind() == ErrorKind::ConnectionRefused => {
+                self.responses += 1;
+                self.tell_refusal(session, &error);
+            }
+            Err(error) => {
+                self.has_peer_failed = true;
+                session.doing = " while proxying and sending to upstream";
+                let error = Errno(&error);
+                logs::error!(session, Error, "sendmsg() failed {error}");
+                return Err(Reason::NotSent);
+            }
+        }
+        if let Some(attempt) = session.attempts.last() {
+            add(&attempt.sent, length);
+        }
+        Ok(())
+    }
+
+    /// How many datagrams of the client may be sent together now.
+    fn together_max(&self) -> u64 {
+        let counts_responses = self.settings.responses.is_some_and(|each| each > 0);
+        // Of datagrams that were sent together, the kernel tells of one refusal only, and where
+        // responses are counted, each refusal counts.
+        let must_be_alone = counts_responses && !self.is_answering;
+        if must_be_alone || self.rates.upload > 0 {
+            return 1;
+        }
+        match self.settings.requests {
+            0 => TOGETHER_MAX,
+            all => all.saturating_sub(self.requests).clamp(1, TOGETHER_MAX),
+        }
+    }
+
+    /// A client's datagram as its peer receives it: a session's first one follows the PROXY
+    /// protocol header, if enabled.
+    fn introduced(&mut self, session: &Session, bytes: Buffer) -> Datagram<Bytes> {
         self.requests += 1;
-        let length = bytes.len() as u64;
-        add(&session.received, length);
+        add(&session.received, bytes.len() as u64);
         let mut bytes = bytes.into_bytes();
-        let mut introduced = 0;
         if self.requests == 1 {
             let introduction = introduction::of_session(session, self.settings.proxy_protocol);
             if !introduction.is_empty() {
-                introduced = introduction.len() as u64;
                 bytes = [introduction, bytes].concat().into();
             }
         }
-        let datagram = Datagram::new(bytes);
-        let mut sent = send(self.upstream, datagram.clone()).await;
-        if let Err(error) = &sent
-            && error.kind() == ErrorKind::ConnectionRefused
-        {
-            // The error is about an earlier datagram; this one has not been sent.
-            self.responses += 1;
-            self.tell_refusal(session, error);
-            sent = send(self.upstream, datagram).await;
-        }
-        if let Err(error) = sent {
-            self.has_peer_failed = true;
-            session.doing = " while proxying and sending to upstream";
-            let error = Errno(&error);
-            logs::error!(session, Error, "sendmsg() failed {error}");
-            return Err(Reason::NotSent);
-        }
-        if let Some(attempt) = session.attempts.last() {
-            add(&attempt.sent, introduced + length);
-        }
-        Ok(())
+        Datagram::new(bytes)
     }
 
     /// Forwards the peer's datagram to the client.
@@ -217,6 +253,7 @@ impl Relay<'_> {
             Ok(datagram) => datagram.bytes,
             Err(error) => return self.tell_refusal(session, &error),
         };
+        self.is_answering = true;
         let length = bytes.len() as u64;
         if let Some(attempt) = session.attempts.last() {
             add(&attempt.received, length);
@@ -227,6 +264,7 @@ impl Relay<'_> {
 
     /// Logs a network error: a datagram did not reach the peer.
     fn tell_refusal(&mut self, session: &mut Session, error: &io::Error) {
+        self.is_answering = false;
         self.has_peer_failed = true;
         session.doing = " while proxying and reading from upstream";
         logs::error!(session, Error, "recv() failed {}", Errno(error));
