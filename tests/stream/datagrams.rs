@@ -9,7 +9,7 @@ use support::is_nginx;
 use support::master::{Master, wait_for};
 use support::port::free_port;
 
-use super::{configure, each_engine, sessions, start};
+use super::{configure, each_engine, reload, sessions, start};
 
 /// Says each datagram back behind `>`; the port.
 fn echo_datagrams() -> u16 {
@@ -503,4 +503,159 @@ fn a_refusal_takes_no_datagram_of_a_burst() {
         let info = master.read("logs/info.log");
         assert_eq!(info.matches("udp proxy").count(), 1, "{info}");
     }
+}
+
+/// A PROXY protocol header of version 2 for datagrams from 192.0.2.`last`, with a TLV.
+fn header(last: u8) -> Vec<u8> {
+    let start = *b"\r\n\r\n\0\r\nQUIT\n\x21\x12\0\x11";
+    let addresses = [192, 0, 2, last, 192, 0, 2, 99, 2, 188, 3, 32];
+    [&start[..], &addresses, b"\x01\0\x02h3"].concat()
+}
+
+#[test]
+fn proxy_headers_of_datagrams_tell_who_the_client_is() {
+    if is_nginx() {
+        return; // it has no headers of datagrams
+    }
+    let text = "return \"$remote_addr:$remote_port $realip_remote_addr $proxy_protocol_addr:\
+                $proxy_protocol_port $proxy_protocol_server_addr:$proxy_protocol_server_port \
+                $proxy_protocol_tlv_alpn\"";
+    for engine in each_engine() {
+        let behind = echo_datagrams();
+        let [told, trusted, passed, chain] = [(); 4].map(|()| free_port());
+        let master = start(
+            engine,
+            &format!(
+                "server {{ listen 127.0.0.1:{told} udp proxy_protocol;
+                     set_real_ip_from 127.0.0.2; {text}; }}
+                 server {{ listen 127.0.0.1:{trusted} udp proxy_protocol;
+                     set_real_ip_from 127.0.0.0/8; deny 192.0.2.66; {text}; }}
+                 server {{ listen 127.0.0.1:{passed} udp proxy_protocol;
+                     set_real_ip_from 127.0.0.0/8; proxy_pass 127.0.0.1:{behind};
+                     proxy_responses 1; proxy_requests 2; }}
+                 server {{ listen 127.0.0.1:{chain} udp;
+                     proxy_pass 127.0.0.1:{trusted}; proxy_protocol v2; proxy_responses 1; }}"
+            ),
+        );
+        let answer = |port: u16, beginning: &[u8]| {
+            let client = datagrams_to(port);
+            client.send(beginning).unwrap();
+            let own = client.local_addr().unwrap().port();
+            (String::from_utf8(receive(&client)).unwrap(), own)
+        };
+        let (heard, own) = answer(told, &header(1));
+        let expected = format!("127.0.0.1:{own} 127.0.0.1 192.0.2.1:700 192.0.2.99:800 h3");
+        assert_eq!(heard, expected);
+        let (heard, _) = answer(trusted, &header(7));
+        let expected = "192.0.2.7:700 127.0.0.1 192.0.2.7:700 192.0.2.99:800 h3";
+        assert_eq!(heard, expected);
+        // A proxy of this program's own in front.
+        let (heard, own) = answer(chain, b"");
+        let expected = format!("127.0.0.1:{own} 127.0.0.1 127.0.0.1:{own} 127.0.0.1:{chain} ");
+        assert_eq!(heard, expected);
+        // Version 1, and a check of the proxy's own, which names nobody.
+        let (heard, _) = answer(trusted, b"PROXY TCP4 192.0.2.1 192.0.2.2 10 20\r\n");
+        assert_eq!(heard, "192.0.2.1:10 127.0.0.1 192.0.2.1:10 192.0.2.2:20 ");
+        let (heard, own) = answer(trusted, b"\r\n\r\n\0\r\nQUIT\n\x20\x00\0\0");
+        assert_eq!(heard, format!("127.0.0.1:{own} 127.0.0.1 : : "));
+
+        // The first datagram of a session has the header, and nothing else is taken for one.
+        let client = datagrams_to(passed);
+        client.send(&[&header(7)[..], b"one"].concat()).unwrap();
+        assert_eq!(receive(&client), b">one");
+        client.send(&header(8)).unwrap();
+        assert_eq!(receive(&client), [b">", &header(8)[..]].concat());
+        let all = sessions(&master, 7);
+        // Bytes of the header do not count, as over TCP.
+        let line = format!("192.0.2.7 UDP 200 38 36 127.0.0.1:{behind} 36 38");
+        assert!(all.contains(&line), "{all:?}");
+        // The session is over: what comes now has no header.
+        client.send(b"two").unwrap();
+        let fault = "broken header: \"two\" while reading PROXY protocol, udp client: 127.0.0.1";
+        master.wait_for_text("logs/info.log", fault);
+    }
+}
+
+/// One socket of a proxy may carry the datagrams of many clients.
+#[test]
+fn each_datagram_may_have_a_header() {
+    if is_nginx() {
+        return; // it has no headers of datagrams
+    }
+    for engine in each_engine() {
+        let (behind, port) = (echo_datagrams(), free_port());
+        let lines = |comment: &str| {
+            format!(
+                "{comment} set_real_ip_from 127.0.0.1;
+                 server {{ listen 127.0.0.1:{port} udp proxy_protocol=per_datagram;
+                     deny 192.0.2.66; proxy_pass 127.0.0.1:{behind}; proxy_timeout 1s; }}"
+            )
+        };
+        let master = start(engine, &lines(""));
+        let proxy = datagrams_to(port);
+        let send = |last: u8, text: &str| {
+            proxy
+                .send(&[&header(last)[..], text.as_bytes()].concat())
+                .unwrap();
+        };
+        let ask = |last: u8, text: &str| {
+            send(last, text);
+            assert_eq!(receive(&proxy), format!(">{text}").as_bytes());
+        };
+        ask(1, "a");
+        ask(2, "bc");
+        ask(1, "def");
+        // The denied and the broken ones get no answer, and change nothing for the others.
+        send(66, "denied");
+        proxy.send(b"no header").unwrap();
+        proxy.send(&header(1)[..30]).unwrap();
+        proxy.send(b"").unwrap();
+        ask(1, "");
+        for pair in 0..20 {
+            send(1, &"x".repeat(pair));
+            send(2, &"x".repeat(pair));
+            let mut answers = [receive(&proxy), receive(&proxy)];
+            answers.sort_unstable();
+            assert_eq!(answers.map(|answer| answer.len()), [pair + 1; 2]);
+        }
+        configure(&master, engine, &lines("# again"));
+        reload(&master);
+        ask(2, "after the reload");
+        let all = sessions(&master, 6);
+        let upstream = format!("127.0.0.1:{behind}");
+        let mut served: Vec<_> = all.iter().filter(|line| line.contains(" 200 ")).collect();
+        served.sort_unstable();
+        assert_eq!(
+            served,
+            [
+                &format!("192.0.2.1 UDP 200 217 194 {upstream} 194 217"),
+                &format!("192.0.2.2 UDP 200 230 208 {upstream} 208 230"),
+            ]
+        );
+        let with = |text: &str| all.iter().filter(|line| line.contains(text)).count();
+        assert_eq!(with("127.0.0.1 UDP 400 0 0 - - -"), 3, "{all:?}");
+        assert_eq!(with("192.0.2.66 UDP 403 0 6 - - -"), 1, "{all:?}");
+        let info = master.read("logs/info.log");
+        for fault in [
+            "broken header: \"no header\"",
+            "header is cut off",
+            "broken header: \"\"",
+        ] {
+            let line = format!("{fault} while reading PROXY protocol, udp client: 127.0.0.1");
+            assert!(info.contains(&line), "{line} in {info}");
+        }
+    }
+}
+
+#[test]
+fn headers_per_datagram_are_for_datagrams() {
+    if is_nginx() {
+        return; // it has no headers of datagrams
+    }
+    let master = Master::new();
+    let line = "server { listen 127.0.0.1:1 proxy_protocol=per_datagram; return x; }";
+    configure(&master, "", line);
+    let (_, refused) = master.run(&["-t"]);
+    let text = "the \"proxy_protocol=per_datagram\" parameter requires \"udp\"";
+    assert!(refused.contains(text), "{refused}");
 }

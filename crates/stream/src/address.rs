@@ -4,7 +4,6 @@
 //! socket accepts all connections, and the connection's local address selects the server, unless
 //! `bind` requests a separate socket. Several servers of one address are selected by the server
 //! name of the client's TLS handshake.
-//! handshake.
 
 use std::sync::Arc;
 
@@ -27,6 +26,8 @@ pub(crate) struct StreamOptions {
     pub(crate) default_server: bool,
     /// The protocols that clients speak first.
     pub(crate) protocols: Protocols,
+    /// Whether each datagram has a PROXY protocol header, not only the first one of a session.
+    pub(crate) header_per_datagram: bool,
 }
 
 /// The servers of an address, by name.
@@ -39,6 +40,8 @@ pub(crate) struct AddressServers {
     /// Servers by name; `None` if names make no difference.
     pub(crate) names: Option<ServerNames>,
     pub(crate) protocols: Protocols,
+    /// Whether each datagram has a PROXY protocol header, not only the first one of a session.
+    pub(crate) header_per_datagram: bool,
 }
 
 /// A listening socket and its servers.
@@ -208,6 +211,7 @@ impl AddressGroup {
         self.listen.own = StreamOptions {
             default_server: known.default_server || line.own.default_server,
             protocols: known.protocols.or(line.own.protocols),
+            header_per_datagram: known.header_per_datagram || line.own.header_per_datagram,
         };
         Ok(())
     }
@@ -250,6 +254,7 @@ impl AddressGroup {
             default: self.default,
             names: is_name_significant.then_some(self.names),
             protocols: self.listen.own.protocols,
+            header_per_datagram: self.listen.own.header_per_datagram,
         })
     }
 

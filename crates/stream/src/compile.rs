@@ -48,7 +48,9 @@ static LISTEN: Setting<Vec<UnresolvedListen>> = Setting::new(
 .inherit(Inherit::List)
 .manual(
     "An address that the server is reached at. Options: udp; ssl: clients speak TLS; \
-     proxy_protocol: connections begin with a header of the PROXY protocol, version 1 or 2; \
+     proxy_protocol: connections begin with a header of the PROXY protocol, version 1 or 2, and \
+     sessions of datagrams with one in their first datagram, or in each with \
+     proxy_protocol=per_datagram; \
      default_server: serves those who ask for no other server's name in their handshake; bind, \
      backlog=, rcvbuf=, sndbuf=, deferred, fastopen=, reuseport, ipv6only=on|off, \
      so_keepalive=on|off|idle:interval:count.",
@@ -87,6 +89,9 @@ fn lines(setter: &Setter<'_>) -> Result<Vec<UnresolvedListen>, Fault> {
         let written = listen::line(line, NO_PORT, option)?;
         if written.listen.options.carries == SocketKind::Datagrams {
             check_udp(&written.listen, line)?;
+        } else if written.listen.own.header_per_datagram {
+            let text = "the \"proxy_protocol=per_datagram\" parameter requires \"udp\"";
+            return Err(written.listen.fault(text.to_owned()));
         }
         Ok(written)
     };
@@ -99,6 +104,10 @@ fn option(listen: &mut Listen, name: &str) -> listen::OptionSupport {
         "udp" => listen.options.carries = SocketKind::Datagrams,
         "ssl" => listen.own.protocols.ssl = true,
         "proxy_protocol" => listen.own.protocols.proxy_protocol = true,
+        "proxy_protocol=per_datagram" => {
+            listen.own.protocols.proxy_protocol = true;
+            listen.own.header_per_datagram = true;
+        }
         "default_server" => listen.own.default_server = true,
         _ => return listen::OptionSupport::Unknown,
     }
@@ -116,7 +125,7 @@ fn check_udp(listen: &Listen, line: &Line) -> Result<(), Fault> {
         let name = text.split('=').next().unwrap_or_default();
         let is_of_tcp = matches!(
             name,
-            "fastopen" | "backlog" | "deferred" | "so_keepalive" | "ssl" | "proxy_protocol"
+            "fastopen" | "backlog" | "deferred" | "so_keepalive" | "ssl"
         );
         if is_of_tcp {
             let text =

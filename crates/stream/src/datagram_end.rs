@@ -1,6 +1,6 @@
 //! The client's end of a session over UDP.
 
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::io;
@@ -36,6 +36,8 @@ pub(crate) struct DatagramEnd {
     pub(crate) to: Datagram<()>,
     /// The socket, which all clients of an address share.
     pub(crate) socket: Rc<DatagramSocket>,
+    /// The PROXY protocol header of the first datagram, once it has been taken off.
+    pub(crate) header: OnceCell<Box<[u8]>>,
     /// Datagrams that have been received and not taken.
     pub(crate) arrived: RefCell<VecDeque<Buffer>>,
     /// The size of the queued datagrams that counts towards [`ARRIVED_MAX`].
@@ -56,6 +58,13 @@ impl DatagramEnd {
         self.occupied.set(occupied);
         self.arrived.borrow_mut().push_back(bytes);
         self.wake();
+    }
+
+    /// Takes the PROXY protocol header, of this length in bytes, off the session's first datagram.
+    pub(crate) fn take_off_header(&self, datagram: &mut Buffer, length: usize) {
+        let header = datagram.get(..length).unwrap_or_default();
+        let _ = self.header.set(header.into());
+        datagram.advance(length);
     }
 
     /// Returns datagrams that were taken: they come next, in this order.

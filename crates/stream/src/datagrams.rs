@@ -1,9 +1,10 @@
 //! Sessions over UDP: the assignment of datagrams to sessions.
 //!
 //! All clients of an address share its socket, so a thread finds the session of a datagram by the
-//! addresses of both ends.
+//! addresses of both ends. A proxy that sends each datagram with a PROXY protocol header may use
+//! one address for many clients: their sessions are found by the addresses of the header as well.
 
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 
@@ -12,7 +13,9 @@ use engine::Buffer;
 use engine::net::{Address, Datagram};
 use framework::door::{ListenerId, ReceivedDatagram};
 use framework::workers::DatagramSession;
+use proto::proxy_protocol::parse_datagram;
 use transport::client::Client;
+use transport::proxy_protocol::LENGTH_MAX;
 
 use crate::connection::{ClientEnd, Connection};
 use crate::datagram_end::{DatagramEnd, SessionStatus};
@@ -39,9 +42,50 @@ impl SessionKey {
     }
 }
 
+/// Source and destination of a PROXY protocol header; `None` if it names none.
+type ProxiedEnds = Option<(SocketAddr, SocketAddr)>;
+
+/// The PROXY protocol header of a datagram: its length in bytes, and its addresses.
+fn proxied(datagram: &[u8]) -> Option<(usize, ProxiedEnds)> {
+    let header = parse_datagram(datagram, LENGTH_MAX).ok()?;
+    let ends = header.told.and_then(|told| told.ends());
+    Some((header.length, ends))
+}
+
+/// The sessions of datagrams between the same ends.
+enum SessionsBetween {
+    One(Rc<Connection>),
+    /// Each datagram has a PROXY protocol header, which tells its session.
+    ByHeader(Map<ProxiedEnds, Rc<Connection>>),
+}
+
+impl SessionsBetween {
+    /// The session of a datagram, if there is one, and the length of the datagram's header.
+    fn find(&self, datagram: &[u8]) -> Option<(&Rc<Connection>, usize)> {
+        match self {
+            SessionsBetween::One(connection) => Some((connection, 0)),
+            SessionsBetween::ByHeader(sessions) => {
+                let (length, told) = proxied(datagram)?;
+                Some((sessions.get(&told)?, length))
+            }
+        }
+    }
+
+    /// Removes a session. Whether there are no others.
+    fn remove(&mut self, connection: &Rc<Connection>) -> bool {
+        match self {
+            SessionsBetween::One(one) => Rc::ptr_eq(one, connection),
+            SessionsBetween::ByHeader(sessions) => {
+                sessions.retain(|_, one| !Rc::ptr_eq(one, connection));
+                sessions.is_empty()
+            }
+        }
+    }
+}
+
 /// The sessions over UDP of a thread.
 #[derive(Default)]
-pub(crate) struct Sessions(RefCell<Map<SessionKey, Rc<Connection>>>);
+pub(crate) struct Sessions(RefCell<Map<SessionKey, SessionsBetween>>);
 
 impl Sessions {
     /// Passes a datagram to its session.
@@ -51,18 +95,52 @@ impl Sessions {
     pub(crate) fn give(
         &self,
         listener: &ListenerId,
-        datagram: Datagram<Buffer>,
+        mut datagram: Datagram<Buffer>,
     ) -> Result<(), Datagram<Buffer>> {
         let Some(ends) = SessionKey::of(listener, &datagram) else {
             return Err(datagram);
         };
-        let known = self.0.borrow().get(&ends).map(Rc::clone);
-        match known.as_ref().map(|connection| &connection.end) {
-            Some(ClientEnd::Datagrams(end)) => {
+        let known = self.0.borrow();
+        let found = known
+            .get(&ends)
+            .and_then(|sessions| sessions.find(&datagram.bytes));
+        match found.map(|(connection, length)| (&connection.end, length)) {
+            Some((ClientEnd::Datagrams(end), length)) => {
+                datagram.bytes.advance(length);
                 end.arrive(datagram.bytes);
                 Ok(())
             }
             _ => Err(datagram),
+        }
+    }
+
+    /// Has further datagrams belong to a session: all between these ends, or those with `told` in
+    /// their header.
+    fn insert(&self, ends: &SessionKey, told: Option<ProxiedEnds>, connection: &Rc<Connection>) {
+        let mut known = self.0.borrow_mut();
+        let connection = Rc::clone(connection);
+        let Some(told) = told else {
+            known.insert(ends.clone(), SessionsBetween::One(connection));
+            return;
+        };
+        let by_header = || SessionsBetween::ByHeader(Map::default());
+        let sessions = known.entry(ends.clone()).or_insert_with(by_header);
+        match sessions {
+            SessionsBetween::ByHeader(sessions) => drop(sessions.insert(told, connection)),
+            // Another configuration is used from now on.
+            SessionsBetween::One(_) => {
+                *sessions = SessionsBetween::ByHeader([(told, connection)].into_iter().collect());
+            }
+        }
+    }
+
+    fn remove(&self, ends: &SessionKey, connection: &Rc<Connection>) {
+        let mut known = self.0.borrow_mut();
+        if known
+            .get_mut(ends)
+            .is_some_and(|sessions| sessions.remove(connection))
+        {
+            known.remove(ends);
         }
     }
 
@@ -78,7 +156,7 @@ impl Sessions {
             worker,
             socket,
             listener,
-            datagram,
+            mut datagram,
         } = received;
         let stream = StreamLocal::of(&worker.current());
         let Some(binding) = stream.binding(&listener) else {
@@ -88,35 +166,45 @@ impl Sessions {
             (Some(ip), Some(port)) => Address::Inet((ip, port).into()),
             _ => binding.options.address.clone(),
         };
+        let has_headers = binding.servers_for(|| own.clone()).header_per_datagram;
+        let header = has_headers.then(|| proxied(&datagram.bytes));
         let serial = worker.counters().next_serial();
         worker.counts().accepted.add(1);
         let client = Client::new(listener, serial).between(Address::Inet(ends.client), own);
         let end = DatagramEnd {
             to: datagram.with(()),
             socket,
+            header: OnceCell::new(),
             arrived: RefCell::default(),
             occupied: Cell::new(0),
             reader: RefCell::default(),
             course: Cell::new(SessionStatus::Open),
             place: Cell::new(None),
         };
+        if let Some(Some((length, _))) = header {
+            end.take_off_header(&mut datagram.bytes, length);
+        }
         end.arrive(datagram.bytes);
         let connection = Rc::new(Connection::of_datagrams(client, end, Rc::clone(&worker)));
-        self.0
-            .borrow_mut()
-            .insert(ends.clone(), Rc::clone(&connection));
         let registered = worker.register(&connection);
         if let ClientEnd::Datagrams(end) = &connection.end {
             end.place.set(Some(registered.place()));
         }
         worker.set_idle(registered.place(), true);
-        let listed = Listed {
-            sessions: Rc::clone(self),
-            ends,
-            connection: Rc::clone(&connection),
-            _counted: worker.begin_datagram_session(),
+        let listed = match header {
+            // The session of a broken header ends at once.
+            Some(None) => None,
+            header => {
+                self.insert(&ends, header.flatten().map(|(_, told)| told), &connection);
+                Some(Listed {
+                    sessions: Rc::clone(self),
+                    ends,
+                    connection: Rc::clone(&connection),
+                    _counted: worker.begin_datagram_session(),
+                })
+            }
         };
-        engine::spawn(phases::serve(connection, registered, Some(listed)));
+        engine::spawn(phases::serve(connection, registered, listed));
     }
 }
 
@@ -131,11 +219,15 @@ pub(crate) struct Listed {
 impl Drop for Listed {
     /// Datagrams that the session has not taken start another one.
     fn drop(&mut self) {
-        self.sessions.0.borrow_mut().remove(&self.ends);
+        self.sessions.remove(&self.ends, &self.connection);
         let ClientEnd::Datagrams(end) = &self.connection.end else {
             return;
         };
         for bytes in end.arrived.take() {
+            let bytes = match end.header.get() {
+                Some(header) => Buffer::of([header, &*bytes].concat()),
+                None => bytes,
+            };
             let worker = &self.connection.worker;
             worker.receive_again(ReceivedDatagram {
                 worker: Rc::clone(worker),

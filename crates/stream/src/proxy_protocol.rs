@@ -1,5 +1,8 @@
 //! The PROXY protocol of clients: `listen … proxy_protocol`, and `set_real_ip_from` with the
 //! addresses of the header.
+//!
+//! Over UDP, which nginx does not support here, a session's first datagram begins with a header, as
+//! `proxy_protocol` sends it, or each datagram does (`datagrams.rs`).
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -7,9 +10,11 @@ use std::time::Duration;
 use conf::{Contexts, Declared, Setting, parse};
 use engine::Buffer;
 use engine::net::Address;
+use logs::Printable;
 use rules::realip::ByProxy;
-use transport::proxy_protocol::{LENGTH_MAX, NoHeader, receive};
+use transport::proxy_protocol::{LENGTH_MAX, NoHeader, receive, take};
 
+use crate::connection::ClientEnd;
 use crate::incoming::IncomingSession;
 use crate::session::{Session, Status};
 
@@ -26,10 +31,11 @@ pub(crate) const DIRECTIVES: &[&dyn Declared] = &[&PROXY_PROTOCOL_TIMEOUT];
 ///
 /// # Errors
 /// The final status of a session without a valid header.
-pub(crate) async fn read(session: &Session) -> Result<Buffer, Status> {
+pub(crate) async fn read(session: &mut Session) -> Result<Buffer, Status> {
     let connection = Rc::clone(&session.connection);
-    let Some(transport) = connection.transport() else {
-        return Ok(Buffer::empty()); // no configuration has the header for datagrams
+    let transport = match &connection.end {
+        ClientEnd::Stream(transport) => transport,
+        ClientEnd::Datagrams(_) => return read_datagram(session).map(|()| Buffer::empty()),
     };
     let deadline = engine::now() + session.server.proxy_protocol_timeout;
     let incoming = IncomingSession::new(session, transport);
@@ -38,6 +44,40 @@ pub(crate) async fn read(session: &Session) -> Result<Buffer, Status> {
         NoHeader::Missing => Status::Ok,
         NoHeader::Broken => Status::BadRequest,
     })
+}
+
+/// Takes the header off the session's first datagram, unless that has been done, and stores its
+/// values.
+///
+/// # Errors
+/// The final status of a session without a valid header.
+fn read_datagram(session: &mut Session) -> Result<(), Status> {
+    let connection = Rc::clone(&session.connection);
+    let ClientEnd::Datagrams(end) = &connection.end else {
+        return Ok(());
+    };
+    let client = &connection.client;
+    let mut first = Buffer::empty();
+    let taken = match end.header.get() {
+        Some(header) => take(client, header),
+        None => {
+            first = end.take().unwrap_or_default();
+            take(client, &first)
+        }
+    };
+    let length = match taken {
+        Ok(length) => length,
+        Err(error) => {
+            session.doing = " while reading PROXY protocol";
+            logs::error!(session, Error, "{}", Printable(&error.log_text()));
+            return Err(Status::BadRequest);
+        }
+    };
+    if end.header.get().is_none() {
+        end.take_off_header(&mut first, length);
+        end.put_back(vec![first]);
+    }
+    Ok(())
 }
 
 pub(crate) struct SessionRealIp;

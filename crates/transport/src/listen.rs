@@ -271,8 +271,8 @@ fn option<O>(listen: &mut Listen<O>, word: &Word, own: TakeOption<O>) -> Result<
             let text = format!("the \"{name}\" parameter is not supported on this platform");
             return Err(Fault::at(word, text));
         }
-        (name, None) => {
-            return match own(listen, name) {
+        _ => {
+            return match own(listen, &text) {
                 OptionSupport::Yes => Ok(()),
                 OptionSupport::NotYet => {
                     let text =
@@ -284,7 +284,6 @@ fn option<O>(listen: &mut Listen<O>, word: &Word, own: TakeOption<O>) -> Result<
                 }
             };
         }
-        _ => return Err(Fault::at(word, format!("invalid parameter \"{text}\""))),
     }
     listen.set = true;
     listen.bind = true;

@@ -19,7 +19,7 @@ use proto::proxy_protocol::{self, Address, Endpoint, Header, TlvError, Tlvs, Val
 use variables::write::decimal;
 use variables::{BuiltinVariable, Evaluate};
 
-use crate::client::HasClient;
+use crate::client::{Client, HasClient};
 use crate::incoming::Incoming;
 
 /// Length limit of a header, in bytes, except before HTTP requests (nginx's
@@ -136,6 +136,16 @@ pub async fn receive<I: Incoming>(
             }
         }
     }
+}
+
+/// Stores the values of the header that a datagram begins with, and returns its length in bytes.
+///
+/// # Errors
+/// If there is no whole header.
+pub fn take<'a>(client: &Client, datagram: &'a [u8]) -> Result<usize, proxy_protocol::Error<'a>> {
+    let Header { length, told } = proxy_protocol::parse_datagram(datagram, LENGTH_MAX)?;
+    client.tell(told.map(ProxyHeader::new));
+    Ok(length)
 }
 
 /// Logs that no header was received: the client closed, or receiving failed.

@@ -5,14 +5,14 @@
 //! <https://www.haproxy.org/download/3.2/doc/proxy-protocol.txt>, whose section numbers are cited
 //! below. This file parses headers; `write` creates those for upstreams.
 //!
-//! As in nginx, addresses of version 1 are not parsed: a sequence of hexadecimal digits, dots and
-//! colons is kept as text. Deliberately not here: the verification of the checksum (type 0x03),
-//! which nginx omits as well, and headers received with datagrams.
+//! As in nginx, addresses of version 1 are not looked into: whatever consists of hexadecimal
+//! digits, dots and colons is kept as text. Deliberately not here: the checksum (type 0x03), which
+//! nginx does not verify either.
 
 mod tlv;
 mod write;
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 pub use tlv::{TlvError, Tlvs, Value};
 pub use write::{
@@ -32,8 +32,8 @@ const V2_FIXED: usize = 16;
 pub struct Header<'a> {
     /// Length of the header, in bytes; the client's data follow.
     pub length: usize,
-    /// The endpoints of the proxied connection; `None` if the header does not contain them
-    /// (`UNKNOWN`, `LOCAL`), or if their family is not IPv4 or IPv6, or the transport not TCP.
+    /// Between whom the proxied connection is; `None` where the proxy does not say (`UNKNOWN`,
+    /// `LOCAL`, another family, before a stream a transport that is no TCP).
     pub told: Option<ProxiedConnection<'a>>,
 }
 
@@ -48,6 +48,16 @@ pub struct ProxiedConnection<'a> {
     pub tlvs: Tlvs<'a>,
 }
 
+impl ProxiedConnection<'_> {
+    /// The addresses of source and destination; `None` if a text of version 1 is no address.
+    pub fn ends(&self) -> Option<(SocketAddr, SocketAddr)> {
+        Some((
+            self.source.socket_address()?,
+            self.destination.socket_address()?,
+        ))
+    }
+}
+
 /// One end of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Endpoint<'a> {
@@ -57,7 +67,17 @@ pub struct Endpoint<'a> {
     pub port: u16,
 }
 
-/// An address in a header.
+impl Endpoint<'_> {
+    fn socket_address(&self) -> Option<SocketAddr> {
+        let ip = match self.address {
+            Address::Ip(ip) => ip,
+            Address::Text(text) => str::from_utf8(text).ok()?.parse().ok()?,
+        };
+        Some(SocketAddr::new(ip, self.port))
+    }
+}
+
+/// An address as a header gives it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Address<'a> {
     /// Version 1: a text of hexadecimal digits, dots and colons, which may not be a valid address.
@@ -77,6 +97,8 @@ pub enum Error<'a> {
     TooLarge,
     /// The header is too short for its addresses.
     Truncated,
+    /// A datagram ends before its header does.
+    CutOff,
 }
 
 impl Error<'_> {
@@ -89,6 +111,7 @@ impl Error<'_> {
             }
             Error::TooLarge => b"header is too large".to_vec(),
             Error::Truncated => b"header is too short for its addresses".to_vec(),
+            Error::CutOff => b"header is cut off".to_vec(),
         }
     }
 }
@@ -99,11 +122,35 @@ impl Error<'_> {
 /// # Errors
 /// See [`Error`]. A header of more than `length_max` bytes is an error.
 pub fn parse(bytes: &[u8], length_max: usize) -> Result<Option<Header<'_>>, Error<'_>> {
+    parse_carried(bytes, length_max, Carried::Streams)
+}
+
+/// Reads the header at the beginning of a datagram. It may be that of a connection: a proxy may
+/// have been asked by TCP and ask by UDP.
+///
+/// # Errors
+/// See [`Error`].
+pub fn parse_datagram(bytes: &[u8], length_max: usize) -> Result<Header<'_>, Error<'_>> {
+    let header = parse_carried(bytes, length_max, Carried::Datagrams)?;
+    header.ok_or_else(|| {
+        if bytes.starts_with(SIGNATURE) {
+            Error::CutOff
+        } else {
+            Error::Broken(first_line(bytes))
+        }
+    })
+}
+
+fn parse_carried(
+    bytes: &[u8],
+    length_max: usize,
+    carried: Carried,
+) -> Result<Option<Header<'_>>, Error<'_>> {
     let window = bytes.get(..length_max).unwrap_or(bytes);
     let shared = window.len().min(SIGNATURE.len());
     let is_v2 = window.get(..shared) == SIGNATURE.get(..shared);
     if is_v2 {
-        return v2(window, length_max);
+        return v2(window, length_max, carried);
     }
     let mut reader = V1 { rest: window };
     match reader.header() {
@@ -214,7 +261,7 @@ impl<'a> V1<'a> {
     }
 }
 
-fn v2(window: &[u8], length_max: usize) -> Result<Option<Header<'_>>, Error<'_>> {
+fn v2(window: &[u8], length_max: usize, carried: Carried) -> Result<Option<Header<'_>>, Error<'_>> {
     let Some((fixed, rest)) = window.split_first_chunk::<V2_FIXED>() else {
         return if window.len() < length_max {
             Ok(None)
@@ -241,8 +288,11 @@ fn v2(window: &[u8], length_max: usize) -> Result<Option<Header<'_>>, Error<'_>>
         }))
     };
     let is_proxied = version_command & 0x0f == 1;
-    let is_stream = family_transport & 0x0f == 1;
-    if !is_proxied || !is_stream {
+    let is_known = matches!(
+        (family_transport & 0x0f, carried),
+        (1, _) | (2, Carried::Datagrams)
+    );
+    if !is_proxied || !is_known {
         return header(None);
     }
     match family_transport >> 4 {

@@ -137,6 +137,36 @@ fn version_2_without_addresses() {
 }
 
 #[test]
+fn datagrams_begin_with_a_header() {
+    let ends = || {
+        Some((
+            "192.0.2.1:123".parse().unwrap(),
+            "192.0.2.2:5678".parse().unwrap(),
+        ))
+    };
+    let v1 = b"PROXY TCP4 192.0.2.1 192.0.2.2 123 5678\r\n".to_vec();
+    for header in [v2(0x21, 0x12, V4), v2(0x21, 0x11, V4), v1] {
+        let datagram = [&header[..], b"GET"].concat();
+        let read = parse_datagram(&datagram, ROOM).unwrap();
+        assert_eq!(read.length, header.len());
+        assert_eq!(read.told.unwrap().ends(), ends());
+        for end in 0..header.len() {
+            let cut = &datagram[..end];
+            let error = match end {
+                12.. if header[0] == b'\r' => Error::CutOff,
+                _ => Error::Broken(first_line(cut)),
+            };
+            assert_eq!(parse_datagram(cut, ROOM), Err(error), "{end}");
+        }
+    }
+    for header in [v2(0x20, 0x00, b""), v2(0x21, 0x31, &[7; 216])] {
+        assert_eq!(parse_datagram(&header, ROOM).unwrap().told, None);
+    }
+    let v1 = b"PROXY TCP4 ::::: 192.0.2.2 123 5678\r\n";
+    assert_eq!(parse_datagram(v1, ROOM).unwrap().told.unwrap().ends(), None);
+}
+
+#[test]
 fn version_2_with_faults() {
     let header = v2(0x31, 0x11, V4);
     assert_eq!(parse(&header, ROOM), Err(Error::UnknownVersion(3)));

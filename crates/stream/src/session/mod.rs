@@ -148,6 +148,7 @@ impl Session {
             default: Arc::clone(server),
             names: None,
             protocols: Protocols::default(),
+            header_per_datagram: false,
         };
         Box::new(Session::new(connection, local, stream, Arc::new(servers)))
     }
