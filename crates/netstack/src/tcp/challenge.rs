@@ -1,16 +1,16 @@
-//! How often a connection answers segments that cannot be right (RFC 5961, section 7).
+//! Rate limit of challenge acknowledgments (RFC 5961, section 7).
 //!
-//! The bound is each connection's own: one for all would tell a stranger what other connections get
+//! Each connection has its own limit: a limit shared by all connections would be a side channel
 //! (CVE-2016-5696).
 
 use std::time::Duration;
 
-/// Answers within one period at most.
+/// Maximum number of challenge acknowledgments within a period.
 const ANSWERS_MAX: u8 = 10;
 
 const PERIOD: Duration = Duration::from_secs(5);
 
-/// The answers of the present period.
+/// The challenge acknowledgments of the current period.
 #[derive(Debug, Default)]
 pub(crate) struct Challenges {
     began: Duration,
@@ -18,7 +18,7 @@ pub(crate) struct Challenges {
 }
 
 impl Challenges {
-    /// Whether one more answer may be given.
+    /// Whether another challenge acknowledgment may be sent; it is counted as sent.
     pub(crate) fn permit(&mut self, now: Duration) -> bool {
         if now.saturating_sub(self.began) >= PERIOD || self.count == 0 {
             self.began = now;

@@ -1,29 +1,28 @@
-//! How much may be on its way without the network having said so: RFC 5681, with the first window
-//! of RFC 6928.
+//! Congestion control (RFC 5681), with the initial window of RFC 6928.
 
 use std::time::Duration;
 
-/// Segments of the first window (RFC 6928).
+/// The initial window, in segments (RFC 6928).
 const FIRST_WINDOW: u32 = 10;
 
-/// The window grows no further, whatever the other end has room for.
+/// The maximum congestion window, in bytes.
 const WINDOW_MAX: u32 = 1 << 30;
 
-/// The congestion window and where slow start ends.
+/// The congestion window and the slow start threshold, in bytes.
 #[derive(Debug)]
 pub(crate) struct Congestion {
     window: u32,
     threshold: u32,
-    /// Bytes acknowledged since the window has last grown in congestion avoidance (section 3.1,
-    /// appropriate counting).
+    /// Bytes acknowledged since the window last grew in congestion avoidance (section 3.1,
+    /// appropriate byte counting).
     acknowledged: u32,
     segment: u32,
 }
 
 impl Congestion {
-    /// A connection whose handshake is over; `lost` says that its SYN had to be sent again.
+    /// The state after a handshake. `lost`: whether the SYN had to be retransmitted.
     pub(crate) fn new(segment: u32, lost: bool) -> Congestion {
-        // Section 3.1: after a SYN that was lost the first window is one segment.
+        // Section 3.1: after a lost SYN, the initial window is one segment.
         let segments = if lost { 1 } else { FIRST_WINDOW };
         Congestion {
             window: segments * segment,
@@ -33,18 +32,18 @@ impl Congestion {
         }
     }
 
-    /// Bytes that may be on their way.
+    /// The congestion window: the limit of bytes in flight.
     pub(crate) fn window(&self) -> u32 {
         self.window
     }
 
-    /// Segments are smaller from now on.
+    /// Changes the segment size, in bytes.
     pub(crate) fn set_segment(&mut self, segment: u32) {
         self.segment = segment;
     }
 
-    /// Bytes were acknowledged in a time without loss. `was_full` says that the window had been
-    /// used (RFC 7661 warns of windows that grow unused).
+    /// Handles an acknowledgment of `count` bytes outside of loss recovery. `was_full`: whether the
+    /// window was fully used; otherwise it does not grow (RFC 7661).
     pub(crate) fn on_acknowledged(&mut self, count: u32, was_full: bool) {
         if !was_full {
             return;
@@ -61,15 +60,16 @@ impl Congestion {
         self.window = self.window.min(WINDOW_MAX);
     }
 
-    /// A loss was told by acknowledgments, with so much in flight (section 3.2, equation 4).
+    /// Handles a loss detected by acknowledgments, with `flight` bytes in flight (section 3.2,
+    /// equation 4).
     pub(crate) fn on_loss(&mut self, flight: u32) {
         self.threshold = (flight / 2).max(2 * self.segment);
         self.window = self.threshold;
         self.acknowledged = 0;
     }
 
-    /// Nothing was acknowledged for too long. The threshold is lowered once for one loss, however
-    /// often its segment is sent again (section 3.1).
+    /// Handles a retransmission timeout. Only the first timeout of a segment lowers the threshold
+    /// (section 3.1).
     pub(crate) fn on_timeout(&mut self, flight: u32, is_first: bool) {
         if is_first {
             self.threshold = (flight / 2).max(2 * self.segment);
@@ -78,13 +78,14 @@ impl Congestion {
         self.acknowledged = 0;
     }
 
-    /// The loss was mended with so much in flight (RFC 6582, section 3.2, step 3, the first option:
-    /// no burst follows).
+    /// Handles the end of fast recovery, with `flight` bytes in flight (RFC 6582, section 3.2, step
+    /// 3, the first option, which avoids a burst).
     pub(crate) fn on_mended(&mut self, flight: u32) {
         self.window = self.threshold.min(flight.max(self.segment) + self.segment);
     }
 
-    /// Nothing was sent for `idle` (section 4.1): what is known of the way is no longer true.
+    /// Handles the first segment after `idle` without one: beyond the retransmission `timeout`, the
+    /// window is no longer a valid estimate (section 4.1).
     pub(crate) fn on_idle(&mut self, idle: Duration, timeout: Duration) {
         if idle > timeout {
             self.window = self.window.min(FIRST_WINDOW * self.segment);

@@ -1,10 +1,10 @@
-//! SYN cookies (RFC 4987, section 3.6): a listener whose places are taken answers a SYN without
-//! remembering it. What it would have remembered stands in the sequence number, and in the clock of
-//! peers that send timestamps.
+//! SYN cookies (RFC 4987, section 3.6): a listener with a full backlog answers a SYN without
+//! storing state. The state is encoded in the initial sequence number and, if the peer sends
+//! timestamps, in our timestamp.
 //!
 //! ```text
 //! sequence number:  | 5 bits: period | 3 bits: segment size | 24 bits of a keyed hash |
-//! clock:            | 27 bits: as always          | 1 bit: SACK | 4 bits: window shift |
+//! timestamp:        | 27 bits: the clock          | 1 bit: SACK | 4 bits: window scale |
 //! ```
 
 use std::time::Duration;
@@ -14,25 +14,26 @@ use super::{Settings, Tuple};
 use crate::wire::sequence::Sequence;
 use crate::wire::tcp::{Options, WINDOW_SHIFT_MAX};
 
-/// Seconds of a period; a cookie holds in its own and the next one.
+/// Length of a period, in seconds. A cookie is valid in its period and the next one.
 const PERIOD: u64 = 64;
 
-/// Segment sizes that a cookie tells apart; the largest that is not above the peer's holds.
+/// The segment sizes that a cookie can encode. The largest one that does not exceed the peer's is
+/// used.
 const SEGMENT_SIZES: [u16; 8] = [48, 536, 1024, 1220, 1360, 1440, 1460, 8960];
 
-/// The bits of a clock that say what was agreed on.
+/// The bits of a timestamp that encode options.
 const CLOCK_BITS: u32 = 0x1f;
 
-/// No window shift was offered.
+/// Encodes that no window scale was offered.
 const NO_SHIFT: u32 = 15;
 
-/// What a peer offers beside the size of segments, as far as its clock can bring it back. It is
-/// part of what the hash covers, so that nobody is believed to have offered what it has not.
+/// The options, besides the segment size, that the peer echoes in its timestamp; `None` without
+/// timestamps. The hash covers them, so that a peer cannot claim options that it has not offered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Marks(Option<u32>);
 
 impl Marks {
-    /// Those of an offer; none without a clock that both ends use.
+    /// The marks of a SYN's options.
     pub(crate) fn of_offer(offer: &Options, settings: &Settings) -> Marks {
         let shift = offer.window_shift.map_or(NO_SHIFT, u32::from);
         let sack = u32::from(offer.sack_permitted);
@@ -40,22 +41,22 @@ impl Marks {
         Marks(clocks.map(|_| sack << 4 | shift))
     }
 
-    /// Those that an acknowledgment brings back.
+    /// The marks that an acknowledgment echoes.
     pub(crate) fn of_echo(options: &Options, settings: &Settings) -> Marks {
         let clocks = options.timestamps.filter(|_| settings.timestamps);
         Marks(clocks.map(|clocks| clocks.echo & CLOCK_BITS))
     }
 
-    /// The clock of the answer, which takes them along.
+    /// The timestamp of the SYN-ACK, with the marks encoded.
     pub(crate) fn on_clock(self, clock: u32) -> u32 {
         match self.0 {
-            // Backwards, so that no later clock of ours is before it.
+            // Rounded down, so that none of our later timestamps is smaller.
             Some(bits) => (clock & !CLOCK_BITS).wrapping_sub(CLOCK_BITS + 1) | bits,
             None => clock,
         }
     }
 
-    /// What had been offered.
+    /// Restores the options of the SYN.
     pub(crate) fn offered(self, offer: &mut Options) {
         let bits = self.0.unwrap_or(NO_SHIFT);
         let shift = (bits & 15) as u8;
@@ -68,7 +69,7 @@ impl Marks {
     }
 }
 
-/// The sequence number with which a SYN is answered, to one whose number was `theirs`.
+/// The initial sequence number of the answer to a SYN with the sequence number `theirs`.
 pub(crate) fn give(
     secret: Secret,
     now: Duration,
@@ -89,7 +90,7 @@ pub(crate) fn give(
     )
 }
 
-/// The segment size that was agreed on, if `cookie` was given to this peer a moment ago.
+/// The negotiated segment size, if `cookie` is a valid cookie of this peer.
 pub(crate) fn take(
     secret: Secret,
     now: Duration,

@@ -1,14 +1,15 @@
-//! What has come in order and the application has not taken.
+//! Data received in order that the application has not read.
 
-/// Buffers that are kept for the next bytes that come, and their capacity at most: a request takes
-/// one and gives it back, so that idle connections hold none and requests allocate none.
+/// Limits of the pool of buffers: their number, and the capacity of each in bytes. A request takes
+/// a buffer from the pool and returns it, so that idle connections hold none and requests allocate
+/// none.
 const SPARES_MAX: usize = 64;
 const SPARE_CAPACITY_MAX: usize = 16 * 1024;
 
-/// Memory for what comes: how much of it may be kept, and buffers that no connection has.
+/// Memory for received data: the limit for the current segment, and the pool of buffers.
 #[derive(Debug, Default)]
 pub(crate) struct InboxMemory {
-    /// Bytes that may be kept of the segment that is being taken.
+    /// How many bytes of the current segment may be stored.
     pub(crate) room: usize,
     spares: Vec<Vec<u8>>,
 }
@@ -18,7 +19,7 @@ impl InboxMemory {
         self.spares.pop().unwrap_or_default()
     }
 
-    /// Takes back the buffer of an inbox that is empty.
+    /// Returns the buffer of an empty inbox to the pool.
     fn give_back(&mut self, mut buffer: Vec<u8>) {
         if self.spares.len() < SPARES_MAX && buffer.capacity() <= SPARE_CAPACITY_MAX {
             buffer.clear();
@@ -27,33 +28,34 @@ impl InboxMemory {
     }
 }
 
-/// Bytes for the application, and whether more follow. Without bytes it holds no memory.
+/// The unread data of a connection. An empty inbox holds no memory.
 #[derive(Debug, Default)]
 pub(crate) struct Inbox {
     bytes: Vec<u8>,
-    /// How many of the bytes the application has taken already.
+    /// How many of the bytes the application has read.
     taken: usize,
-    /// The other end has finished, and all before that is here.
+    /// Whether the peer's FIN and all data before it have been received.
     pub(crate) ended: bool,
 }
 
 impl Inbox {
-    /// Bytes that wait for the application.
+    /// Number of unread bytes.
     pub(crate) fn len(&self) -> usize {
         self.bytes.len() - self.taken
     }
 
-    /// Memory that they take.
+    /// Memory of the inbox, in bytes.
     pub(crate) fn occupied(&self) -> usize {
         self.bytes.capacity()
     }
 
-    /// Appends what has come.
+    /// Appends received data.
     pub(crate) fn push(&mut self, data: &[u8], memory: &mut InboxMemory) {
         if self.bytes.capacity() == 0 {
             self.bytes = memory.take();
         }
-        // Moved to the front where that makes room and copies no more than was taken.
+        // Unread bytes are moved to the front only if they are not more than the read ones, so that
+        // the cost per byte is constant.
         let is_full = self.bytes.len() + data.len() > self.bytes.capacity();
         if is_full && self.taken >= self.bytes.len() / 2 {
             self.bytes.drain(..self.taken);
@@ -62,7 +64,7 @@ impl Inbox {
         self.bytes.extend_from_slice(data);
     }
 
-    /// Moves bytes into `into`. How many.
+    /// Moves bytes to `into`. Returns their number.
     pub(crate) fn take(&mut self, into: &mut [u8], memory: &mut InboxMemory) -> usize {
         let waiting = self.bytes.get(self.taken..).unwrap_or_default();
         let count = into.len().min(waiting.len());
@@ -77,7 +79,7 @@ impl Inbox {
         count
     }
 
-    /// Lets go of the bytes.
+    /// Drops the unread bytes.
     pub(crate) fn clear(&mut self) {
         self.bytes = Vec::new();
         self.taken = 0;

@@ -1,5 +1,5 @@
-//! What a connection sends next: what was lost, new data, a FIN, a probe, or an acknowledgment
-//! alone.
+//! Selection of the next segment to send: a retransmission, new data, a FIN, a probe, or a bare
+//! acknowledgment.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use super::{Connection, Outgoing};
 use crate::wire::sequence::Sequence;
 use crate::wire::tcp::{Flags, Options, SACK_BLOCKS_MAX, Timestamps};
 
-/// Whether a segment may end our direction.
+/// Whether a segment may carry our FIN.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fin {
     Yes,
@@ -17,7 +17,7 @@ enum Fin {
 }
 
 impl Connection {
-    /// The next segment, or `None` when there is none for now; to be asked until then.
+    /// The next segment to send, or `None` if there is none now. Call it until it returns `None`.
     pub(crate) fn poll_segment(&mut self, now: Duration) -> Option<Outgoing> {
         let segment = self.next_segment(now);
         self.arm_send_timer(now);
@@ -42,14 +42,15 @@ impl Connection {
             return Some(self.send_again(now, from, to));
         }
         if self.keep_alive.is_due {
-            // Nothing is outstanding, so that the place before the next one was acknowledged
-            // (section 3.8.4).
+            // The probe repeats the last sequence number, which has been acknowledged (section
+            // 3.8.4).
             self.keep_alive.is_due = false;
             return Some(self.segment_at(now, self.send_next - 1, 0, Fin::No));
         }
         match self.ack_timer {
             AckTimer::Now => {
-                // Behind the window, where one that shrank has left SND.NXT, it would not be taken.
+                // A window that has shrunk may end before SND.NXT; the peer would drop a segment
+                // beyond its window.
                 let edge = self.acknowledged + self.send_window;
                 Some(self.segment_at(now, self.send_next.min(edge), 0, Fin::No))
             }
@@ -57,7 +58,8 @@ impl Connection {
         }
     }
 
-    /// Whether [`poll_segment`](Self::poll_segment) may have one more: `false` is certain.
+    /// Whether [`poll_segment`](Self::poll_segment) may return a segment. If this is `false`, it
+    /// returns `None`.
     pub(crate) fn may_have_segment(&self) -> bool {
         self.probe_is_due
             || self.keep_alive.is_due
@@ -66,7 +68,7 @@ impl Connection {
             || self.recovery.mode != Mode::Open
     }
 
-    /// What the other end has not acknowledged.
+    /// The data in flight: sent, but not acknowledged.
     pub(crate) fn flight(&self) -> Flight {
         Flight {
             acknowledged: self.acknowledged,
@@ -75,13 +77,14 @@ impl Connection {
         }
     }
 
-    /// Whether data, or a FIN, have never been sent.
+    /// Whether there are data, or a FIN, that have never been sent.
     pub(crate) fn has_unsent(&self) -> bool {
         self.queue_ends() > self.send_next || self.is_finished && !self.fin_was_sent()
     }
 
-    /// What a segment of new data may carry now, where one may go (section 3.8.6.2.1: no silly
-    /// windows, and RFC 5681's window): so many bytes, and perhaps a FIN.
+    /// The number of new bytes to send now, and whether a FIN follows them; `None` if no segment
+    /// may be sent. Respects the congestion window (RFC 5681) and avoids the silly window syndrome
+    /// (section 3.8.6.2.1).
     fn next_new(&self, flight: Flight, congestion_window: u32) -> Option<(u32, Fin)> {
         if !self.has_unsent() {
             return None;
@@ -105,7 +108,7 @@ impl Connection {
         may_go.then_some((length, fin))
     }
 
-    /// Sends data, and a FIN with the last of them, for the first time.
+    /// A segment with new data, and the FIN if `fin` permits it.
     fn send_new(&mut self, now: Duration, length: u32, fin: Fin) -> Outgoing {
         if self.acknowledged == self.send_next {
             let idle = now.saturating_sub(self.last_sent);
@@ -120,7 +123,7 @@ impl Connection {
         outgoing
     }
 
-    /// Sends a part of what is outstanding once more.
+    /// A retransmission of data between `from` and `to`.
     fn send_again(&mut self, now: Duration, from: Sequence, to: Sequence) -> Outgoing {
         let length = to.min(self.queue_ends()).since(from).min(self.segment());
         let fin = if to > self.queue_ends() {
@@ -140,8 +143,8 @@ impl Connection {
         outgoing
     }
 
-    /// One byte, or a FIN, for a window that is closed; as much as goes into one that is too small
-    /// to be worth it.
+    /// A window probe: one byte or a FIN if the window is zero, otherwise as much as fits into the
+    /// small window.
     fn probe(&mut self, now: Duration) -> Outgoing {
         let data = self.queue_ends().since(self.acknowledged);
         let length = data.min(self.send_window.clamp(1, self.segment()));
@@ -160,8 +163,8 @@ impl Connection {
         outgoing
     }
 
-    /// A segment with `length` bytes from `sequence` on, or fewer where its options leave less
-    /// room; with a FIN only if these are the last.
+    /// A segment with `length` bytes from `sequence` on, or fewer if the options leave less room.
+    /// It carries the FIN only if its bytes are the last.
     fn segment_at(&mut self, now: Duration, sequence: Sequence, length: u32, fin: Fin) -> Outgoing {
         let options = self.options(now);
         let room = u32::from(self.agreed.segment_max).saturating_sub(options.length() as u32);
@@ -189,7 +192,7 @@ impl Connection {
         }
     }
 
-    /// The options of every segment after the SYNs.
+    /// The options of a segment without SYN.
     fn options(&self, now: Duration) -> Options {
         let timestamps = self.agreed.timestamps.map(|clocks| Timestamps {
             value: clocks.now(now),
@@ -209,8 +212,8 @@ impl Connection {
         options
     }
 
-    /// The place up to which the other end may send: as before until a good piece more is free
-    /// (section 3.8.6.2.2).
+    /// The end of the receive window. It advances only in steps of a segment, or of half the buffer
+    /// (section 3.8.6.2.2), to avoid the silly window syndrome.
     pub(crate) fn window_edge(&self) -> Sequence {
         let free = self.receive_max.saturating_sub(self.inbox.len() as u32);
         let edge = self.receive_next + free;
@@ -222,8 +225,8 @@ impl Connection {
         }
     }
 
-    /// The window's field of a segment that is sent now, rounded up so that the window's end does
-    /// not go back.
+    /// The window field of a segment that is sent now. It is rounded up, so that the window's end
+    /// never moves back.
     fn offer_window(&mut self) -> u16 {
         let shift = self.agreed.receive_shift;
         let wanted = self.window_edge().since(self.receive_next);
@@ -234,7 +237,7 @@ impl Connection {
     }
 }
 
-/// The place behind a segment.
+/// The sequence number after a segment.
 fn end_of(outgoing: &Outgoing) -> Sequence {
     let fin = u32::from(outgoing.flags.has(Flags::FIN));
     outgoing.sequence + outgoing.length as u32 + fin

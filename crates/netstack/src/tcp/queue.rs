@@ -1,9 +1,8 @@
-//! What the application has sent and the other end has not acknowledged yet.
+//! The send queue: data from the application that the peer has not acknowledged.
 //!
-//! The bytes stay where the application has them: a segment, and each time that it is sent again,
-//! copies its part into a frame once. They are let go of when they have been acknowledged, not when
-//! they have been sent; the frame itself is the device's, and no connection holds one. Small pieces
-//! are copied together, so that a bound on bytes bounds memory.
+//! The queue shares the application's buffers. Each transmission copies the segment's data into a
+//! frame; frames belong to the device, and no connection holds one. Acknowledged data are released.
+//! Small buffers are copied into chunks, so that a limit of bytes also limits memory.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -12,33 +11,33 @@ use bytes::Bytes;
 
 use crate::wire::checksum::Sum;
 
-/// Pieces up to this length are copied together.
+/// Buffers up to this length, in bytes, are copied into chunks.
 const SMALL_MAX: usize = 512;
 
-/// Bytes that one chunk of copied pieces holds.
+/// Capacity of a chunk of copied buffers, in bytes.
 const OWN_CHUNK: usize = 4096;
 
-/// What a chunk costs beside its bytes.
+/// Memory charged for a chunk besides its bytes.
 const CHUNK_OVERHEAD: usize = 64;
 
-/// Places for chunks that an idle connection keeps, so that a response takes no memory of its own.
+/// Capacity that an empty queue keeps, in chunks, so that a response needs no allocation.
 const CHUNKS_KEPT: usize = 4;
 
-/// Bytes between two places up to which a prebuilt response knows its sum; even, so that no sum
-/// begins within a word.
+/// Distance of the offsets for which a prebuilt response stores its sum, in bytes. It is even, so
+/// that all of them are at word boundaries.
 const SUM_EVERY: usize = 128;
 
-/// A response that is sent often, with the sums of its parts: a segment that carries some of it
-/// reads at most 127 bytes at either edge for its checksum.
+/// A frequently sent response with precomputed sums. The checksum of any part needs to read at most
+/// 127 bytes at either end of the part.
 #[derive(Clone, Debug)]
 pub struct Prebuilt {
     bytes: Bytes,
-    /// The sum of all bytes before each place.
+    /// The sum of all bytes before each offset that is a multiple of [`SUM_EVERY`].
     sums: Arc<[Sum]>,
 }
 
 impl Prebuilt {
-    /// Sums `bytes` up, once.
+    /// Computes the sums of `bytes`.
     #[must_use]
     pub fn new(bytes: Bytes) -> Prebuilt {
         let mut before = Sum::default();
@@ -53,7 +52,7 @@ impl Prebuilt {
         }
     }
 
-    /// The sum of everything before `end`.
+    /// The sum of all bytes before `end`.
     fn sum_before(&self, end: usize) -> Sum {
         let place = end / SUM_EVERY;
         let known = self.sums.get(place).copied().unwrap_or_default();
@@ -61,7 +60,7 @@ impl Prebuilt {
         known.plus(Sum::of(rest))
     }
 
-    /// The sum of a part.
+    /// The sum of the bytes between two offsets, for a part that is sent at an even offset.
     fn sum(&self, from: usize, to: usize) -> Sum {
         let sum = self.sum_before(to).minus(self.sum_before(from));
         if from.is_multiple_of(2) {
@@ -88,7 +87,7 @@ impl Chunk {
         }
     }
 
-    /// Copies a part, whose sum is returned.
+    /// Copies the bytes from offset `from` on. Returns their sum.
     fn copy(&self, from: usize, into: &mut [u8]) -> Sum {
         let to = from + into.len();
         let Some(part) = self.bytes().get(from..to) else {
@@ -102,27 +101,27 @@ impl Chunk {
     }
 }
 
-/// The bytes of one direction, from the first that has not been acknowledged.
+/// The queued data, from the first unacknowledged byte on.
 #[derive(Debug, Default)]
 pub(crate) struct Queue {
     chunks: VecDeque<Chunk>,
-    /// Bytes of the first chunk that have been acknowledged.
+    /// Acknowledged bytes of the first chunk.
     acknowledged: usize,
     length: usize,
-    /// A chunk and the offset at which it begins, so that sending goes on where it was. Without
-    /// one: the first.
+    /// The index of the chunk that was read last and the offset at which it begins, so that the
+    /// next segment is found without a search.
     cursor: (usize, usize),
 }
 
 impl Queue {
-    /// Bytes that wait to be sent or acknowledged.
+    /// Number of bytes that are not acknowledged.
     pub(crate) fn len(&self) -> usize {
         self.length
     }
 
-    /// Memory that the queue takes. A foreign piece counts for what is left of it: its memory is
-    /// the application's, and a window that waited for the whole piece would stand still at its
-    /// end.
+    /// Memory of the queue, in bytes. Only the unacknowledged part of a shared buffer counts, since
+    /// the memory is the application's. If all of it counted until its end, there would be no room
+    /// for new data near that end, and sending would stall.
     pub(crate) fn occupied(&self) -> usize {
         let dead = match self.chunks.front() {
             Some(Chunk::Own(_)) => self.acknowledged,
@@ -147,7 +146,7 @@ impl Queue {
         }
     }
 
-    /// Appends a response whose sums are known.
+    /// Appends a response with precomputed sums.
     pub(crate) fn push_prebuilt(&mut self, prebuilt: Prebuilt) {
         self.length += prebuilt.bytes.len();
         if !prebuilt.bytes.is_empty() {
@@ -155,7 +154,7 @@ impl Queue {
         }
     }
 
-    /// Lets go of the first `count` bytes, which have been acknowledged.
+    /// Releases the first `count` bytes, which have been acknowledged.
     pub(crate) fn release(&mut self, count: usize) {
         let count = count.min(self.length);
         self.length -= count;
@@ -172,8 +171,7 @@ impl Queue {
         }
     }
 
-    /// Fills `into` with what stands `offset` bytes behind the first. Its sum; bytes that are not
-    /// there are not written.
+    /// Copies the bytes from `offset` on into `into`, as far as there are any. Returns their sum.
     pub(crate) fn copy(&mut self, offset: usize, into: &mut [u8]) -> Sum {
         let offset = offset + self.acknowledged;
         if self.cursor.1 > offset {

@@ -1,21 +1,21 @@
-//! What has come behind a gap, until the gap is filled; and what of it is reported to the sender
+//! Data received after a gap, which are kept until the gap is filled and reported by SACK blocks
 //! (RFC 2018).
 
 use crate::wire::sequence::Sequence;
 use crate::wire::tcp::SackBlocks;
 
-/// Gaps that one connection keeps apart; what would make another one is dropped, as if it had been
+/// Maximum number of blocks of a connection. Data that would add another block are dropped as if
 /// lost.
 pub(crate) const GAPS_MAX: usize = 256;
 
-/// What a block costs beside its bytes.
+/// Memory charged for a block besides its bytes.
 const BLOCK_OVERHEAD: usize = 64;
 
-/// Parts of the stream that have come too early, in their order and without overlap.
+/// Blocks of data received out of order, sorted and disjoint.
 #[derive(Debug, Default)]
 pub(crate) struct Reassembly {
     blocks: Vec<Block>,
-    /// Counts what has come, so that blocks know which of them grew last.
+    /// Number of segments received out of order; orders the blocks by their last growth.
     arrivals: u32,
     occupied: usize,
 }
@@ -29,23 +29,23 @@ struct Block {
 
 impl Block {
     fn end(&self) -> Sequence {
-        // No block is longer than a window, which is below 2^31.
+        // A block is at most as long as a window, which is less than 2^31.
         self.from + self.bytes.len() as u32
     }
 }
 
 impl Reassembly {
-    /// Whether nothing waits behind a gap.
+    /// Whether there is no block.
     pub(crate) fn is_empty(&self) -> bool {
         self.blocks.is_empty()
     }
 
-    /// Memory that the blocks take.
+    /// Memory of the blocks, in bytes.
     pub(crate) fn occupied(&self) -> usize {
         self.occupied
     }
 
-    /// Keeps what has come from `from` on, as far as it is new.
+    /// Adds the new parts of data that begin at `from`.
     pub(crate) fn insert(&mut self, from: Sequence, data: &[u8]) {
         let end = from + data.len() as u32;
         let first = self.blocks.partition_point(|block| block.end() < from);
@@ -66,7 +66,8 @@ impl Reassembly {
         self.count();
     }
 
-    /// Makes one block of those from `first` up to `last`, which all touch the new part.
+    /// Merges the blocks from `first` up to `last`, excluding `last`, with the data, which touch
+    /// all of them.
     fn join(&mut self, first: usize, last: usize, from: Sequence, data: &[u8]) {
         let mut touched = self.blocks.drain(first..last);
         let Some(mut joined) = touched.next() else {
@@ -88,7 +89,7 @@ impl Reassembly {
         self.blocks.insert(first, joined);
     }
 
-    /// Takes what is no longer behind a gap once everything before `next` has come.
+    /// Removes and returns the data that follow `next`, up to which everything has been received.
     pub(crate) fn take(&mut self, next: Sequence) -> Option<Vec<u8>> {
         while let Some(first) = self.blocks.first()
             && first.from <= next
@@ -105,13 +106,13 @@ impl Reassembly {
         None
     }
 
-    /// Lets go of everything.
+    /// Drops all blocks.
     pub(crate) fn clear(&mut self) {
         *self = Reassembly::default();
     }
 
-    /// What to report: first the block that grew last, then the others in that order (RFC 2018,
-    /// section 4). `count_max` of them have room.
+    /// The blocks to report, the most recently grown first (RFC 2018, section 4), at most
+    /// `count_max` of them.
     pub(crate) fn report(&self, count_max: usize) -> SackBlocks {
         let mut report = SackBlocks::default();
         let mut before = None;
@@ -138,7 +139,7 @@ impl Reassembly {
     }
 }
 
-/// Appends what of `data`, which begins at `from` or before the block's end, is new to it.
+/// Appends the new part of `data`, which begin at `from`, not after the end of the block.
 fn append(block: &mut Block, from: Sequence, data: &[u8]) {
     let known = block.end().since(from) as usize;
     block

@@ -1,8 +1,8 @@
-//! What is known of losses, and what follows: NewReno (RFC 6582) for peers without selective
-//! acknowledgments, RFC 6675 for those with them, RFC 5681 for both, RFC 3042 before it is certain.
+//! Loss detection and recovery: RFC 5681 with limited transmit (RFC 3042); NewReno (RFC 6582) for
+//! peers without SACK, RFC 6675 for peers with SACK.
 //!
 //! ```text
-//!            three duplicates, or a segment that is lost by its SACK blocks
+//!            three duplicate ACKs, or a segment that is lost according to SACK blocks
 //!  Open ────────────────────────────────────────────────────────────────────▶ Fast
 //!   ▲ ▲                                                                        │
 //!   │ └──────────────── everything sent before that is acknowledged ───────────┤
@@ -10,9 +10,10 @@
 //!   └──── everything sent before that is acknowledged ──── Timeout ◀───────────┘ (from Open, too)
 //! ```
 //!
-//! In `Fast` without SACK exactly one segment is lost, the first one, and each acknowledgment of a
-//! part says so of the next. Everywhere else all that lies before `lost_before`, and was not
-//! reported, is lost, and is sent again from `resent` on.
+//! In `Fast` without SACK, exactly the first unacknowledged segment counts as lost, and each
+//! partial acknowledgment makes the next one count as lost. In all other cases, all data before
+//! `lost_before` that no SACK block has reported count as lost; they are retransmitted from
+//! `resent` on.
 
 use super::congestion::Congestion;
 use super::scoreboard::{DUPLICATES_LOST, Scoreboard};
@@ -20,33 +21,35 @@ use crate::wire::sequence::Sequence;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mode {
-    /// Nothing is known to be lost.
+    /// No loss has been detected.
     Open,
-    /// Acknowledgments have told of a loss.
+    /// Fast recovery: acknowledgments have indicated a loss.
     Fast,
-    /// Acknowledgments did not come at all.
+    /// Recovery after a retransmission timeout.
     Timeout,
 }
 
-/// The sending end's picture of what is on its way.
+/// The loss recovery state of the sending direction.
 #[derive(Debug)]
 pub(crate) struct Recovery {
     pub(crate) mode: Mode,
     has_sack: bool,
-    /// Once this is acknowledged, the loss is mended (`recover`, RecoveryPoint).
+    /// Recovery ends when this number is acknowledged (`recover`, RecoveryPoint).
     recover: Sequence,
     duplicates: u32,
     lost_before: Sequence,
-    /// What has been sent again ends here (HighRxt).
+    /// The end of the retransmitted data (HighRxt).
     resent: Sequence,
-    /// The first segment is to be sent again whatever is in flight (RFC 6675, section 5, step 4.3).
+    /// Whether the first segment is to be retransmitted regardless of the window (RFC 6675, section
+    /// 5, step 4.3).
     is_forced: bool,
-    /// The window of NewReno, inflated by what duplicates say has left the network.
+    /// NewReno's congestion window, inflated by the segments that have left the network according
+    /// to duplicate acknowledgments.
     inflated: u32,
     scoreboard: Scoreboard,
 }
 
-/// The places of a connection that its losses are about.
+/// The data in flight: SND.UNA, SND.NXT and the segment size in bytes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Flight {
     pub(crate) acknowledged: Sequence,
@@ -55,14 +58,14 @@ pub(crate) struct Flight {
 }
 
 impl Flight {
-    /// Bytes that have not been acknowledged (FlightSize).
+    /// Number of unacknowledged bytes (FlightSize).
     pub(crate) fn size(&self) -> u32 {
         self.next.since(self.acknowledged)
     }
 }
 
 impl Recovery {
-    /// Nothing has been sent but a SYN with the number `initial`.
+    /// The state of a connection whose initial sequence number is `initial`.
     pub(crate) fn new(initial: Sequence, has_sack: bool) -> Recovery {
         Recovery {
             mode: Mode::Open,
@@ -77,12 +80,12 @@ impl Recovery {
         }
     }
 
-    /// NewReno's way, in which only the first segment is known to be lost.
+    /// Whether NewReno's fast recovery is in progress, which counts only the first segment as lost.
     fn is_counting(&self) -> bool {
         self.mode == Mode::Fast && !self.has_sack
     }
 
-    /// Bytes that are on their way as far as is known (`SetPipe` of RFC 6675).
+    /// Estimate of the bytes in the network (`SetPipe` of RFC 6675).
     pub(crate) fn in_flight(&self, flight: Flight) -> u32 {
         if self.is_counting() {
             return flight.size();
@@ -98,14 +101,14 @@ impl Recovery {
             .scoreboard
             .missing(self.lost_before.max(flight.acknowledged), flight.next);
         if self.mode == Mode::Open && !self.has_sack {
-            // Limited transmit (RFC 3042): the first two duplicates let one new segment go each.
+            // Limited transmit (RFC 3042): each of the first two duplicates permits a new segment.
             let left = self.duplicates.min(DUPLICATES_LOST - 1) * flight.segment;
             return first_time.saturating_sub(left);
         }
         again + first_time
     }
 
-    /// Bytes that may be on their way.
+    /// The limit of bytes in the network.
     pub(crate) fn window(&self, congestion: &Congestion) -> u32 {
         if self.is_counting() {
             self.inflated
@@ -114,13 +117,13 @@ impl Recovery {
         }
     }
 
-    /// Notes what the other end reports to have. Whether any of it is news.
+    /// Adds SACK blocks. Returns whether any of them is new.
     pub(crate) fn report(&mut self, blocks: &[(Sequence, Sequence)], flight: Flight) -> bool {
         let mut has_news = false;
         for &(from, to) in blocks {
-            // A block below what is acknowledged tells of a duplicate (RFC 2883); one that was
-            // never sent is none. Both ends are measured from one place: a block of half of all
-            // numbers would be behind the first and before the last by the order of two at a time.
+            // A block below SND.UNA reports a duplicate (RFC 2883), and a block above SND.NXT is
+            // invalid. Both ends are compared by their distance from SND.UNA: the order of sequence
+            // numbers alone would accept a block that covers half of their range.
             let offset = |place: Sequence| place.0.wrapping_sub(flight.acknowledged.0);
             if offset(from) < offset(to) && offset(to) <= flight.size() {
                 has_news |= self.scoreboard.add(from, to);
@@ -135,11 +138,11 @@ impl Recovery {
         has_news
     }
 
-    /// A duplicate acknowledgment, or one with news of what has come behind a gap.
+    /// Handles a duplicate acknowledgment, or one with new SACK blocks.
     pub(crate) fn on_duplicate(&mut self, flight: Flight, congestion: &mut Congestion) {
         self.duplicates += 1;
         if self.is_counting() {
-            // Step 3: a segment has left the network.
+            // RFC 6582, step 3: a segment has left the network.
             self.inflated = self.inflated.saturating_add(flight.segment);
         }
         if self.mode != Mode::Open {
@@ -147,7 +150,7 @@ impl Recovery {
         }
         let lost = self.scoreboard.lost_before(flight.segment);
         let is_lost = lost.is_some_and(|lost| lost > flight.acknowledged);
-        // RFC 6582, step 1: after a timeout, duplicates may come from what was sent in vain.
+        // RFC 6582, step 1: after a timeout, unnecessary retransmissions may cause duplicates.
         let may_count = self.has_sack || flight.acknowledged > self.recover;
         if is_lost || self.duplicates >= DUPLICATES_LOST && may_count {
             self.mode = Mode::Fast;
@@ -160,7 +163,7 @@ impl Recovery {
         }
     }
 
-    /// `count` bytes were acknowledged; `flight` is what is left.
+    /// Handles the acknowledgment of `count` bytes; `flight` are the data in flight after it.
     pub(crate) fn on_acknowledged(
         &mut self,
         count: u32,
@@ -186,7 +189,7 @@ impl Recovery {
                 self.is_forced = false;
                 congestion.on_mended(flight.size());
             }
-            // A partial acknowledgment (RFC 6582, step 3): the next segment is lost as well.
+            // A partial acknowledgment (RFC 6582, step 3): the next segment counts as lost, too.
             Mode::Fast if !self.has_sack => {
                 self.is_forced = true;
                 self.inflated = self.inflated.saturating_sub(count);
@@ -199,9 +202,9 @@ impl Recovery {
         }
     }
 
-    /// No acknowledgment has come: everything counts as lost that was not reported. A first segment
-    /// that was reported and is not acknowledged says that reports do not hold (RFC 2018, section
-    /// 8).
+    /// Handles a retransmission timeout: all unreported data count as lost. If the first segment
+    /// was reported and is still not acknowledged, the peer has discarded reported data, and all
+    /// reports are dropped (RFC 2018, section 8).
     pub(crate) fn on_timeout(&mut self, flight: Flight) {
         if self.scoreboard.has(flight.acknowledged) {
             self.scoreboard.clear();
@@ -214,7 +217,7 @@ impl Recovery {
         self.is_forced = false;
     }
 
-    /// The part to send again now, if there is any and `window` allows it.
+    /// The next lost part to retransmit, if the window permits it.
     pub(crate) fn next_again(&self, flight: Flight, window: u32) -> Option<(Sequence, Sequence)> {
         if self.mode == Mode::Open || flight.size() == 0 {
             return None;
@@ -232,8 +235,8 @@ impl Recovery {
             .first_missing(from, self.lost_before.min(flight.next))
     }
 
-    /// The part to send again although it may only be late, when nothing new may be sent
-    /// (`NextSeg`, rule 3).
+    /// The next part to retransmit although it may only be delayed, if there are no new data to
+    /// send (`NextSeg`, rule 3).
     pub(crate) fn next_perhaps(&self, flight: Flight, window: u32) -> Option<(Sequence, Sequence)> {
         if self.mode != Mode::Fast || !self.has_sack || self.in_flight(flight) >= window {
             return None;
@@ -242,13 +245,14 @@ impl Recovery {
         self.scoreboard.first_missing(from, self.scoreboard.end()?)
     }
 
-    /// Everything that was missing up to `end` has been sent again.
+    /// Records that the missing data before `end` have been retransmitted.
     pub(crate) fn on_sent_again(&mut self, end: Sequence) {
         self.resent = self.resent.max(end);
         self.is_forced = false;
     }
 
-    /// What of `flight` has to be sent anew in smaller segments because a router has refused it.
+    /// Makes all data in flight be retransmitted in smaller segments, after a router has reported
+    /// that one was too large.
     pub(crate) fn on_refused(&mut self, flight: Flight) {
         self.mode = Mode::Timeout;
         self.recover = flight.next;

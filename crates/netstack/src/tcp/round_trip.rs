@@ -1,31 +1,32 @@
-//! How long an answer takes, and how long to wait for one: RFC 6298.
+//! The round trip time and the retransmission timeout (RFC 6298).
 
 use std::time::Duration;
 
-/// Before anything is known (section 2.1).
+/// The timeout before the first sample (section 2.1).
 const TIMEOUT_FIRST: Duration = Duration::from_secs(1);
 
-/// The timeout that data begin with after a handshake that had to be repeated (section 5.7).
+/// The timeout for data after a handshake with retransmissions (rule 5.7).
 const TIMEOUT_AFTER_LOST_SYN: Duration = Duration::from_secs(3);
 
-/// What is added to a round trip at least. Section 2.4 would have the whole timeout be a second;
-/// Linux adds 200 ms, which is more than any system delays an acknowledgment by, and servers are
-/// compared with it.
+/// Minimum difference between the timeout and the smoothed round trip time. Section 2.4 demands a
+/// timeout of at least a second; Linux adds at least 200 ms, which exceeds the delay of
+/// acknowledgments on common systems. We follow Linux, so that losses cost clients no more time
+/// than with the kernel's TCP.
 const MARGIN_MIN_MICROS: u64 = 200_000;
 
-/// A longer sample says no more than that the timeout is to be the longest.
+/// Samples are limited to this: it already leads to the maximum timeout.
 const SAMPLE_MAX: Duration = Duration::from_secs(3600);
 
-/// The longest timeout (section 2.5 demands no less).
+/// The maximum timeout, the least that section 2.5 permits.
 pub(crate) const TIMEOUT_MAX: Duration = Duration::from_secs(60);
 
-/// Doublings after which the timeout is at its longest anyway.
+/// Number of doublings after which every timeout is at its maximum.
 const DOUBLINGS_MAX: u32 = 10;
 
-/// What is known of the round trip, and the timeout that follows from it.
+/// The estimates of the round trip time, and the timeout that follows from them.
 #[derive(Debug)]
 pub(crate) struct RoundTrip {
-    /// SRTT and RTTVAR in microseconds, once there was a sample.
+    /// SRTT and RTTVAR in microseconds, after the first sample.
     known: Option<(u64, u64)>,
     timeout: Duration,
     doublings: u32,
@@ -40,8 +41,7 @@ impl RoundTrip {
         }
     }
 
-    /// Nothing is known because the handshake had to be repeated, so that its answer cannot be
-    /// timed.
+    /// The state after a handshake with retransmissions, whose round trip cannot be measured.
     pub(crate) fn after_lost_syn() -> RoundTrip {
         RoundTrip {
             timeout: TIMEOUT_AFTER_LOST_SYN,
@@ -49,9 +49,8 @@ impl RoundTrip {
         }
     }
 
-    /// A segment that was sent once was acknowledged after `sample` (sections 2.2 and 2.3). The
-    /// timeout is again that of the round trip, however often it had been doubled (section 5, last
-    /// paragraph).
+    /// Adds the round trip time of a segment that was sent once (rules 2.2 and 2.3). The timeout is
+    /// computed anew, which ends the backoff (section 5, last paragraph).
     pub(crate) fn sample(&mut self, sample: Duration) {
         let sample = sample.min(SAMPLE_MAX);
         let sample = sample.as_secs() * 1_000_000 + u64::from(sample.subsec_micros());
@@ -68,7 +67,7 @@ impl RoundTrip {
         self.doublings = 0;
     }
 
-    /// How long to wait for an acknowledgment.
+    /// The current retransmission timeout.
     pub(crate) fn timeout(&self) -> Duration {
         if self.doublings == 0 {
             return self.timeout;
@@ -77,12 +76,12 @@ impl RoundTrip {
         self.timeout.saturating_mul(factor).min(TIMEOUT_MAX)
     }
 
-    /// Waiting was in vain (section 5.5).
+    /// Doubles the timeout after it has expired (rule 5.5).
     pub(crate) fn back_off(&mut self) {
         self.doublings = (self.doublings + 1).min(DOUBLINGS_MAX);
     }
 
-    /// The other end is there, though nothing could be timed.
+    /// Ends the backoff after an acknowledgment without a sample.
     pub(crate) fn forget_back_off(&mut self) {
         self.doublings = 0;
     }

@@ -1,22 +1,23 @@
-//! What the other end says it has behind a gap: RFC 2018 and the questions of RFC 6675, section 4.
+//! The data that the peer has reported by SACK blocks (RFC 2018), and the functions of RFC 6675,
+//! section 4, on them.
 
 use crate::wire::sequence::Sequence;
 
-/// Ranges that are kept apart; a peer that reports more of them is believed later, when gaps have
-/// been filled.
+/// Maximum number of ranges. Further ranges are ignored until gaps have been filled.
 const RANGES_MAX: usize = 256;
 
-/// Segments above a missing one after which it counts as lost (RFC 6675, section 2).
+/// DupThresh: a segment counts as lost after this many later segments were received (RFC 6675,
+/// section 2).
 pub(crate) const DUPLICATES_LOST: u32 = 3;
 
-/// Ranges above the first unacknowledged byte, in their order and without overlap.
+/// Received ranges above the first unacknowledged byte, sorted and disjoint.
 #[derive(Debug, Default)]
 pub(crate) struct Scoreboard {
     ranges: Vec<(Sequence, Sequence)>,
 }
 
 impl Scoreboard {
-    /// Notes a range. Whether any of it is new.
+    /// Adds a range. Returns whether any part of it is new.
     pub(crate) fn add(&mut self, from: Sequence, to: Sequence) -> bool {
         let first = self.ranges.partition_point(|range| range.1 < from);
         let last = self.ranges.partition_point(|range| range.0 <= to);
@@ -39,7 +40,7 @@ impl Scoreboard {
         true
     }
 
-    /// Forgets what lies before `first`, which has been acknowledged.
+    /// Removes everything before `first`, which has been acknowledged.
     pub(crate) fn advance(&mut self, first: Sequence) {
         if self.ranges.is_empty() {
             return;
@@ -50,7 +51,7 @@ impl Scoreboard {
         }
     }
 
-    /// Whether nothing has come behind a gap.
+    /// Whether no range is known.
     pub(crate) fn is_empty(&self) -> bool {
         self.ranges.is_empty()
     }
@@ -59,20 +60,20 @@ impl Scoreboard {
         self.ranges = Vec::new();
     }
 
-    /// Whether the other end has the byte at `place`.
+    /// Whether the byte at `place` has been received.
     pub(crate) fn has(&self, place: Sequence) -> bool {
         self.ranges
             .iter()
             .any(|range| range.0 <= place && place < range.1)
     }
 
-    /// The place behind everything that has come.
+    /// The end of the last range.
     pub(crate) fn end(&self) -> Option<Sequence> {
         self.ranges.last().map(|range| range.1)
     }
 
-    /// The place before which everything that has not come counts as lost (`IsLost`): three ranges,
-    /// or more than two segments' bytes, have come above it.
+    /// The sequence number before which all missing data count as lost (`IsLost`): three ranges, or
+    /// more than two segments' bytes, have been received after it.
     pub(crate) fn lost_before(&self, segment: u32) -> Option<Sequence> {
         let mut bytes = 0;
         for (count, range) in (1..).zip(self.ranges.iter().rev()) {
@@ -84,7 +85,7 @@ impl Scoreboard {
         None
     }
 
-    /// The first part from `from` on, and before `end`, that has not come.
+    /// The first missing part between `from` and `end`.
     pub(crate) fn first_missing(
         &self,
         from: Sequence,
@@ -100,7 +101,7 @@ impl Scoreboard {
         (from < end).then_some((from, end))
     }
 
-    /// Bytes between `from` and `end` that have not come.
+    /// The number of missing bytes between `from` and `end`.
     pub(crate) fn missing(&self, from: Sequence, end: Sequence) -> u32 {
         let come: u32 = self
             .ranges

@@ -1,13 +1,13 @@
-//! Numbers that no other host can guess: SipHash-2-4 over addresses (Aumasson and Bernstein,
-//! 2012), for initial sequence numbers (RFC 6528), clocks (RFC 7323, section 5.4), local ports (RFC
-//! 6056) and SYN cookies.
+//! Numbers that other hosts cannot predict: SipHash-2-4 (Aumasson and Bernstein, 2012) of a
+//! connection's endpoints. They are used for initial sequence numbers (RFC 6528), timestamps (RFC
+//! 7323, section 5.4), local ports (RFC 6056) and SYN cookies.
 
 use std::time::Duration;
 
 use super::Tuple;
 use crate::wire::sequence::Sequence;
 
-/// The key of one stack; to be drawn anew by whoever makes it.
+/// The secret key of a stack, which must be random.
 #[derive(Clone, Copy)]
 pub struct Secret(pub [u64; 2]);
 
@@ -17,18 +17,18 @@ impl std::fmt::Debug for Secret {
     }
 }
 
-/// What a number is for: one use tells nothing of another.
+/// The purpose of a number. Numbers for different purposes are independent.
 #[derive(Clone, Copy)]
 pub(crate) enum Purpose {
     InitialSequence,
     Clock,
     Port,
-    /// A cookie with what it says.
+    /// A SYN cookie with this content.
     Cookie(u64),
 }
 
 impl Secret {
-    /// The number of one connection for one purpose.
+    /// The number of a connection for a purpose.
     pub(crate) fn number(self, tuple: &Tuple, purpose: Purpose) -> u64 {
         let addresses =
             u64::from(tuple.local.ip().to_bits()) << 32 | u64::from(tuple.remote.ip().to_bits());
@@ -42,16 +42,16 @@ impl Secret {
         sip_hash(self.0, &[addresses, ports | purpose << 56, content])
     }
 
-    /// The initial sequence number of a connection: a clock of 4 µs, moved by a number of the
-    /// connection's own (RFC 6528, section 3; MUST-8 and MUST-9).
+    /// The initial sequence number of a connection: a clock with ticks of 4 µs, offset by a number
+    /// that depends on the endpoints (RFC 6528, section 3; MUST-8 and MUST-9).
     pub(crate) fn initial_sequence(self, now: Duration, tuple: &Tuple) -> Sequence {
         let clock = (now.as_micros() / 4) as u32;
         let own = self.number(tuple, Purpose::InitialSequence) as u32;
         Sequence(clock.wrapping_add(own))
     }
 
-    /// Where the clock of all connections between two hosts begins, so that it goes on from one to
-    /// the next (RFC 6191 has the next one told by that).
+    /// The offset of the timestamp clock. It is the same for all connections between two hosts, so
+    /// that timestamps increase from one connection to the next, as RFC 6191 requires.
     pub(crate) fn clock(self, tuple: &Tuple) -> u32 {
         let mut hosts = *tuple;
         hosts.local.set_port(0);
@@ -60,7 +60,7 @@ impl Secret {
     }
 }
 
-/// SipHash-2-4 of whole words.
+/// SipHash-2-4 of 64-bit words.
 fn sip_hash([low, high]: [u64; 2], words: &[u64]) -> u64 {
     let mut state = [
         low ^ 0x736f_6d65_7073_6575,

@@ -1,4 +1,4 @@
-//! TIME-WAIT: what remains of a connection whose segments may still be on their way (RFC 9293,
+//! TIME-WAIT: the remainder of a connection whose segments may still be in the network (RFC 9293,
 //! section 3.6).
 
 use std::time::Duration;
@@ -10,10 +10,12 @@ use super::{Clocks, Connection, Effects, Outgoing, clock};
 use crate::wire::sequence::Sequence;
 use crate::wire::tcp::{Flags, Options, Segment, Timestamps};
 
-/// What the next connection's numbers begin behind the last ones of this, at least.
+/// Minimum distance between the last sequence number of a connection and the initial one of the
+/// next connection between the same endpoints.
 const REUSE_DISTANCE: u32 = 65_535;
 
-/// As little as answers what comes late, and what the application has not read yet.
+/// The state that is needed to answer late segments, and the data that the application has not
+/// read.
 #[derive(Debug)]
 pub(crate) struct TimeWait {
     until: Duration,
@@ -24,12 +26,12 @@ pub(crate) struct TimeWait {
     timestamps: Option<Clocks>,
     pub(crate) inbox: Inbox,
     challenges: Challenges,
-    /// An acknowledgment is to be sent.
+    /// Whether an acknowledgment is due.
     is_due: bool,
 }
 
 impl TimeWait {
-    /// What remains of a connection whose both directions have ended.
+    /// The state of a connection after both directions have ended.
     pub(crate) fn new(until: Duration, connection: &mut Connection) -> TimeWait {
         let left = connection.receive_edge.since(connection.receive_next);
         let window = left.div_ceil(1 << connection.agreed.receive_shift);
@@ -42,17 +44,17 @@ impl TimeWait {
             timestamps: connection.agreed.timestamps,
             inbox: std::mem::take(&mut connection.inbox),
             challenges: Challenges::default(),
-            // The FIN that brought us here.
+            // The last FIN may not be acknowledged yet.
             is_due: connection.acknowledgment_sent != connection.receive_next,
         }
     }
 
-    /// When it is over.
+    /// The end of TIME-WAIT.
     pub(crate) fn deadline(&self) -> Duration {
         self.until
     }
 
-    /// Nothing can be on its way any more.
+    /// Handles the timer: at its deadline the connection is closed.
     pub(crate) fn handle_timeout(&mut self, now: Duration) -> Effects {
         if self.until > now {
             return Effects::default();
@@ -64,10 +66,10 @@ impl TimeWait {
         }
     }
 
-    /// Takes a segment of the old connection, or the first one of the next.
+    /// Handles a segment of this connection, or the SYN of the next one.
     pub(crate) fn handle_segment(&mut self, now: Duration, segment: &Segment<'_>) -> Effects {
         let header = &segment.header;
-        // RFC 1337: a reset that comes late must not end what keeps others away.
+        // RFC 1337: a late reset must not end TIME-WAIT.
         if header.flags.has(Flags::RST) {
             return Effects::default();
         }
@@ -88,8 +90,8 @@ impl TimeWait {
         Effects::default()
     }
 
-    /// Whether a SYN is of a new connection and none that has wandered about (RFC 9293, MAY-2; RFC
-    /// 6191, section 2).
+    /// Whether a SYN starts a new connection, and is no old duplicate (RFC 9293, MAY-2; RFC 6191,
+    /// section 2).
     fn is_new(&self, segment: &Segment<'_>) -> bool {
         let theirs = segment.header.options.timestamps;
         if let (Some(clocks), Some(timestamps)) = (self.timestamps, theirs) {
@@ -101,7 +103,7 @@ impl TimeWait {
         segment.header.sequence > self.receive_next
     }
 
-    /// The acknowledgment that is due.
+    /// The acknowledgment, if one is due.
     pub(crate) fn poll_segment(&mut self, now: Duration) -> Option<Outgoing> {
         if !std::mem::take(&mut self.is_due) {
             return None;

@@ -1,6 +1,6 @@
-//! What happens when nothing comes: retransmission (RFC 6298), probes of a closed window (RFC 9293,
-//! section 3.8.6.1), delayed acknowledgments, keep-alive (section 3.8.4), and the end of
-//! connections that no application holds.
+//! The timers of a connection: retransmission (RFC 6298), window probes (RFC 9293, section
+//! 3.8.6.1), delayed acknowledgments, keep-alive (section 3.8.4), and the limit of connections that
+//! the application has released.
 
 use std::time::Duration;
 
@@ -8,43 +8,43 @@ use super::recovery::Mode;
 use super::state::{Reason, Transition};
 use super::{Connection, Effects};
 
-/// How long an acknowledgment waits for data to go with, or for a second segment: half a second at
-/// most (MUST-58 of RFC 9293, section 3.8.6.3); Linux begins with this.
+/// Delay of an acknowledgment, in which data or a second segment may follow. The RFC permits up to
+/// half a second (RFC 9293, section 3.8.6.3, MUST-58); this is Linux's minimum.
 pub(crate) const ACK_DELAY: Duration = Duration::from_millis(40);
 
-/// What the sending direction waits for.
+/// The timer of the sending direction. The times are deadlines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SendTimer {
     Off,
-    /// An acknowledgment, until then.
+    /// The retransmission timer, while data are in flight.
     Acknowledgment(Duration),
-    /// A window that is large enough, until then.
+    /// The window probe timer, while the peer's window is too small.
     Window(Duration),
 }
 
-/// When what has come is acknowledged.
+/// When received data are acknowledged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum AckTimer {
     /// There is nothing to acknowledge.
     Off,
-    /// With the next data, or then.
+    /// With the next data that we send, or at this time.
     Delayed(Duration),
     Now,
 }
 
-/// How a silent connection is asked whether it still stands (off unless it is set: MUST-25).
+/// Settings of keep-alive probes, which are off by default (MUST-25).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KeepAlive {
-    /// Silence before the first question.
+    /// Idle time before the first probe.
     pub idle: Duration,
-    /// Time between two questions.
+    /// Interval between probes.
     pub interval: Duration,
-    /// Questions without an answer after which the connection is dead.
+    /// Number of unanswered probes after which the connection is closed.
     pub probes_max: u32,
 }
 
 impl Default for KeepAlive {
-    /// Linux's values; the two hours are the RFC's (MUST-28).
+    /// The defaults of Linux. The RFC requires at least two hours of idle time (MUST-28).
     fn default() -> Self {
         KeepAlive {
             idle: Duration::from_secs(7200),
@@ -54,12 +54,12 @@ impl Default for KeepAlive {
     }
 }
 
-/// How long the other end has been silent.
+/// The state of keep-alive probes.
 #[derive(Debug)]
 pub(crate) struct KeepAliveTimer {
     settings: Option<KeepAlive>,
     heard: Duration,
-    /// When it was last asked, and how often since it was heard.
+    /// The time of the last probe, and the number of probes since the last segment of the peer.
     asked: Duration,
     unanswered: u32,
     pub(crate) is_due: bool,
@@ -80,7 +80,7 @@ impl KeepAliveTimer {
         self.settings = settings;
     }
 
-    /// The other end is there.
+    /// Handles a segment from the peer.
     pub(crate) fn hear(&mut self, now: Duration) {
         self.heard = now;
         self.unanswered = 0;
@@ -95,7 +95,8 @@ impl KeepAliveTimer {
         })
     }
 
-    /// Asks, if it is time. Whether it has asked often enough in vain.
+    /// Makes a probe due at its deadline. Returns whether the limit of unanswered probes is
+    /// reached.
     fn handle_timeout(&mut self, now: Duration) -> bool {
         let Some(settings) = self.settings else {
             return false;
@@ -114,15 +115,15 @@ impl KeepAliveTimer {
 }
 
 impl Connection {
-    /// Asks the other end now and then whether it still stands.
+    /// Enables or disables keep-alive probes.
     pub(crate) fn set_keep_alive(&mut self, settings: Option<KeepAlive>) {
         self.keep_alive.set(settings);
     }
 
-    /// The next time at which something is to happen.
+    /// The deadline of the earliest timer.
     pub(crate) fn deadline(&self) -> Option<Duration> {
         let mut first = match self.send_timer {
-            // With something in flight the other timer asks already.
+            // Keep-alive is only needed while no other timer runs.
             SendTimer::Off => self.keep_alive.deadline().unwrap_or(Duration::MAX),
             SendTimer::Acknowledgment(at) | SendTimer::Window(at) => at,
         };
@@ -135,7 +136,7 @@ impl Connection {
         (first < Duration::MAX).then_some(first)
     }
 
-    /// Does what has become due.
+    /// Handles expired timers.
     pub(crate) fn handle_timeout(&mut self, now: Duration) -> Effects {
         if self.orphan_until.is_some_and(|at| at <= now) {
             return self.abort();
@@ -164,7 +165,7 @@ impl Connection {
         Effects::default()
     }
 
-    /// The retransmission timer is over (RFC 6298, sections 5.4 to 5.6).
+    /// Handles the expiry of the retransmission timer (RFC 6298, rules 5.4 to 5.6).
     fn retransmit(&mut self, now: Duration) {
         let flight = self.flight();
         let in_flight = match self.recovery.mode {
@@ -174,13 +175,14 @@ impl Connection {
         self.congestion.on_timeout(in_flight, self.timeouts == 0);
         self.timeouts += 1;
         self.recovery.on_timeout(flight);
-        // What is sent twice cannot be timed (Karn's algorithm, section 3).
+        // The round trip of retransmitted data cannot be measured (Karn's algorithm, section 3).
         self.timed = None;
         self.round_trip.back_off();
         self.send_timer = SendTimer::Acknowledgment(now + self.round_trip.timeout());
     }
 
-    /// Has the timer run that what is outstanding, or waits, needs.
+    /// Starts or stops the timer of the sending direction, as data in flight or unsent data need
+    /// it.
     pub(crate) fn arm_send_timer(&mut self, now: Duration) {
         let is_outstanding = self.send_next > self.acknowledged;
         if !is_outstanding && !self.has_unsent() {

@@ -5,39 +5,39 @@ use std::net::Ipv4Addr;
 use super::ethernet::MacAddress;
 use super::{Malformed, read_u16, read_u32, write};
 
-/// Bytes of a message.
+/// Length of a message, in bytes.
 pub const LENGTH: usize = 28;
 
-/// What a message wants.
+/// The operation of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation {
-    /// Who has the target's address?
+    /// A question for the hardware address of the target.
     Request,
-    /// The sender has the sender's address.
+    /// An announcement of the sender's hardware address.
     Reply,
 }
 
-/// A message of the address resolution protocol.
+/// An ARP message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Message {
-    /// Whether the message asks or answers.
+    /// The operation.
     pub operation: Operation,
-    /// The sender's card of the message.
+    /// The hardware address of the sender.
     pub sender_mac: MacAddress,
-    /// The sender's address; unspecified in a probe (RFC 5227).
+    /// The IPv4 address of the sender; unspecified in a probe (RFC 5227).
     pub sender: Ipv4Addr,
-    /// The target's card, which a request does not know.
+    /// The hardware address of the target; meaningless in a request.
     pub target_mac: MacAddress,
-    /// The target's address of the message.
+    /// The IPv4 address of the target.
     pub target: Ipv4Addr,
 }
 
 impl Message {
-    /// Reads a message.
+    /// Parses a message.
     ///
     /// # Errors
-    /// `Short` where bytes are missing, `Header` where it is about something else than IPv4 over
-    /// Ethernet.
+    /// `Short` if bytes are missing; `Header` if the message is not about IPv4 over Ethernet, or
+    /// has another operation.
     pub fn parse(bytes: &[u8]) -> Result<Message, Malformed> {
         if bytes.len() < LENGTH {
             return Err(Malformed::Short);
@@ -62,7 +62,7 @@ impl Message {
         })
     }
 
-    /// Writes the message at the front of `into`.
+    /// Writes the message to the start of `into`.
     pub fn emit(&self, into: &mut [u8]) {
         let operation: u16 = match self.operation {
             Operation::Request => 1,

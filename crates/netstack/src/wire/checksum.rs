@@ -1,19 +1,18 @@
-//! The Internet checksum: RFC 1071, and RFC 1624 for changing one without reading what it covers.
+//! The Internet checksum (RFC 1071), and its incremental update (RFC 1624).
 
-/// A sum of 16-bit words in ones' complement, folded but not inverted.
+/// A ones' complement sum of 16-bit words, folded but not inverted.
 ///
-/// A sum of bytes is kept as if they began at an even place, which
-/// [`followed_by`](Sum::followed_by) mends for others.
+/// The sum of some bytes assumes that they start at an even offset of the checksummed data.
+/// [`followed_by`](Sum::followed_by) corrects the sum for an odd offset.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sum(u16);
 
 impl Sum {
-    /// The sum of `bytes`, the last of which counts as followed by 0 where there is an odd number
-    /// of them.
+    /// The sum of `bytes`, padded with a zero byte if their number is odd.
     #[must_use]
     pub fn of(bytes: &[u8]) -> Sum {
-        // The order of bytes within words does not matter until the end (RFC 1071, section 2 B),
-        // and wide words sum several narrow ones at once (section 2 C).
+        // The sum does not depend on the byte order until the end (RFC 1071, section 2 B), and
+        // adding 32-bit words adds two 16-bit words at once (section 2 C).
         let (words, rest) = bytes.as_chunks::<4>();
         let mut total: u64 = words
             .iter()
@@ -28,43 +27,42 @@ impl Sum {
         Sum(u16::from_be_bytes(folded(total).to_ne_bytes()))
     }
 
-    /// The sum of numbers that are words of 32 bits in the order of the network, or of 16, already
-    /// added up.
+    /// The sum of 16-bit and 32-bit big-endian words, given their ordinary total.
     #[must_use]
     pub fn of_total(total: u64) -> Sum {
         Sum(folded(total))
     }
 
-    /// The sum of one word.
+    /// The sum of one 16-bit word.
     #[must_use]
     pub fn word(word: u16) -> Sum {
         Sum(word)
     }
 
-    /// The checksum of both parts together.
+    /// The sum of two parts, each at an even offset.
     #[must_use]
     pub fn plus(self, other: Sum) -> Sum {
         let (sum, carry) = self.0.overflowing_add(other.0);
         Sum(sum + u16::from(carry))
     }
 
-    /// What is left of this sum without `part` of it.
+    /// The sum without one of its parts.
     #[must_use]
     pub fn minus(self, part: Sum) -> Sum {
         match self.plus(Sum(!part.0)) {
-            // Nothing is left, of whose two forms the other one is that of no bytes.
+            // Both 0 and 0xffff represent zero, and the sum of no bytes is 0.
             Sum(0xffff) => Sum(0),
             left => left,
         }
     }
 
-    /// The sum of the same bytes from an odd place on.
+    /// The sum of the same bytes at an odd offset.
     #[must_use]
     pub fn from_odd_place(self) -> Sum {
         Sum(self.0.swap_bytes())
     }
 
-    /// The sum of these `length` bytes with those of `other` behind them.
+    /// The sum of these `length` bytes followed by the bytes of `other`.
     #[must_use]
     pub fn followed_by(self, length: usize, other: Sum) -> Sum {
         if length.is_multiple_of(2) {
@@ -74,21 +72,20 @@ impl Sum {
         }
     }
 
-    /// The checksum to write into a header.
+    /// The value for a header's checksum field.
     #[must_use]
     pub fn checksum(self) -> u16 {
         !self.0
     }
 
-    /// Whether this is the sum of bytes that hold their own, right checksum.
+    /// Whether this is the sum of data that include their own correct checksum.
     #[must_use]
     pub fn is_right(self) -> bool {
         self.0 == 0xffff
     }
 }
 
-/// What 16 bits hold of a sum of words in ones' complement: what overflows is added at the other
-/// end.
+/// Folds a total into 16 bits: in ones' complement, carries are added to the lowest bit.
 fn folded(total: u64) -> u16 {
     let total = (total >> 32) + (total & 0xffff_ffff);
     let total = (total >> 16) + (total & 0xffff);
@@ -97,7 +94,8 @@ fn folded(total: u64) -> u16 {
     total as u16
 }
 
-/// `checksum` once one word that it covers has changed (RFC 1624, equation 3).
+/// The new value of `checksum` after one of the words that it covers has changed from `old` to
+/// `new` (RFC 1624, equation 3).
 #[must_use]
 pub fn updated(checksum: u16, old: u16, new: u16) -> u16 {
     Sum(!checksum).plus(Sum(!old)).plus(Sum(new)).checksum()

@@ -2,32 +2,32 @@
 
 use super::{Malformed, read_u16, write};
 
-/// Bytes of a frame's header.
+/// Length of a frame's header, in bytes.
 pub const HEADER: usize = 14;
 
-/// Address of a network card.
+/// A hardware address.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct MacAddress(pub [u8; 6]);
 
 impl MacAddress {
-    /// All stations of the network.
+    /// The address of all stations.
     pub const BROADCAST: MacAddress = MacAddress([0xff; 6]);
 
-    /// Whether one station has this address: no group, and not the address of nobody.
+    /// Whether the address can belong to a single station: it is neither a group address nor zero.
     #[must_use]
     pub fn is_unicast(self) -> bool {
         self.0[0] & 1 == 0 && self != MacAddress::default()
     }
 }
 
-/// What a frame carries.
+/// The protocol of a frame's payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EtherType {
-    /// The frame carries IPv4 (0x0800).
+    /// IPv4 (0x0800).
     Ipv4,
-    /// The frame carries ARP (0x0806).
+    /// ARP (0x0806).
     Arp,
-    /// The frame carries some other protocol.
+    /// Another protocol, by its number.
     Other(u16),
 }
 
@@ -52,19 +52,19 @@ impl EtherType {
 /// The header of an Ethernet frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
-    /// Whom the frame is for.
+    /// The hardware address of the receiver.
     pub destination: MacAddress,
     /// The hardware address of the sender.
     pub source: MacAddress,
-    /// The protocol that the frame carries.
+    /// The protocol of the payload.
     pub kind: EtherType,
 }
 
 impl Header {
-    /// Reads the header; what it carries stands behind it.
+    /// Parses the header of a frame. Returns it with the payload.
     ///
     /// # Errors
-    /// `Short` where the frame ends within its header.
+    /// `Short` if the frame is shorter than a header.
     pub fn parse(frame: &[u8]) -> Result<(Header, &[u8]), Malformed> {
         let (destination, rest) = frame.split_first_chunk::<6>().ok_or(Malformed::Short)?;
         let source = rest.first_chunk::<6>().ok_or(Malformed::Short)?;
@@ -77,7 +77,7 @@ impl Header {
         Ok((header, frame.get(HEADER..).unwrap_or_default()))
     }
 
-    /// Writes the header at the front of `into`.
+    /// Writes the header to the start of `into`.
     pub fn emit(&self, into: &mut [u8]) {
         write(into, 0, &self.destination.0);
         write(into, 6, &self.source.0);

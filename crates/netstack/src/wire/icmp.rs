@@ -1,51 +1,53 @@
-//! ICMP as far as TCP and `ping` need it (RFC 792, RFC 1191 for the MTU of the next link).
+//! The parts of ICMP that TCP and `ping` need (RFC 792; RFC 1191 for the MTU of the next hop).
 
 use std::net::{Ipv4Addr, SocketAddrV4};
 
 use super::checksum::{self, Sum};
 use super::{Malformed, read_u16, read_u32, write};
 
-/// A message that was received.
+/// A received message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Message<'a> {
-    /// Somebody asks whether we are there; the whole message, to be sent back.
+    /// An echo request ("ping"): the whole message, which the reply repeats.
     EchoRequest(&'a [u8]),
-    /// A packet of ours did not arrive.
+    /// A report that a segment of ours was not delivered.
     Unreachable(Unreachable),
-    /// Anything else: it asks for nothing.
+    /// Any other message, which needs no handling.
     Other,
 }
 
-/// Why a segment of ours did not arrive, and which one it was.
+/// The report that a segment of ours was not delivered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unreachable {
-    /// The reason that the message names.
+    /// The reason.
     pub why: Why,
-    /// Our end, as the packet that is quoted has it.
+    /// Our address and port, from the quoted segment.
     pub local: SocketAddrV4,
-    /// The peer's address and port.
+    /// The peer's address and port, from the quoted segment.
     pub remote: SocketAddrV4,
-    /// The quoted sequence number.
+    /// The sequence number of the quoted segment.
     pub sequence: u32,
 }
 
-/// What the sender of the message says was in the way.
+/// Why a segment was not delivered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Why {
-    /// The packet was too large for the next link, whose MTU this is (0: the router does not say).
+    /// The packet was larger than the MTU of the next hop: this number, or 0 if the router does
+    /// not say.
     FragmentationNeeded(u16),
-    /// The host does not speak the protocol, or nobody listens there: a hard error (RFC 1122,
+    /// The host does not support the protocol, or the port has no listener: a hard error (RFC 1122,
     /// section 4.2.3.9).
     Refused,
-    /// No way there at the moment, or the packet has wandered for too long: a soft error.
+    /// There is no route at the moment, or the packet's time to live has expired: a soft error.
     NoRoute,
 }
 
 impl<'a> Message<'a> {
-    /// Reads a message and checks its checksum.
+    /// Parses a message and verifies its checksum. Reports about packets of other protocols than
+    /// TCP are `Other`.
     ///
     /// # Errors
-    /// What is wrong with it; errors about packets that are not TCP are `Other`.
+    /// If the message is malformed.
     pub fn parse(bytes: &'a [u8]) -> Result<Message<'a>, Malformed> {
         let &[kind, code, ..] = bytes else {
             return Err(Malformed::Short);
@@ -68,7 +70,7 @@ impl<'a> Message<'a> {
     }
 }
 
-/// Which segment a message quotes: at least its packet's header and eight bytes behind that.
+/// The segment that a message quotes, by the packet's header and at least eight bytes after it.
 fn quoted_segment(packet: &[u8], why: Why) -> Option<Unreachable> {
     let first = *packet.first()?;
     let header = usize::from(first & 15) * 4;
@@ -84,7 +86,7 @@ fn quoted_segment(packet: &[u8], why: Why) -> Option<Unreachable> {
     })
 }
 
-/// Writes the answer to an echo request at the front of `into`.
+/// Writes the reply to an echo request to the start of `into`.
 pub fn emit_echo_reply(request: &[u8], into: &mut [u8]) {
     write(into, 0, request);
     let was = read_u16(request, 2).unwrap_or_default();

@@ -1,29 +1,30 @@
-//! IPv4 (RFC 791, RFC 1122 section 3.2). What leaves has no options and is never to be cut into
-//! fragments, so that its identification may be 0 (RFC 6864, section 4.1).
+//! IPv4 (RFC 791; RFC 1122, section 3.2). Packets that we send have no options and must not be
+//! fragmented, so that their identification may be 0 (RFC 6864, section 4.1).
 
 use std::net::Ipv4Addr;
 
 use super::checksum::Sum;
 use super::{Malformed, read_u16, read_u32, write};
 
-/// Bytes of a header without options.
+/// Length of a header without options, in bytes.
 pub const HEADER: usize = 20;
 
-/// Routers that a packet of ours passes at most (RFC 1700; every system's default).
+/// Maximum number of routers on the way of a packet that we send (RFC 1700, and the default of most
+/// systems).
 const TIME_TO_LIVE: u8 = 64;
 
 const DO_NOT_FRAGMENT: u16 = 0x4000;
 const MORE_FRAGMENTS: u16 = 0x2000;
 const FRAGMENT_OFFSET: u16 = 0x1fff;
 
-/// What a packet carries.
+/// The protocol of a packet's payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Protocol {
-    /// The packet carries ICMP (1).
+    /// ICMP (1).
     Icmp,
-    /// The packet carries TCP (6).
+    /// TCP (6).
     Tcp,
-    /// The packet carries some other protocol.
+    /// Another protocol, by its number.
     Other(u8),
 }
 
@@ -47,28 +48,28 @@ impl Protocol {
     }
 }
 
-/// A packet that was received.
+/// A received packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Packet<'a> {
     /// The address of the sender.
     pub source: Ipv4Addr,
-    /// Whom it is for.
+    /// The address of the receiver.
     pub destination: Ipv4Addr,
-    /// The protocol that the packet carries.
+    /// The protocol of the payload.
     pub protocol: Protocol,
-    /// Whether it is a part of a larger packet.
+    /// Whether this is a fragment of a larger packet.
     pub is_fragment: bool,
-    /// Whether its options say which way it has to go or has gone.
+    /// Whether the options contain a source route.
     pub is_source_routed: bool,
-    /// What is behind the header, without what Ethernet has filled up.
+    /// The data after the header, without Ethernet's padding.
     pub payload: &'a [u8],
 }
 
 impl<'a> Packet<'a> {
-    /// Reads a packet and checks its header's checksum.
+    /// Parses a packet and verifies its header's checksum.
     ///
     /// # Errors
-    /// What is wrong with the header.
+    /// If the header is malformed.
     pub fn parse(bytes: &'a [u8]) -> Result<Packet<'a>, Malformed> {
         let first = *bytes.first().ok_or(Malformed::Short)?;
         let header_length = usize::from(first & 0x0f) * 4;
@@ -97,7 +98,7 @@ impl<'a> Packet<'a> {
     }
 }
 
-/// Whether options hold a loose (131) or strict (137) source route.
+/// Whether the options contain a loose (131) or strict (137) source route.
 fn is_source_routed(mut options: &[u8]) -> bool {
     loop {
         match *options {
@@ -112,21 +113,21 @@ fn is_source_routed(mut options: &[u8]) -> bool {
     }
 }
 
-/// The header of a packet that leaves.
+/// The header of a packet to send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
     /// The address of the sender.
     pub source: Ipv4Addr,
-    /// Whom it is for.
+    /// The address of the receiver.
     pub destination: Ipv4Addr,
-    /// The protocol that the packet carries.
+    /// The protocol of the payload.
     pub protocol: Protocol,
-    /// Bytes behind the header.
+    /// Length of the data after the header, in bytes.
     pub payload: usize,
 }
 
 impl Header {
-    /// Writes the header with its checksum at the front of `into`.
+    /// Writes the header with its checksum to the start of `into`.
     pub fn emit(&self, into: &mut [u8]) {
         let length = u16::try_from(HEADER + self.payload).unwrap_or(u16::MAX);
         let first = 0x4500_0000 | u32::from(length);
@@ -146,7 +147,8 @@ impl Header {
     }
 }
 
-/// The sum of what TCP's checksum covers beside the segment (RFC 9293, section 3.1).
+/// The sum of the pseudo header, which TCP's checksum covers besides the segment (RFC 9293, section
+/// 3.1). `length` is that of the segment.
 #[must_use]
 pub fn pseudo_header(
     source: Ipv4Addr,

@@ -1,18 +1,18 @@
-//! Sequence numbers, which go around (RFC 9293, section 3.4).
+//! Sequence numbers, which wrap around (RFC 9293, section 3.4).
 
 use std::cmp::Ordering;
 use std::ops::{Add, AddAssign, Sub};
 
-/// A place in one direction of a connection.
+/// The sequence number of a byte in one direction of a connection.
 ///
-/// Of two numbers the one is before the other that is less than half of the space behind it. That
-/// orders all that one connection has in flight (a window is 2^30 bytes at most), and is no order
-/// of all numbers.
+/// A number is less than another if it precedes the other by less than 2^31. This orders all
+/// numbers that a connection uses at a time, since windows are at most 2^30 bytes. It is not a
+/// total order: the relation is not transitive over the whole range.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Sequence(pub u32);
 
 impl Sequence {
-    /// Bytes from `earlier` to here; 0 where `earlier` is not before.
+    /// The distance from `earlier` to this number; 0 if `earlier` is not less.
     #[must_use]
     pub fn since(self, earlier: Sequence) -> u32 {
         if self > earlier {
@@ -22,13 +22,13 @@ impl Sequence {
         }
     }
 
-    /// The earlier of two places.
+    /// The lesser of two numbers.
     #[must_use]
     pub fn min(self, other: Sequence) -> Sequence {
         if other < self { other } else { self }
     }
 
-    /// The later of two places.
+    /// The greater of two numbers.
     #[must_use]
     pub fn max(self, other: Sequence) -> Sequence {
         if other > self { other } else { self }

@@ -7,14 +7,14 @@ use super::ipv4::{Protocol, pseudo_header};
 use super::sequence::Sequence;
 use super::{Malformed, read_u16, read_u32, write};
 
-/// Bytes of a header without options.
+/// Length of a header without options, in bytes.
 pub const HEADER: usize = 20;
 
-/// Blocks that one segment reports at most (RFC 2018, section 3); with timestamps there is room for
-/// three.
+/// Maximum number of SACK blocks in a segment (RFC 2018, section 3). A segment with timestamps has
+/// room for three.
 pub const SACK_BLOCKS_MAX: usize = 4;
 
-/// The largest shift of a window (RFC 7323, section 2.3).
+/// The maximum window scale (RFC 7323, section 2.3).
 pub const WINDOW_SHIFT_MAX: u8 = 14;
 
 /// The control bits of a segment.
@@ -24,20 +24,20 @@ pub struct Flags(u8);
 impl Flags {
     /// A segment with none of the flags set.
     pub const NONE: Flags = Flags(0);
-    /// The sender sends nothing behind this.
+    /// The sender has no more data after this segment.
     pub const FIN: Flags = Flags(1);
-    /// The sequence number is the first one.
+    /// The sequence number is the initial one.
     pub const SYN: Flags = Flags(2);
-    /// The connection is over.
+    /// The connection is reset.
     pub const RST: Flags = Flags(4);
-    /// What has come should not wait for more.
+    /// The receiver should deliver the data without waiting for more.
     pub const PSH: Flags = Flags(8);
-    /// The acknowledgment number holds.
+    /// The acknowledgment number is valid.
     pub const ACK: Flags = Flags(16);
-    /// The urgent pointer holds.
+    /// The urgent pointer is valid.
     pub const URG: Flags = Flags(32);
 
-    /// These bits and those.
+    /// The union of both sets of bits.
     #[must_use]
     pub const fn with(self, more: Flags) -> Flags {
         Flags(self.0 | more.0)
@@ -50,16 +50,17 @@ impl Flags {
     }
 }
 
-/// Both clocks of a segment (RFC 7323, section 3.2).
+/// The timestamps option (RFC 7323, section 3.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timestamps {
-    /// The sender's clock of the timestamps.
+    /// TSval: the sender's clock.
     pub value: u32,
-    /// What the sender last heard of the receiver's.
+    /// TSecr: the receiver's clock, as last received by the sender.
     pub echo: u32,
 }
 
-/// Parts that have come behind a gap: from the first number up to, and without, the second.
+/// Ranges of data received after a gap. Each range includes its first sequence number and excludes
+/// its second.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SackBlocks {
     blocks: [(Sequence, Sequence); SACK_BLOCKS_MAX],
@@ -67,7 +68,7 @@ pub struct SackBlocks {
 }
 
 impl SackBlocks {
-    /// Adds a block where there is room for it.
+    /// Adds a block if there is room for it.
     pub fn push(&mut self, from: Sequence, to: Sequence) {
         if let Some(place) = self.blocks.get_mut(usize::from(self.count)) {
             *place = (from, to);
@@ -75,7 +76,7 @@ impl SackBlocks {
         }
     }
 
-    /// The blocks in their order.
+    /// The blocks, in the order of the option.
     #[must_use]
     pub fn as_slice(&self) -> &[(Sequence, Sequence)] {
         self.blocks
@@ -84,27 +85,27 @@ impl SackBlocks {
     }
 }
 
-/// The options of a segment that we know.
+/// The known options of a segment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Options {
-    /// The largest segment that the sender takes, without options.
+    /// The maximum segment size that the sender accepts, without options.
     pub segment_max: Option<u16>,
-    /// How far the sender's windows are shifted.
+    /// The scale of the sender's windows, in bits.
     pub window_shift: Option<u8>,
-    /// Whether the sender understands SACK.
+    /// Whether the sender supports SACK.
     pub sack_permitted: bool,
-    /// The clocks of both ends, in the timestamps option.
+    /// The clocks of both ends.
     pub timestamps: Option<Timestamps>,
-    /// What has come behind a gap.
+    /// The ranges that the sender has received after a gap.
     pub sack: SackBlocks,
 }
 
 impl Options {
-    /// Reads the options; those that are unknown are skipped (MUST-6), and what follows one whose
-    /// length lies is ignored (MUST-7).
+    /// Parses the options. Unknown options are skipped (MUST-6); everything after an option with an
+    /// invalid length is ignored (MUST-7).
     fn parse(mut bytes: &[u8]) -> Options {
         let mut options = Options::default();
-        // As nearly every segment has them (RFC 7323, appendix A).
+        // The layout of nearly every segment (RFC 7323, appendix A).
         if let [1, 1, 8, 10, a, b, c, d, e, f, g, h] = *bytes {
             options.timestamps = Some(Timestamps {
                 value: u32::from_be_bytes([a, b, c, d]),
@@ -130,7 +131,7 @@ impl Options {
     fn take(&mut self, kind: u8, content: &[u8]) {
         match (kind, content) {
             (2, [high, low]) => self.segment_max = Some(u16::from_be_bytes([*high, *low])),
-            // A larger shift counts as the largest (RFC 7323, section 2.3).
+            // A larger scale is treated as the maximum (RFC 7323, section 2.3).
             (3, [shift]) => self.window_shift = Some((*shift).min(WINDOW_SHIFT_MAX)),
             (4, []) => self.sack_permitted = true,
             (5, blocks) => {
@@ -150,7 +151,7 @@ impl Options {
         }
     }
 
-    /// Bytes that the options take, a multiple of four.
+    /// Length of the options in a header, in bytes: a multiple of four.
     #[must_use]
     pub fn length(&self) -> usize {
         let mut length = 0;
@@ -171,7 +172,7 @@ impl Options {
         length
     }
 
-    /// Writes the options, each group filled up to four bytes as RFC 7323's appendix A has it.
+    /// Writes the options, padded to multiples of four bytes as in RFC 7323, appendix A.
     fn emit(&self, into: &mut [u8]) {
         let mut at = 0;
         let mut put = |part: &[u8]| {
@@ -205,39 +206,39 @@ impl Options {
     }
 }
 
-/// A segment without its bytes of data.
+/// The header of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
-    /// The sender's port of the header.
+    /// The sender's port.
     pub source: u16,
-    /// The receiver's port of the header.
+    /// The receiver's port.
     pub destination: u16,
-    /// Place of the first byte, or of SYN.
+    /// The sequence number of the first byte, or of the SYN.
     pub sequence: Sequence,
-    /// The next byte that the sender of the segment expects, where ACK is set.
+    /// The next sequence number that the sender expects; valid if ACK is set.
     pub acknowledgment: Sequence,
-    /// The control bits of the header.
+    /// The control bits.
     pub flags: Flags,
-    /// Bytes that the sender has room for, shifted.
+    /// The receive window of the sender, scaled unless SYN is set.
     pub window: u16,
-    /// The options of the header.
+    /// The options.
     pub options: Options,
 }
 
-/// A segment that was received.
+/// A received segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Segment<'a> {
-    /// Everything but the data.
+    /// The header.
     pub header: Header,
-    /// The data of the segment.
+    /// The data.
     pub data: &'a [u8],
 }
 
 impl<'a> Segment<'a> {
-    /// Reads the payload of a packet and checks the segment's checksum (MUST-3).
+    /// Parses the payload of a packet, and verifies the segment's checksum (MUST-3).
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// If the segment is malformed.
     pub fn parse(
         bytes: &'a [u8],
         source: Ipv4Addr,
@@ -267,15 +268,15 @@ impl<'a> Segment<'a> {
         Ok(Segment { header, data })
     }
 
-    /// Numbers that the segment takes: its bytes, SYN and FIN.
+    /// The number of sequence numbers that the segment occupies: its data bytes, SYN and FIN.
     #[must_use]
     pub fn length(&self) -> u32 {
         let flags = self.header.flags;
-        // A packet holds less than 2^16 bytes.
+        // A packet has less than 2^16 bytes.
         self.data.len() as u32 + u32::from(flags.has(Flags::SYN)) + u32::from(flags.has(Flags::FIN))
     }
 
-    /// The place behind the segment.
+    /// The sequence number after the segment.
     #[must_use]
     pub fn end(&self) -> Sequence {
         self.header.sequence + self.length()
@@ -283,13 +284,14 @@ impl<'a> Segment<'a> {
 }
 
 impl Header {
-    /// Bytes of the header with its options.
+    /// Length of the header with its options, in bytes.
     #[must_use]
     pub fn length(&self) -> usize {
         HEADER + self.options.length()
     }
 
-    /// Writes the header at the front of `into`, for a segment whose data has this sum and length.
+    /// Writes the header to the start of `into`, with the checksum for data of the given sum and
+    /// length.
     pub fn emit(
         &self,
         into: &mut [u8],
