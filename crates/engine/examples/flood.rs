@@ -16,7 +16,8 @@ use netstack::wire::ipv4::{self, Protocol};
 use netstack::wire::sequence::Sequence;
 use netstack::wire::tcp::{self, Flags, Options};
 
-/// Different frames, sent one after the other again and again.
+/// Frames in memory. They are sent one after the other, again and again, each time from the next
+/// port, so that no two SYNs of a flood belong to the same connection.
 const FRAMES: usize = 4096;
 
 /// Frames of one call.
@@ -37,13 +38,14 @@ fn main() {
     let to = SocketAddrV4::new(address, port.parse().expect("a port"));
     let seconds = Duration::from_secs(seconds.parse().expect("seconds"));
     let socket = open(interface).expect("a socket of packets");
-    let frames: Vec<Vec<u8>> = (0..FRAMES as u64)
+    let mut frames: Vec<Vec<u8>> = (0..FRAMES as u64)
         .map(|number| syn(number, mac, to))
         .collect();
     let (begun, mut sent) = (Instant::now(), 0);
     while begun.elapsed() < seconds {
-        for batch in frames.chunks(BATCH) {
+        for batch in frames.chunks_mut(BATCH) {
             sent += send(&socket, batch);
+            batch.iter_mut().for_each(|frame| go_to_next_port(frame));
         }
     }
     println!("{:.0}", sent as f64 / begun.elapsed().as_secs_f64());
@@ -115,6 +117,21 @@ fn send(socket: &OwnedFd, frames: &[Vec<u8>]) -> u64 {
         )
     };
     u64::try_from(sent).unwrap_or(0)
+}
+
+/// Changes the source port of a SYN to the next one above 1023, and its checksum accordingly (RFC
+/// 1624).
+fn go_to_next_port(frame: &mut [u8]) {
+    const SOURCE_PORT: usize = ethernet::HEADER + ipv4::HEADER;
+    const CHECKSUM: usize = SOURCE_PORT + 16;
+    let word = |frame: &[u8], at: usize| u16::from_be_bytes([frame[at], frame[at + 1]]);
+    let before = word(frame, SOURCE_PORT);
+    let after = before.checked_add(1).unwrap_or(1024);
+    let sum = u32::from(!word(frame, CHECKSUM)) + u32::from(!before) + u32::from(after);
+    let folded = (sum & 0xffff) + (sum >> 16);
+    let checksum = !((folded & 0xffff) + (folded >> 16)) as u16;
+    frame[SOURCE_PORT..SOURCE_PORT + 2].copy_from_slice(&after.to_be_bytes());
+    frame[CHECKSUM..CHECKSUM + 2].copy_from_slice(&checksum.to_be_bytes());
 }
 
 fn syn(number: u64, mac: MacAddress, to: SocketAddrV4) -> Vec<u8> {
