@@ -165,6 +165,13 @@ pub trait Engine {
         Ok((Socket::Descriptor(socket), peer))
     }
 
+    /// Whether clients have begun connections that [`accept_now`](Engine::accept_now) does not
+    /// return yet, and that no other thread or process can accept. Only an engine with a TCP stack
+    /// of its own has such connections.
+    fn has_handshakes(&mut self, _listener: &Socket) -> bool {
+        false
+    }
+
     /// Accepts the oldest waiting connection although the process is out of descriptors, sends
     /// `answer` to it and closes it. False if no connection waits, or the engine has no reserve
     /// descriptor for this.
@@ -193,6 +200,13 @@ pub trait Engine {
     /// TCP statistics of the stream `key`; `None` if it is not a TCP connection.
     fn info(&self, key: Key) -> Option<TcpInfo> {
         self.descriptor(key).and_then(sys::tcp_info)
+    }
+
+    /// Whether everything that this turn can receive from the stream `key` had arrived when the turn
+    /// began. So it is for a TCP stack of the engine's own, which handles frames only in
+    /// [`wait`](Engine::wait).
+    fn receives_ahead(&self, _key: Key) -> bool {
+        false
     }
 
     /// Whether all data of closed streams has left this process. Only an engine with a TCP stack of

@@ -225,5 +225,9 @@ fn a_stack_that_is_told_of_neighbours_asks_nobody() {
     let length = stack.poll_frame(ms(6000), &mut again).unwrap();
     assert_eq!(receiver(&again[..length]), THEIR_MAC);
     assert!(stack.is_busy());
+    // Who begins a connection with a listener that goes can begin another one elsewhere.
+    assert_eq!((stack.handshakes(listener), stack.connections()), (1, 1));
     stack.unlisten(listener);
+    assert_eq!((stack.handshakes(listener), stack.connections()), (0, 0));
+    assert_eq!(stack.poll_frame(ms(6000), &mut again), None);
 }

@@ -105,6 +105,16 @@ impl Listener {
     pub fn stop(&self) {
         enter(|worker| worker.stop_accepting(self.key));
     }
+
+    /// Whether clients have begun connections that only this thread can accept, once their
+    /// handshakes are complete. If the handle is dropped before, they are lost.
+    #[must_use]
+    pub fn has_handshakes(&self) -> bool {
+        enter(|worker| match worker.listeners.get(self.key) {
+            Some(state) => worker.engine.has_handshakes(&state.socket),
+            None => false,
+        })
+    }
 }
 
 impl Drop for Listener {

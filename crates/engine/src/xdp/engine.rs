@@ -564,6 +564,14 @@ impl Engine for Xdp {
         }
     }
 
+    fn has_handshakes(&mut self, listener: &Socket) -> bool {
+        let address = self
+            .listening_at(listener)
+            .map(|listening| listening.address);
+        let mut ports = self.ports.iter().flatten();
+        address.is_some_and(|address| ports.any(|port| port.has_handshakes(address)))
+    }
+
     fn shed_connection(&mut self, listener: &Socket, answer: &[u8]) -> bool {
         let address = self
             .listening_at(listener)
@@ -622,6 +630,10 @@ impl Engine for Xdp {
         } else {
             self.kernel.info(key)
         }
+    }
+
+    fn receives_ahead(&self, key: Key) -> bool {
+        self.is_carried(key)
     }
 
     fn is_settled(&self) -> bool {

@@ -210,6 +210,13 @@ impl Port {
         }
     }
 
+    /// Whether connections at an address may still come to stand: a handshake is under way, or a
+    /// received frame, which may be a SYN, has not been handled yet.
+    pub(super) fn has_handshakes(&self, address: SocketAddrV4) -> bool {
+        let listener = self.listeners.get(&address);
+        listener.is_some_and(|id| self.queue.has_received() || self.stack.handshakes(*id) > 0)
+    }
+
     /// The connection that has waited for longest at an address, with the other end's.
     pub(super) fn accept(&mut self, address: SocketAddrV4) -> Option<(ConnectionId, SocketAddrV4)> {
         let id = *self.listeners.get(&address)?;

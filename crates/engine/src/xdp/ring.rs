@@ -230,6 +230,12 @@ impl<T: Entry> Consumer<T> {
         Some(entry)
     }
 
+    /// Whether there is one that has not been taken.
+    pub(super) fn has_more(&self) -> bool {
+        let index = self.shared.index(self.shared.producer);
+        self.next != index.load(Ordering::Acquire)
+    }
+
     /// Gives back the places of what was taken.
     pub(super) fn release(&mut self) {
         let index = self.shared.index(self.shared.consumer);
@@ -280,13 +286,13 @@ mod tests {
                 assert!(producer.push(round * 4 + number));
             }
             assert!(!producer.push(99));
-            assert_eq!(consumer.pop(), None);
+            assert_eq!((consumer.has_more(), consumer.pop()), (false, None));
             producer.publish();
-            assert_eq!(producer.left(), 4);
+            assert_eq!((producer.left(), consumer.has_more()), (4, true));
             for number in 0..4 {
                 assert_eq!(consumer.pop(), Some(round * 4 + number));
             }
-            assert_eq!(consumer.pop(), None);
+            assert_eq!((consumer.has_more(), consumer.pop()), (false, None));
             assert_eq!(producer.room(), 0);
             consumer.release();
             assert_eq!((producer.room(), producer.left()), (4, 0));

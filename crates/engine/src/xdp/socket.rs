@@ -23,10 +23,7 @@ use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
 use super::dump::Tap;
 use super::profile;
 use super::ring::{Consumer, Filled, Producer};
-use super::umem::{self, FRAME_SIZE, FRAMES, Frame, Umem};
-
-/// Places of each queue: as many as there are frames for one direction.
-const PLACES: u32 = FRAMES / 2;
+use super::umem::{self, FRAME_SIZE, FRAMES_TO_RECEIVE, FRAMES_TO_SEND, Frame, Umem};
 
 /// Frames that are taken in, or handed over, before the other direction has its turn. A pair of
 /// virtual cards holds 256 frames between both ends, and drops more.
@@ -49,12 +46,14 @@ pub(super) fn make(file: &OwnedFd) -> Result<OwnedFd, (&'static str, io::Error)>
     )
     .map_err(failed("socket(AF_XDP)"))?;
     umem::register(&socket, file).map_err(|error| ("setsockopt(XDP_UMEM_REG)", error))?;
-    sockopt::set_xdp_umem_fill_ring_size(&socket, PLACES)
+    sockopt::set_xdp_umem_fill_ring_size(&socket, FRAMES_TO_RECEIVE)
         .map_err(failed("setsockopt(XDP_UMEM_FILL_RING)"))?;
-    sockopt::set_xdp_umem_completion_ring_size(&socket, PLACES)
+    sockopt::set_xdp_umem_completion_ring_size(&socket, FRAMES_TO_SEND)
         .map_err(failed("setsockopt(XDP_UMEM_COMPLETION_RING)"))?;
-    sockopt::set_xdp_rx_ring_size(&socket, PLACES).map_err(failed("setsockopt(XDP_RX_RING)"))?;
-    sockopt::set_xdp_tx_ring_size(&socket, PLACES).map_err(failed("setsockopt(XDP_TX_RING)"))?;
+    sockopt::set_xdp_rx_ring_size(&socket, FRAMES_TO_RECEIVE)
+        .map_err(failed("setsockopt(XDP_RX_RING)"))?;
+    sockopt::set_xdp_tx_ring_size(&socket, FRAMES_TO_SEND)
+        .map_err(failed("setsockopt(XDP_TX_RING)"))?;
     Ok(socket)
 }
 
@@ -119,11 +118,21 @@ impl Queue {
         let (umem, mut frames) = Umem::map(file)?;
         let offsets = sockopt::xdp_mmap_offsets(&socket)?;
         let mut queue = Queue {
-            fill: Producer::map(&socket, XDP_UMEM_PGOFF_FILL_RING, &offsets.fr, PLACES)?,
-            received: Consumer::map(&socket, XDP_PGOFF_RX_RING, &offsets.rx, PLACES)?,
-            to_send: Producer::map(&socket, XDP_PGOFF_TX_RING, &offsets.tx, PLACES)?,
-            completed: Consumer::map(&socket, XDP_UMEM_PGOFF_COMPLETION_RING, &offsets.cr, PLACES)?,
-            spare: frames.split_off(PLACES as usize),
+            fill: Producer::map(
+                &socket,
+                XDP_UMEM_PGOFF_FILL_RING,
+                &offsets.fr,
+                FRAMES_TO_RECEIVE,
+            )?,
+            received: Consumer::map(&socket, XDP_PGOFF_RX_RING, &offsets.rx, FRAMES_TO_RECEIVE)?,
+            to_send: Producer::map(&socket, XDP_PGOFF_TX_RING, &offsets.tx, FRAMES_TO_SEND)?,
+            completed: Consumer::map(
+                &socket,
+                XDP_UMEM_PGOFF_COMPLETION_RING,
+                &offsets.cr,
+                FRAMES_TO_SEND,
+            )?,
+            spare: frames.split_off(FRAMES_TO_RECEIVE as usize),
             umem,
             came: Vec::with_capacity(BURST_MAX),
             burst: 0,
@@ -194,6 +203,11 @@ impl Queue {
                 break;
             }
         }
+    }
+
+    /// Whether received frames wait to be handled.
+    pub(super) fn has_received(&self) -> bool {
+        self.received.has_more()
     }
 
     /// Whether frames wait that the kernel has not taken: nothing tells when it will.

@@ -14,8 +14,16 @@ use std::ptr::NonNull;
 use rustix::fs::MemfdFlags;
 use rustix::mm::{MapFlags, ProtFlags};
 
-/// Frames of one queue: half of them to be received into, half to be sent.
-pub(super) const FRAMES: u32 = 4096;
+/// Frames of one queue that the kernel receives into. They bridge the time in which the thread
+/// waits for its processor: 8,192 frames are 20 ms of 400,000 frames a second. A SYN that finds no
+/// frame is lost, and its client sends it again only after a second.
+pub(super) const FRAMES_TO_RECEIVE: u32 = 8192;
+
+/// Frames of one queue that are sent from.
+pub(super) const FRAMES_TO_SEND: u32 = 2048;
+
+/// All frames of one queue.
+pub(super) const FRAMES: u32 = FRAMES_TO_RECEIVE + FRAMES_TO_SEND;
 
 /// Bytes of a frame, for which those of the largest that an MTU allows and what the kernel keeps
 /// before it have to have room.

@@ -16,6 +16,13 @@ use crate::door::{Accepted, ConnectionHandler, ListenerId};
 /// How long accepting pauses after a failed `accept4()` (nginx's 500 ms).
 const ACCEPT_PAUSE: Duration = Duration::from_millis(500);
 
+/// How long a thread that stops accepting waits for the handshakes that only it can complete. A
+/// client whose segments get lost sends its SYN again after a second, to whoever listens then.
+const HANDSHAKE_TIME_MAX: Duration = Duration::from_secs(1);
+
+/// Interval between looks at these handshakes.
+const HANDSHAKE_PAUSE: Duration = Duration::from_millis(5);
+
 /// How long clients wait in the listen backlog for a file descriptor before they are turned away.
 /// nginx lets them wait for ever.
 const QUEUE_TIME_MAX: Duration = Duration::from_secs(5);
@@ -56,7 +63,7 @@ impl Accepting {
 }
 
 /// Accepts from one socket until told to stop. Connections that the engine has accepted by then are
-/// still served.
+/// still served, and so are those whose handshakes this thread alone can complete.
 pub(super) async fn accept(
     worker: Rc<Worker>,
     id: ListenerId,
@@ -92,8 +99,15 @@ pub(super) async fn accept(
         }
     }
     listener.stop();
-    while let Ok(stream) = listener.accept().await {
-        take(&worker, &id, &accepting, stream);
+    let stopped = engine::now();
+    loop {
+        while let Ok(stream) = listener.accept().await {
+            take(&worker, &id, &accepting, stream);
+        }
+        if !listener.has_handshakes() || engine::now() >= stopped + HANDSHAKE_TIME_MAX {
+            break;
+        }
+        engine::sleep(HANDSHAKE_PAUSE).await;
     }
     worker.accept_tasks.set(worker.accept_tasks.get() - 1);
     worker.end_if_idle();

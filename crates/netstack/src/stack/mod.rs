@@ -283,13 +283,27 @@ impl Stack {
         key.map(ListenerId).ok_or(ListenError::InUse)
     }
 
-    /// Removes a listener; connections that have not been accepted are reset.
+    /// Handshakes in progress at a listener. SYNs that were answered with cookies are not counted.
+    #[must_use]
+    pub fn handshakes(&self, id: ListenerId) -> usize {
+        let listener = self.table.listener(id.0);
+        listener.map_or(0, |listener| listener.handshakes)
+    }
+
+    /// Removes a listener; connections that have not been accepted are reset. Handshakes in
+    /// progress are forgotten without a word, as Linux does: another listener at the same address,
+    /// such as the kernel's, may answer the SYN when the client sends it again.
     pub fn unlisten(&mut self, id: ListenerId) {
         for key in self.table.unlisten(id.0) {
-            if let Some(slot) = self.table.get_mut(key) {
-                slot.listener = None;
+            let Some(slot) = self.table.get_mut(key) else {
+                continue;
+            };
+            slot.listener = None;
+            if matches!(slot.state, State::SynReceived(_)) {
+                self.forget(key);
+            } else {
+                self.abort(ConnectionId(key));
             }
-            self.abort(ConnectionId(key));
         }
     }
 
