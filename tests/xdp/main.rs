@@ -291,6 +291,44 @@ fn clients_that_never_read_leave_frames_for_others() {
     drop(silent);
 }
 
+/// Requests of one turn share a look at their file; none of them gets what was there before it was
+/// sent.
+#[test]
+fn a_file_that_changes_is_seen_by_the_next_request() {
+    let Some(network) = Network::new() else {
+        return;
+    };
+    let master = serve(&network, "", HELLO);
+    wait_until_taken(&master);
+    let file = master.folder.join("www/changing");
+    let next = master.folder.join("www/next");
+    let write = |content: &str| {
+        fs::write(&next, content).unwrap();
+        fs::rename(&next, &file).unwrap();
+    };
+    write("0");
+    let program = env!("CARGO_BIN_EXE_tidegate");
+    let load = format!("{program} bench --json -c 32 -d 4s http://{SERVER}/changing");
+    std::thread::scope(|scope| {
+        let load = scope.spawn(|| network.on_client(&load));
+        std::thread::sleep(Duration::from_millis(500));
+        let mut clients = [Client::connect(&network), Client::connect(&network)];
+        let mut changes = 0;
+        while !load.is_finished() {
+            changes += 1;
+            write(&changes.to_string());
+            for client in &mut clients {
+                let response = client.get("/changing");
+                let body = response.split("\r\n\r\n").nth(1);
+                assert_eq!(body, Some(changes.to_string().as_str()));
+            }
+        }
+        assert!(changes > 5, "{changes}");
+        let report = load.join().unwrap();
+        assert!(report.contains("\"failed\":0,"), "{report}");
+    });
+}
+
 #[test]
 fn connections_begun_in_the_kernel_live_on() {
     let Some(network) = Network::new() else {

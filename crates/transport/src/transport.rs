@@ -383,6 +383,11 @@ impl Transport {
         self.stream.set_reset_on_drop();
     }
 
+    /// See [`Stream::receives_ahead`].
+    pub fn receives_ahead(&self) -> bool {
+        self.stream.receives_ahead()
+    }
+
     /// See [`Stream::set_nodelay`].
     pub fn set_nodelay(&self, on: bool) {
         self.stream.set_nodelay(on);

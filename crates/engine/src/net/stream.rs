@@ -291,6 +291,12 @@ impl Stream {
         enter(|worker| worker.engine.control(self.key, Control::KernelTls))
     }
 
+    /// Whether everything that can be received in this turn had arrived when the turn began.
+    #[must_use]
+    pub fn receives_ahead(&self) -> bool {
+        enter(|worker| worker.engine.receives_ahead(self.key))
+    }
+
     /// Sets `TCP_NODELAY`. Costs nothing if the value does not change.
     pub fn set_nodelay(&self, on: bool) {
         enter(|worker| worker.set_nodelay(self.key, on));

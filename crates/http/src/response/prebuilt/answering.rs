@@ -340,7 +340,7 @@ fn answer(
     {
         return None; // the page for what is not there is encoded each time
     }
-    let until = match confirm(entry, &request.plan) {
+    let until = match confirm(entry, request) {
         Confirmation::Holds { until } => until,
         Confirmation::TakesTheDisk => return None,
         Confirmation::Over => {
@@ -617,9 +617,12 @@ enum Confirmation {
 }
 
 /// Checks the path of a kept response, unless that is not due yet.
-fn confirm(entry: &mut Entry, plan: &Plan) -> Confirmation {
+///
+/// Requests that have arrived by the beginning of a turn share one check in that turn: it is later
+/// than each of them.
+fn confirm(entry: &mut Entry, request: &Request) -> Confirmation {
     let now = engine::uptime();
-    let cache = &plan.open_file_cache;
+    let cache = &request.plan.open_file_cache;
     let valid = match &entry.origin {
         Origin::File { .. } => cache.valid(),
         Origin::Missing => cache.valid().filter(|_| cache.keeps_errors()),
@@ -630,6 +633,9 @@ fn confirm(entry: &mut Entry, plan: &Plan) -> Confirmation {
     {
         let until = confirmed + valid;
         return Confirmation::Holds { until };
+    }
+    if entry.checked_in == Some(now) && request.connection.stream.receives_ahead() {
+        return Confirmation::Holds { until: now + valid };
     }
     let is_warm = |at: Duration| now.saturating_sub(at) <= warm::SEEN_FOR;
     let found = if entry.looked_at.is_some_and(is_warm) {
@@ -649,6 +655,7 @@ fn confirm(entry: &mut Entry, plan: &Plan) -> Confirmation {
         Origin::Missing => found.is_err_and(|error| is_missing(&error)),
     };
     if holds {
+        entry.checked_in = Some(now);
         Confirmation::Holds { until: now + valid }
     } else {
         Confirmation::Over

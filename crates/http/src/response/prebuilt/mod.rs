@@ -2,8 +2,9 @@
 //! which bypass the phases.
 //!
 //! A response is kept per plan and path when nothing in its head depends on the request. It never
-//! outlives a change of the file: without `open_file_cache` one `statx` of the full path confirms
-//! each use; with it, `open_file_cache_valid` does. [`answering`] decides which requests get them,
+//! outlives a change of the file: without `open_file_cache` one `stat` of the full path confirms
+//! each use, or all uses of a turn by requests that had arrived before it; with it,
+//! `open_file_cache_valid` does. [`answering`] decides which requests get them,
 //! [`offer`] which responses are kept. Each thread has its own cache; an evicted response may
 //! remain in the memory that all threads share.
 
@@ -54,6 +55,8 @@ struct Entry {
     confirmed: Option<Duration>,
     /// When its path was last checked, here or in the phases.
     looked_at: Option<Duration>,
+    /// The turn in which its path was last checked here, by its [`engine::uptime`].
+    checked_in: Option<Duration>,
     /// The response in each form.
     responses: Forms,
     /// The response in each encoding, with the encoding's number.

@@ -86,6 +86,7 @@ fn keep(request: &Request, path: &[u8], origin: Origin, body: Bytes, content_typ
         origin,
         confirmed: Some(now),
         looked_at: Some(now),
+        checked_in: None,
         responses: Forms::default(),
         encoded: Vec::new(),
         unmodified: Forms::default(),
