@@ -59,15 +59,18 @@ pub(crate) fn devices(events: &Events, listening: &[ListenSocket], threads: usiz
         .iter()
         .filter(|listening| listening.options.xdp || !some_are_marked);
     let listeners: Vec<SocketAddr> = wanted.filter_map(address).collect();
+    let threads = u32::try_from(threads).unwrap_or(u32::MAX);
     let device = |interface: &String| {
         let options = Options {
             interface: interface.clone(),
             mode: xdp.mode,
             profile: xdp.profile,
-            threads: u32::try_from(threads).unwrap_or(u32::MAX),
+            threads,
             role: Role::Server,
             bypasses_firewall: xdp.bypasses_firewall,
         };
+        let name = interface.clone();
+        let open_more = move || open_more(&name, threads);
         let name = interface.clone();
         let listeners = listeners.clone();
         let follow = move || follow(&name, &listeners);
@@ -75,6 +78,7 @@ pub(crate) fn devices(events: &Events, listening: &[ListenSocket], threads: usiz
         Device {
             is_required: xdp.is_required,
             open: Box::new(move || open(&options)),
+            open_more: Box::new(open_more),
             follow: Box::new(follow),
             release: Box::new(move || {
                 with_filter(&name, Filter::pass_new);
@@ -154,17 +158,43 @@ fn open(options: &Options) -> Result<OpenDevice, DeviceError> {
         notes.push((Level::Warn, format!("\"{}\": {text}", options.interface)));
     }
     let Opened { parts, filter, .. } = opened;
-    let name = &options.interface;
     let mut filters = FILTERS.lock().unwrap_or_else(PoisonError::into_inner);
-    filters.insert(name.clone(), filter);
-    let mut descriptors = Vec::new();
-    for (queue, parts) in parts.into_iter().enumerate() {
-        let key = |what: &str| format!("{name} {queue} {what}");
-        descriptors.push((key(SOCKET), parts.socket));
-        descriptors.push((key(FRAMES), parts.frames));
-        descriptors.extend(parts.link.map(|link| (key(LINK), link)));
-    }
+    filters.insert(options.interface.clone(), filter);
+    let descriptors = descriptors(parts);
     Ok(OpenDevice { descriptors, notes })
+}
+
+/// Opens queues that an interface has got since a worker process has it.
+fn open_more(interface: &str, threads: u32) -> Result<OpenDevice, DeviceError> {
+    let opened = with_filter(interface, |filter| filter.open_more(threads));
+    let opened = opened.transpose().map_err(|refusal| DeviceError {
+        text: format!("{refusal}: the kernel serves the connections of further queues"),
+        is_passing: false,
+    })?;
+    let mut open = OpenDevice {
+        descriptors: Vec::new(),
+        notes: Vec::new(),
+    };
+    if let Some((parts, all)) = opened.flatten() {
+        let used = parts.last().map_or(0, |queue| queue.number + 1);
+        let text = format!("{used} of {all} receive queues of \"{interface}\" have a thread now");
+        open.notes.push((Level::Notice, text));
+        open.descriptors = descriptors(parts);
+    }
+    Ok(open)
+}
+
+/// The descriptors of queues, by their keys.
+fn descriptors(queues: Vec<QueueParts>) -> Vec<(String, OwnedFd)> {
+    let mut descriptors = Vec::new();
+    for queue in queues {
+        let key = |what: &str| format!("{} {} {what}", queue.interface, queue.number);
+        let keys = (key(SOCKET), key(FRAMES), key(LINK));
+        descriptors.push((keys.0, queue.socket));
+        descriptors.push((keys.1, queue.frames));
+        descriptors.extend(queue.link.map(|link| (keys.2, link)));
+    }
+    descriptors
 }
 
 /// The log line about an opened interface at start.

@@ -240,6 +240,15 @@ fn the_profile_latency_asks_the_card_and_balanced_sleeps() {
         );
         assert_eq!(after, before, "{profile}");
     }
+    // A master process that is killed leaves its settings; the next one sets the defaults again.
+    let killed = serve(&network, "xdp_profile latency;", HELLO);
+    wait_until_taken(&killed);
+    drop(killed);
+    assert_eq!(setting("napi_defer_hard_irqs"), "2");
+    let next = serve(&network, "", HELLO);
+    wait_until_taken(&next);
+    assert_eq!(setting("napi_defer_hard_irqs"), "0");
+    assert_eq!(setting("gro_flush_timeout"), "0");
     // Of two seconds without anything to do; the machine may have others who work.
     assert!(spent[0] < 10 && spent[1] > 40, "{spent:?}");
 }

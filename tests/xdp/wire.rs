@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::network::{CARD_OF_CLIENT, CLIENT, Network, SERVER, sum_of};
 use crate::{Client, HELLO, allow_all, configure, fetched, serve, wait_until_taken, write_file};
-use support::master::wait_for;
+use support::master::{Master, wait_for};
 
 #[test]
 fn every_byte_arrives_whatever_is_lost_doubled_or_out_of_order() {
@@ -217,4 +217,125 @@ fn switching_on_and_off_under_load_fails_no_request() {
         assert_eq!(number("failed"), 0, "{report}");
         assert!(number("succeeded") > 100, "{report}");
     });
+}
+
+/// Sends SYNs for as many seconds as its argument says, each from another address and port that no
+/// host has.
+const FLOOD: &str = r#"
+import socket, struct, sys, time
+def checksum(data):
+    total = sum(struct.unpack(f"!{len(data) // 2}H", data))
+    while total >> 16:
+        total = (total & 0xffff) + (total >> 16)
+    return ~total & 0xffff
+to, end, count = socket.inet_aton("10.77.0.1"), time.monotonic() + float(sys.argv[1]), 0
+raw = socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_RAW)
+while time.monotonic() < end:
+    for _ in range(100):
+        count += 1
+        source = struct.pack("!BBH", 10, 80 + count % 100, count & 0xffff)
+        port = 1024 + count % 60000
+        def tcp(sum):
+            return struct.pack("!HHIIBBHHH", port, 80, count, 0, 0x50, 2, 64240, sum, 0)
+        segment = tcp(checksum(source + to + struct.pack("!HH", 6, 20) + tcp(0)))
+        packet = struct.pack("!BBHHHBBH", 0x45, 0, 40, 0, 0, 64, 6, 0) + source + to + segment
+        raw.sendto(packet, ("10.77.0.1", 0))
+print(count)
+"#;
+
+/// The places for handshakes are taken after 4,096 of them: other clients get cookies then, and
+/// their requests are answered.
+#[test]
+fn a_flood_of_syns_leaves_others_served() {
+    let Some(network) = Network::new() else {
+        return;
+    };
+    let http = "server { listen 80; location = /metrics { metrics prometheus; }
+        location / { return 200 $remote_addr; } }";
+    let master = serve(&network, "", http);
+    wait_until_taken(&master);
+    let mut kept = Client::connect(&network);
+    kept.get("/");
+    let mut flood = network.client_command("python3");
+    flood.args(["-c", FLOOD, "4"]);
+    let flood = flood.stdout(std::process::Stdio::piped()).spawn().unwrap();
+    // Some ten thousand in a second, on a slow machine.
+    std::thread::sleep(Duration::from_secs(2));
+    for _ in 0..20 {
+        let mut client = Client::connect(&network);
+        assert!(client.get("/").ends_with(CLIENT));
+        assert!(kept.get("/").ends_with(CLIENT));
+    }
+    let sent = flood.wait_with_output().unwrap();
+    let sent: u64 = String::from_utf8_lossy(&sent.stdout)
+        .trim()
+        .parse()
+        .unwrap();
+    let numbers = network.get("/metrics");
+    let number = |name: &str| -> u64 {
+        let label = format!("{name}{{interface=\"{}\",queue=\"0\"}} ", network.card);
+        let found = numbers.lines().find_map(|line| line.strip_prefix(&label));
+        found.expect(&numbers).parse().unwrap()
+    };
+    assert!(sent > 6000, "{sent} SYNs");
+    assert!(number("tidegate_xdp_frames_received_total") > sent / 2);
+    assert!(number("tidegate_xdp_syncookies_total") > 20, "{numbers}");
+    // Each handshake takes a place, and each connection of the test.
+    let connections = number("tidegate_xdp_connections");
+    assert!((4096..4200).contains(&connections), "{connections}");
+    assert_eq!(network.kernel_connections(), 0);
+}
+
+/// A queue that the card gets later is the kernel's until the configuration is loaded again; then a
+/// thread serves it.
+#[test]
+fn a_queue_that_comes_later_is_served_after_a_reload() {
+    let Some(network) = Network::with_queues(2) else {
+        return;
+    };
+    let card = &network.card;
+    network.on_client(&format!("ethtool -L {CARD_OF_CLIENT} rx 1 tx 1"));
+    network.on_server(&format!("ethtool -L {card} rx 1 tx 1"));
+    let mut master = Master::new();
+    network.place(&mut master);
+    master.configure(&format!(
+        "user nobody nogroup; worker_processes 2;
+        events {{ use xdp; xdp_interface {card}; }} http {{ access_log off; {HELLO} }}"
+    ));
+    fs::create_dir(master.folder.join("www")).unwrap();
+    allow_all(&master);
+    master.start();
+    wait_until_taken(&master);
+    let workers = master.workers();
+    let clients = || -> Vec<Client> {
+        let clients = (0..16).map(|_| {
+            let mut client = Client::connect(&network);
+            client.get("/hello");
+            client
+        });
+        clients.collect()
+    };
+    let _of_one_queue = clients();
+    assert_eq!(network.kernel_connections(), 0);
+    network.on_server(&format!("ethtool -L {card} rx 2 tx 2"));
+    network.on_client(&format!("ethtool -L {CARD_OF_CLIENT} rx 2 tx 2"));
+    let _of_both_queues = clients();
+    let of_kernel = network.kernel_connections();
+    assert!((1..16).contains(&of_kernel), "{of_kernel}");
+    master.signal("HUP");
+    let said = format!("2 of 2 receive queues of \"{card}\" have a thread now");
+    master.wait_for_text("logs/error.log", &said);
+    // The thread has the queue a moment after that line.
+    std::thread::sleep(Duration::from_millis(500));
+    let mut kept = clients();
+    assert_eq!(network.kernel_connections(), of_kernel);
+    assert_eq!(master.workers(), workers, "no other process was needed");
+    // One more reload changes nothing.
+    master.signal("HUP");
+    master.wait_for_text("logs/error.log", "reconfiguring");
+    std::thread::sleep(Duration::from_millis(500));
+    for client in &mut kept {
+        client.get("/hello");
+    }
+    assert_eq!(master.read("logs/error.log").matches(&said).count(), 1);
 }

@@ -218,6 +218,9 @@ pub struct Device {
     pub is_required: bool,
     /// Opens the device, in the master.
     pub open: Box<dyn Fn() -> Result<OpenDevice, DeviceError>>,
+    /// Opens parts of a device that the worker which uses it does not have yet, because they did not
+    /// exist before, or this configuration is the first to use them.
+    pub open_more: Box<dyn Fn() -> Result<OpenDevice, DeviceError>>,
     /// Applies this configuration to a device that a worker already uses; returns messages for the
     /// log.
     pub follow: Box<dyn Fn() -> Vec<(Level, String)>>,

@@ -14,7 +14,10 @@ const MAP_UPDATE: u32 = 2;
 const PROGRAM_LOAD: u32 = 5;
 #[cfg(test)]
 const PROGRAM_RUN: u32 = 10;
+const OBJECT_INFO: u32 = 15;
 const LINK_CREATE: u32 = 28;
+const LINK_UPDATE: u32 = 29;
+const LINK_BY_ID: u32 = 30;
 
 const PROGRAM_XDP: u32 = 6;
 const ATTACH_XDP: u32 = 37;
@@ -112,6 +115,38 @@ struct CreateLink {
     interface: u32,
     attach_type: u32,
     flags: u32,
+}
+
+#[repr(C)]
+struct ObjectInfo {
+    object: u32,
+    length: u32,
+    info: u64,
+}
+
+/// The start of `struct bpf_link_info`; the kernel fills as much of it as there is room for.
+#[repr(C)]
+#[derive(Default)]
+struct LinkInfo {
+    kind: u32,
+    id: u32,
+    program: u32,
+}
+
+#[repr(C)]
+#[derive(Default)]
+struct LinkById {
+    id: u32,
+    next: u32,
+    open_flags: u32,
+}
+
+#[repr(C)]
+struct UpdateLink {
+    link: u32,
+    program: u32,
+    flags: u32,
+    program_before: u32,
 }
 
 /// # Safety
@@ -302,4 +337,39 @@ impl BpfProgram {
         unsafe { bpf(PROGRAM_RUN, &mut attributes) }?;
         Ok(attributes.verdict)
     }
+}
+/// The number by which the kernel knows a link.
+///
+/// # Errors
+/// The kernel's.
+pub(super) fn link_id(link: &OwnedFd) -> io::Result<u32> {
+    let mut info = LinkInfo::default();
+    let mut attributes = ObjectInfo {
+        object: number(link),
+        length: size_of::<LinkInfo>() as u32,
+        info: std::ptr::from_mut(&mut info).addr() as u64,
+    };
+    // SAFETY: the kernel writes at most as many bytes as the length says, which `info` has.
+    unsafe { bpf(OBJECT_INFO, &mut attributes) }.map(|_| info.id)
+}
+
+/// Replaces the program of a link, whose descriptor another process has.
+///
+/// # Errors
+/// `NotFound` if the link no longer exists; `PermissionDenied` without `CAP_SYS_ADMIN`.
+pub(super) fn replace_program(link_id: u32, program: &BpfProgram) -> io::Result<()> {
+    let mut attributes = LinkById {
+        id: link_id,
+        ..LinkById::default()
+    };
+    // SAFETY: attributes of this command, without addresses.
+    let link = owned(unsafe { bpf(LINK_BY_ID, &mut attributes) }?);
+    let mut attributes = UpdateLink {
+        link: number(&link),
+        program: number(&program.0),
+        flags: 0,
+        program_before: 0,
+    };
+    // SAFETY: attributes of this command, without addresses.
+    unsafe { bpf(LINK_UPDATE, &mut attributes) }.map(drop)
 }

@@ -194,28 +194,20 @@ pub fn open(options: &Options) -> Result<Opened, Refusal> {
         .map_err(|error| refused("bpf(BPF_PROG_LOAD)", error))?;
     let (link, is_native) =
         attach_program(&program, &interface, options.mode).map_err(|e| refused(ATTACH, e))?;
+    profile::reset_left_over(&interface);
+    let link_id = bpf::link_id(&link).ok();
     let mut link = Some(link);
     let mut parts = Vec::new();
     let mut is_zero_copy = true;
     let queues = match options.role {
-        Role::Server => interface.queues.min(options.threads).min(QUEUES_MAX),
+        Role::Server => served_queues(&interface, options.threads).max(1),
         Role::Client => 1,
     };
-    for queue in 0..queues.max(1) {
-        let frames = umem::file().map_err(|error| refused("memfd_create()", error))?;
-        let socket = socket::make(&frames).map_err(|(call, error)| refused(call, error))?;
-        is_zero_copy &=
-            socket::bind(&socket, interface.index, queue).map_err(|error| refused(BIND, error))?;
-        maps.hand(queue, socket.as_fd())
-            .map_err(|error| refused("bpf(BPF_MAP_UPDATE_ELEM)", error))?;
-        parts.push(QueueParts {
-            interface: interface.name.clone(),
-            number: queue,
-            socket,
-            frames,
-            link: link.take(),
-            role: options.role,
-        });
+    for number in 0..queues {
+        let (mut queue, copies_nothing) = open_queue(&maps, &interface, number, options.role)?;
+        queue.link = link.take();
+        is_zero_copy &= copies_nothing;
+        parts.push(queue);
     }
     let (is_polled, deferred, shortcomings) = match options.profile {
         Profile::Balanced => (false, None, Vec::new()),
@@ -228,13 +220,51 @@ pub fn open(options: &Options) -> Result<Opened, Refusal> {
         filter: Filter {
             deferred,
             maps,
-            addresses: interface.addresses.clone(),
+            interface: interface.clone(),
+            queues,
+            link_id,
+            is_polled,
             taken: BTreeMap::new(),
         },
         interface,
         is_native,
         is_zero_copy,
     })
+}
+
+/// The number of queues that threads serve: one for each thread.
+fn served_queues(interface: &Interface, threads: u32) -> u32 {
+    interface.queues.min(threads).min(QUEUES_MAX)
+}
+
+/// Opens a receive queue and adds its socket to the filter's map. Returns also whether the card
+/// reads and writes the frames directly, without copies.
+fn open_queue(
+    maps: &Maps,
+    interface: &Interface,
+    number: u32,
+    role: Role,
+) -> Result<(QueueParts, bool), Refusal> {
+    let refused = |call, error| Refusal {
+        interface: interface.name.clone(),
+        call,
+        error,
+    };
+    let frames = umem::file().map_err(|error| refused("memfd_create()", error))?;
+    let socket = socket::make(&frames).map_err(|(call, error)| refused(call, error))?;
+    let is_zero_copy =
+        socket::bind(&socket, interface.index, number).map_err(|error| refused(BIND, error))?;
+    maps.hand(number, socket.as_fd())
+        .map_err(|error| refused("bpf(BPF_MAP_UPDATE_ELEM)", error))?;
+    let queue = QueueParts {
+        interface: interface.name.clone(),
+        number,
+        socket,
+        frames,
+        link: None,
+        role,
+    };
+    Ok((queue, is_zero_copy))
 }
 
 /// Makes the threads of all queues busy-poll. Returns whether they do, the guard that defers
@@ -314,8 +344,13 @@ fn attach_program(
 #[derive(Debug)]
 pub struct Filter {
     maps: Maps,
-    /// The interface's addresses.
-    addresses: Vec<Ipv4Addr>,
+    interface: Interface,
+    /// The number of opened queues, from the first on.
+    queues: u32,
+    /// The kernel's number of the link that attaches the filter.
+    link_id: Option<u32>,
+    /// Whether the threads of these queues busy-poll.
+    is_polled: bool,
     taken: BTreeMap<SocketAddrV4, bool>,
     /// The guard of deferred interrupts, until new connections go to the kernel.
     deferred: Option<DeferredInterrupts>,
@@ -332,7 +367,7 @@ impl Filter {
                 continue;
             };
             let reached = |own: &&Ipv4Addr| listener.ip().is_unspecified() || listener.ip() == *own;
-            let own = self.addresses.iter().filter(reached);
+            let own = self.interface.addresses.iter().filter(reached);
             wanted.extend(own.map(|own| SocketAddrV4::new(*own, listener.port())));
         }
         let mut failures = self.pass_all_but(&wanted);
@@ -347,6 +382,37 @@ impl Filter {
             }
         }
         failures
+    }
+
+    /// Opens queues that the interface has got since, or that have a thread only now. Returns them
+    /// with the number of queues in use; without new queues, nothing.
+    ///
+    /// # Errors
+    /// If a queue cannot be opened; all others go on.
+    pub fn open_more(&mut self, threads: u32) -> Result<Option<(Vec<QueueParts>, u32)>, Refusal> {
+        if let Some(queues) = queues_in_use(&self.interface) {
+            self.interface.queues = queues;
+        }
+        let mut more = Vec::new();
+        while self.queues < served_queues(&self.interface, threads) {
+            let (queue, _) = open_queue(&self.maps, &self.interface, self.queues, Role::Server)?;
+            if self.is_polled {
+                // The option has just worked for other queues; without it this one uses interrupts.
+                let _ = profile::poll_busily(&queue.socket);
+            }
+            self.queues += 1;
+            more.push(queue);
+        }
+        if more.is_empty() {
+            return Ok(None);
+        }
+        // A virtual card runs the filter only on the queues that it had when it got the filter, and
+        // on all queues when it gets another one. Other drivers have it on new queues already, so
+        // that a failure may have no consequence.
+        if let (Some(link), Ok(program)) = (self.link_id, self.maps.load()) {
+            let _ = bpf::replace_program(link, &program);
+        }
+        Ok(Some((more, self.interface.queues)))
     }
 
     /// Directs new connections to the kernel; established ones stay where they are.

@@ -34,11 +34,15 @@ const BUSY_POLL_US: libc::c_int = 20;
 const BUSY_POLL_BUDGET: libc::c_int = 64;
 
 /// Interrupts stay off for this many polls without a frame, and a timer of this many nanoseconds
-/// replaces them in case the thread stops polling.
+/// replaces them in case the thread stops polling. The odd nanosecond tells these settings from an
+/// administrator's, for [`reset_left_over`].
 const SETTINGS: [(&str, &str); 2] = [
     ("napi_defer_hard_irqs", "2"),
-    ("gro_flush_timeout", "200000"),
+    ("gro_flush_timeout", "200001"),
 ];
+
+/// The kernel's default of both settings.
+const DEFAULT: &str = "0";
 
 fn set(socket: BorrowedFd<'_>, option: libc::c_int, value: libc::c_int) -> io::Result<()> {
     // SAFETY: the call reads the value within its length before it returns.
@@ -108,11 +112,8 @@ impl DeferredInterrupts {
     /// # Errors
     /// A sentence about the setting that failed; interrupts are unchanged then.
     pub(super) fn new(interface: &Interface) -> Result<DeferredInterrupts, String> {
-        let folder = Path::new("/sys/class/net").join(&interface.name);
-        let index = fs::read_to_string(folder.join("ifindex")).unwrap_or_default();
-        if index.trim().parse() != Ok(interface.index) {
-            return Err("/sys is not that of the interface's network namespace".to_owned());
-        }
+        let folder =
+            folder_of(interface).ok_or("/sys is not that of the interface's network namespace")?;
         let mut deferred = DeferredInterrupts::default();
         for (name, value) in SETTINGS {
             let path = folder.join(name);
@@ -122,6 +123,33 @@ impl DeferredInterrupts {
             deferred.before.push((path, before.trim().to_owned()));
         }
         Ok(deferred)
+    }
+}
+
+/// The files of an interface's settings; `None` if those in /sys belong to another network
+/// namespace.
+fn folder_of(interface: &Interface) -> Option<PathBuf> {
+    let folder = Path::new("/sys/class/net").join(&interface.name);
+    let index = fs::read_to_string(folder.join("ifindex")).ok()?;
+    (index.trim().parse() == Ok(interface.index)).then_some(folder)
+}
+
+/// Sets an interface back to the kernel's defaults if a privileged process that was killed has left
+/// our settings there. Only the process that has the interface's filter may call this, since the
+/// settings are in use otherwise.
+pub(super) fn reset_left_over(interface: &Interface) {
+    let Some(folder) = folder_of(interface) else {
+        return;
+    };
+    let are_ours = SETTINGS.iter().all(|(name, value)| {
+        let found = fs::read_to_string(folder.join(name));
+        found.is_ok_and(|found| found.trim() == *value)
+    });
+    if are_ours {
+        for (name, _) in SETTINGS {
+            // Both files have just been read; on an interface that is gone nothing is left over.
+            let _ = fs::write(folder.join(name), DEFAULT);
+        }
     }
 }
 

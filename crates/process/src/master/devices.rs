@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use super::Master;
 use super::child::Role;
-use crate::application::{Device, DeviceError};
+use crate::application::{Device, DeviceError, OpenDevice};
 use crate::bundle;
 use crate::control::Command;
 use crate::log::{Level, Log};
@@ -44,16 +44,25 @@ impl Master {
     /// that it has.
     pub(super) fn hand_over_devices(&mut self, id: u64) {
         if self.devices.owner == Some(id) {
+            let opened = self.open_devices(|device| (device.open_more)());
+            self.hand_devices(id, opened);
             return self.follow_devices();
         }
         if self.devices.owner.is_some() || self.stop.is_some() {
             // The worker gets the devices when their current owner has ended.
             return;
         }
-        let opened = self.open_devices();
+        let opened = self.open_devices(|device| (device.open)());
         self.devices.retry_at = opened.is_passing.then(|| Instant::now() + RETRY);
+        if self.hand_devices(id, opened) {
+            self.devices.owner = Some(id);
+        }
+    }
+
+    /// Sends opened devices to a worker. Returns whether there are any, and the worker exists.
+    fn hand_devices(&mut self, id: u64, opened: Opened) -> bool {
         if opened.descriptors.is_empty() {
-            return;
+            return false;
         }
         let keys = opened.descriptors.iter().map(|(key, _)| key.clone());
         let keys: Vec<String> = keys.collect();
@@ -61,7 +70,8 @@ impl Master {
             Ok(keys) => Rc::new(keys),
             Err(error) => {
                 let text = crate::log::failure("memfd_create() failed", &error);
-                return self.log.write(Level::Alert, text);
+                self.log.write(Level::Alert, text);
+                return false;
             }
         };
         let descriptors = opened
@@ -69,10 +79,11 @@ impl Master {
             .into_iter()
             .map(|(_, open)| Rc::new(open));
         let descriptors = descriptors.collect();
-        if let Some(child) = self.child_mut(id) {
-            child.send(Command::Devices { keys, descriptors });
-            self.devices.owner = Some(id);
-        }
+        let Some(child) = self.child_mut(id) else {
+            return false;
+        };
+        child.send(Command::Devices { keys, descriptors });
+        true
     }
 
     /// Records that the worker uses the devices.
@@ -117,11 +128,15 @@ impl Master {
         }
     }
 
-    fn open_devices(&mut self) -> Opened {
+    /// Opens all devices with `open`, and logs its messages.
+    fn open_devices(
+        &mut self,
+        open: impl Fn(&Device) -> Result<OpenDevice, DeviceError>,
+    ) -> Opened {
         let mut opened = Opened::default();
         let mut said = Vec::new();
         for device in &self.generation.needs.devices {
-            match (device.open)() {
+            match open(device) {
                 Ok(open) => {
                     for (level, text) in open.notes {
                         self.log.write(level, text);
