@@ -821,7 +821,7 @@ fn start_threads(
     let settings = Settings {
         engine,
         threads: main.threads,
-        doors: server::protocols::doors,
+        handlers: server::protocols::handlers,
         report: &logs::ErrorLogReporter,
         connections: events.connections,
         multi_accept: events.multi_accept,

@@ -17,12 +17,12 @@ use std::time::{Duration, Instant};
 
 use clap::Parser;
 use engine::net::{Address, BoundSocket, ListenOptions, SocketKind};
-use framework::door::{ConnectionHandler, ListenerId};
+use framework::connection_handler::{ConnectionHandler, ListenerId};
 use framework::generation::Generation;
 use framework::report::ThreadReport;
 use framework::workers::{self, Sockets, Workers};
 use framework::zone::Zones;
-use memcached::door::{CacheOf, MemcachedPart, Server, door};
+use memcached::connection_handler::{CacheOf, MemcachedPart, Server, handler};
 use memcached::{Cache, Settings, ShutdownPolicy, UserPasswords, saved};
 use process::confinement::{Confinement, Level, PathAccess, PathRule};
 use process::identity::{self, Identity};
@@ -372,9 +372,9 @@ fn start(plan: &Plan, cache: &Arc<Cache>, listeners: Vec<Bound>) -> Result<Worke
     let settings = workers::Settings {
         engine,
         threads: settings.threads,
-        doors,
+        handlers,
         report: &ToStandardError,
-        // The door counts the connections of all threads together.
+        // The connection handler counts the connections of all threads together.
         connections: connections_max(settings).saturating_add(1),
         multi_accept: false,
         affinity: Vec::new(),
@@ -383,8 +383,8 @@ fn start(plan: &Plan, cache: &Arc<Cache>, listeners: Vec<Bound>) -> Result<Worke
         .map_err(|error| process::log::failure("worker threads could not be started", &error))
 }
 
-fn doors() -> Vec<std::rc::Rc<dyn ConnectionHandler>> {
-    vec![door()]
+fn handlers() -> Vec<std::rc::Rc<dyn ConnectionHandler>> {
+    vec![handler()]
 }
 
 /// Lines of threads about themselves.

@@ -64,7 +64,7 @@ pub(crate) fn run(arguments: &Arguments) -> ExitCode {
     };
     if arguments.undo {
         // Without the configuration, which may not be the one that the changes were made for.
-        return told(changes::undo(&Machine::read(&arguments.root, None)));
+        return report_outcome(changes::undo(&Machine::read(&arguments.root, None)));
     }
     if arguments.lists && !arguments.json {
         return printed(report::lists().as_bytes());
@@ -80,7 +80,7 @@ pub(crate) fn run(arguments: &Arguments) -> ExitCode {
     let advice = advice::advise(&machine, &setup);
     if let Some(named) = &arguments.apply {
         let chosen = advice::chosen(advice, named);
-        return told(chosen.and_then(|advice| {
+        return report_outcome(chosen.and_then(|advice| {
             let plan = Plan::new(&advice, &machine);
             changes::apply(&plan, &machine)
         }));
@@ -98,7 +98,7 @@ fn printed(text: &[u8]) -> ExitCode {
     }
 }
 
-fn told(done: Result<changes::ChangeLines, String>) -> ExitCode {
+fn report_outcome(done: Result<changes::ChangeLines, String>) -> ExitCode {
     match done {
         Ok(lines) => {
             lines.iter().for_each(|line| println!("{line}"));

@@ -154,7 +154,7 @@ fn what_cannot_be_passed() {
     }
 }
 
-/// As in nginx a connection counts until it ends, whichever door goes on with it.
+/// As in nginx a connection counts until it ends, whichever connection handler goes on with it.
 #[test]
 fn a_connection_that_was_passed_still_counts() {
     for engine in each_engine() {

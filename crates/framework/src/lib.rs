@@ -7,9 +7,9 @@
 
 pub mod address;
 pub mod compile;
+pub mod connection_handler;
 pub mod counters;
 pub mod display;
-pub mod door;
 pub mod generation;
 pub mod handover;
 pub mod host;

@@ -13,7 +13,7 @@ use conf::{Declared, ScopeRef};
 use engine::net::ListenOptions;
 
 use crate::compile::Compiler;
-use crate::door::{ConnectionHandler, ListenerId};
+use crate::connection_handler::{ConnectionHandler, ListenerId};
 use crate::generation::Generation;
 
 /// A table of directives, declared beside the code that uses them.
@@ -28,7 +28,7 @@ pub struct ListenSocket {
     pub options: ListenOptions,
 }
 
-/// A protocol: its directives, its block, and the door for its connections.
+/// A protocol: its directives, its block, and the connection handler for its connections.
 pub trait ProtocolPart: Sync {
     /// The name of its block, such as `http`.
     fn name(&self) -> &'static str;
@@ -53,8 +53,8 @@ pub trait ProtocolPart: Sync {
     /// compiled.
     fn unknown_variables(&self, compiler: &Compiler<'_>) -> Vec<Box<str>>;
 
-    /// A thread's door for connections of this protocol.
-    fn door(&self) -> Rc<dyn ConnectionHandler>;
+    /// A thread's connection handler for connections of this protocol.
+    fn handler(&self) -> Rc<dyn ConnectionHandler>;
 }
 
 /// A protocol's compiled block, to be added to a generation.

@@ -10,8 +10,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use engine::net::Address;
+use framework::connection_handler::Accepted;
 use framework::counters::ThreadCounters;
-use framework::door::Accepted;
 use framework::generation::GenerationView;
 use framework::workers::Worker;
 use logs::ErrorLog;

@@ -8,7 +8,7 @@
 
 pub mod config;
 pub mod connection;
-pub mod door;
+pub mod connection_handler;
 pub mod exchange;
 pub mod files;
 pub mod h1;

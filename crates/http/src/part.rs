@@ -1,11 +1,12 @@
-//! HTTP's part of a server: its modules, its configuration block, and its door for connections.
+//! HTTP's part of a server: its modules, its configuration block, and its connection handler for
+//! connections.
 
 use std::rc::Rc;
 use std::sync::Arc;
 
 use conf::{Declared, ScopeRef};
 use framework::compile::Compiler;
-use framework::door::ConnectionHandler;
+use framework::connection_handler::ConnectionHandler;
 use framework::generation::Generation;
 use framework::network::DebugConnections;
 use framework::protocol_part::{CompiledPart, Directives, ListenSocket, ProtocolPart};
@@ -14,7 +15,7 @@ use variables::Find;
 
 use crate::config::compile;
 use crate::config::plan::Http;
-use crate::door;
+use crate::connection_handler;
 use crate::handshake::Handshake;
 use crate::module::Entry;
 use crate::request::Request;
@@ -91,8 +92,8 @@ impl ProtocolPart for Modules {
         compiler.registry::<TableBuilder>().borrow().unknown()
     }
 
-    fn door(&self) -> Rc<dyn ConnectionHandler> {
-        door::door()
+    fn handler(&self) -> Rc<dyn ConnectionHandler> {
+        connection_handler::handler()
     }
 }
 

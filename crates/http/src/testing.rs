@@ -10,8 +10,8 @@ use conf::{Declared, Level, Loaded, RecordedFiles, Recording, Registry};
 use engine::net::{Address, Listener};
 use engine::sim::{self, Faults};
 use framework::compile::{Compiler, Environment, Feature};
+use framework::connection_handler::Accepted;
 use framework::counters::Counters;
-use framework::door::Accepted;
 use framework::generation::Generation;
 use framework::protocol_part::ProtocolPart;
 use framework::workers::Worker;
@@ -26,7 +26,7 @@ use crate::config::core::{Core, ServerCore};
 use crate::config::types::Types;
 use crate::config::{compile, core, ignored_directives};
 use crate::connection::Connection;
-use crate::door;
+use crate::connection_handler;
 use crate::exchange::memory;
 use crate::files::disable_symlinks::DisableSymlinks;
 use crate::files::open_file_cache::settings::OpenFileCache;
@@ -146,12 +146,12 @@ pub fn serve_by<T>(
     let mut runtime = sim::runtime(1, Faults::default(), engine::Settings::default()).unwrap();
     runtime.block_on(async {
         let counters = Arc::new(Counters::default());
-        let doors = vec![door::door()];
+        let handlers = vec![connection_handler::handler()];
         let worker = Worker::start(
             Arc::new(generation),
             512,
             counters,
-            doors,
+            handlers,
             &ErrorLogReporter,
         );
         // The client's connection exists, but nothing is sent on it.

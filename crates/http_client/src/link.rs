@@ -93,7 +93,7 @@ pub(crate) struct Link {
     /// The size of the largest request head since the connection was last idle.
     head_size: Cell<usize>,
     /// When bytes were last received.
-    heard: Cell<Instant>,
+    last_received: Cell<Instant>,
     /// The error code of the peer's GOAWAY, once it has sent one.
     peer_goaway: Cell<Option<ErrorCode>>,
     /// The peer may be dead: no new request uses the connection.
@@ -176,7 +176,7 @@ impl Link {
             since: now,
             requests: Cell::new(0),
             head_size: Cell::new(0),
-            heard: Cell::new(now),
+            last_received: Cell::new(now),
             peer_goaway: Cell::new(None),
             is_doubted: Cell::new(false),
             idle_since: Cell::new(None),
@@ -307,7 +307,7 @@ impl Link {
 
     /// An answer has not come in time: the peer may be dead.
     pub(crate) fn suspect_dead(&self) {
-        let silent_for = engine::now().saturating_duration_since(self.heard.get());
+        let silent_for = engine::now().saturating_duration_since(self.last_received.get());
         if silent_for >= Duration::from_secs(1) {
             self.is_doubted.set(true);
             self.call();
@@ -417,7 +417,7 @@ impl Link {
                     return LinkEnd::Closed(None);
                 }
                 WakeReason::Received(Ok(buffer)) => {
-                    self.heard.set(engine::now());
+                    self.last_received.set(engine::now());
                     self.is_doubted.set(false);
                     pings.asked = None;
                     if let Err(violation) = self.handle(&buffer, &mut pings) {
@@ -465,7 +465,7 @@ impl Link {
                 in_time.into_iter().chain(idle_for_long).min()
             }
             _ => {
-                let after_silence = self.heard.get() + SILENCE;
+                let after_silence = self.last_received.get() + SILENCE;
                 let again = pings.held_back();
                 Some(again.map_or(after_silence, |again| again.max(after_silence)))
             }

@@ -1,9 +1,9 @@
 //! A server of memcached's protocols over the store.
 //!
-//! The pages to read in order: [`cache`] is what all threads share, `dialogue.rs` what goes on
-//! on one connection without any I/O, `text.rs`, `meta.rs` and `binary.rs` what commands do,
-//! `stats.rs` what the server tells of itself, [`door`] the connections of a thread, `datagrams.rs`
-//! requests over UDP, [`part`] the block of a configuration.
+//! The pages to read in order: [`cache`] is what all threads share, `dialogue.rs` what goes on on
+//! one connection without any I/O, `text.rs`, `meta.rs` and `binary.rs` what commands do,
+//! `stats.rs` what the server tells of itself, [`connection_handler`] the connections of a thread,
+//! `datagrams.rs` requests over UDP, [`part`] the block of a configuration.
 //!
 //! The reference is memcached 1.6.45: answers, their words and their order.
 
@@ -11,11 +11,11 @@ mod auth;
 mod binary;
 pub mod cache;
 mod census;
+pub mod connection_handler;
 mod connections;
 mod counts;
 mod datagrams;
 mod dialogue;
-pub mod door;
 mod lock;
 mod meta;
 pub mod offline;

@@ -11,7 +11,7 @@ use conf::{
 };
 use engine::net::Address;
 use framework::compile::{Compiler, Feature as _};
-use framework::door::{ConnectionHandler, ListenerId};
+use framework::connection_handler::{ConnectionHandler, ListenerId};
 use framework::generation::Generation;
 use framework::places::{FileAccess, name_of};
 use framework::protocol_part::{CompiledPart, Directives, ListenSocket, ProtocolPart};
@@ -27,7 +27,7 @@ use transport::tls::verify::Mode;
 use variables::TableBuilder;
 
 use crate::auth::{ServerAuth, UserPasswords};
-use crate::door::{self, CacheOf, MemcachedPart, Server};
+use crate::connection_handler::{self, CacheOf, MemcachedPart, Server};
 use crate::session::{Session, VARIABLES};
 use crate::state::StateKeeper;
 use crate::sweeper::Sweeper;
@@ -335,8 +335,8 @@ impl ProtocolPart for Block {
         variables.borrow().unknown()
     }
 
-    fn door(&self) -> Rc<dyn ConnectionHandler> {
-        door::door()
+    fn handler(&self) -> Rc<dyn ConnectionHandler> {
+        connection_handler::handler()
     }
 }
 

@@ -24,7 +24,7 @@ use variables::{
 };
 
 use crate::cache::Protocol;
-use crate::door::{Connection, MemcachedPart, Server};
+use crate::connection_handler::{Connection, MemcachedPart, Server};
 
 /// Where the variables of sessions are found.
 pub(crate) const VARIABLES: &[Find<Session>] = &[

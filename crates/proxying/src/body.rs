@@ -41,7 +41,7 @@ use crate::failures::client_closed_log;
 /// How long a client that has kept up so far may be slow before its data is written to a file:
 /// sending by the event loop takes a few turns, and a client that is as fast as its upstream a
 /// moment.
-const PATIENCE: Duration = Duration::from_millis(1);
+const SLOW_CLIENT_WAIT: Duration = Duration::from_millis(1);
 
 /// The part of the body that has not been received.
 enum Remaining {
@@ -128,9 +128,9 @@ pub struct UpstreamBody {
     /// The bytes that were read ahead of the client.
     ahead: Spill,
     /// The timer for a slow client, while the memory of `ahead` is full and no file is used.
-    patience: Option<Sleep>,
+    slow_client_timer: Option<Sleep>,
     /// Lines that have not been logged yet.
-    told: VecDeque<DeferredLog>,
+    deferred_log: VecDeque<DeferredLog>,
     /// Whether the request's body was sent before the response was read in the last poll.
     was_upload_first: bool,
     /// How the body has ended, after the bytes in `ahead`.
@@ -207,8 +207,8 @@ impl UpstreamBody {
             flush: !buffered,
             flush_next: false,
             ahead: Spill::new(&passing.buffers.limits),
-            patience: None,
-            told: VecDeque::new(),
+            slow_client_timer: None,
+            deferred_log: VecDeque::new(),
             was_upload_first: false,
             ending: None,
             doing: body_activity(buffered),
@@ -306,12 +306,12 @@ impl UpstreamBody {
     }
 
     /// Ends an incomplete response.
-    fn break_off(&mut self, broken: BodyError, told: impl Into<Option<DeferredLog>>) {
+    fn break_off(&mut self, broken: BodyError, deferred_log: impl Into<Option<DeferredLog>>) {
         self.remaining = Remaining::Nothing;
         self.received = Buffer::default();
         self.peer = None;
         self.note_end();
-        self.told.extend(told.into());
+        self.deferred_log.extend(deferred_log.into());
         self.ending = Some(BodyEnd::Broken(broken));
     }
 
@@ -367,7 +367,7 @@ impl UpstreamBody {
                     FramedPart::Nothing => return None,
                     FramedPart::Told(level, text) => {
                         let text = format!("{text} {}", self.doing);
-                        self.told.push_back(DeferredLog::new(level, text));
+                        self.deferred_log.push_back(DeferredLog::new(level, text));
                     }
                     FramedPart::End { may_reuse } => {
                         self.may_reuse &= may_reuse;
@@ -416,10 +416,10 @@ impl UpstreamBody {
     }
 
     /// Discards bytes that were received after the end of the body.
-    fn leave_out(&mut self, told: DeferredLog) {
+    fn leave_out(&mut self, deferred_log: DeferredLog) {
         self.may_reuse = false;
         self.received = Buffer::default();
-        self.told.push_back(told);
+        self.deferred_log.push_back(deferred_log);
     }
 
     /// Whether the body is complete by its framing.
@@ -469,14 +469,14 @@ impl UpstreamBody {
             Poll::Ready(Uploaded::Left)
                 if self.outlives_client() || self.passing.store.is_some() =>
             {
-                let told =
+                let deferred_log =
                     client_closed_log(&Abort::Closed(ErrorKind::ConnectionReset.into()), SENDING);
-                self.break_off(BodyError::Request, told);
+                self.break_off(BodyError::Request, deferred_log);
                 return Poll::Ready(());
             }
             Poll::Ready(Uploaded::Ended | Uploaded::Left) => {}
-            Poll::Ready(Uploaded::Broken(told)) => {
-                self.break_off(BodyError::Request, told);
+            Poll::Ready(Uploaded::Broken(deferred_log)) => {
+                self.break_off(BodyError::Request, deferred_log);
                 return Poll::Ready(());
             }
         }
@@ -506,8 +506,8 @@ impl UpstreamBody {
             return Poll::Pending;
         }
         loop {
-            if let Some(told) = self.told.pop_front() {
-                return Poll::Ready(Ok(told));
+            if let Some(deferred_log) = self.deferred_log.pop_front() {
+                return Poll::Ready(Ok(deferred_log));
             }
             if self.ahead.is_writing() && self.poll_written(context).is_ready() {
                 continue;
@@ -523,7 +523,7 @@ impl UpstreamBody {
                 self.ahead.push(bytes);
             }
             self.settle();
-            if !self.told.is_empty() || self.ending.is_some() {
+            if !self.deferred_log.is_empty() || self.ending.is_some() {
                 continue;
             }
             if self.may_read_ahead() {
@@ -534,8 +534,10 @@ impl UpstreamBody {
                 return Poll::Pending; // the upstream waits for the disk, or for the client
             }
             if !self.ahead.is_in_file() {
-                let patience = self.patience.get_or_insert_with(|| engine::sleep(PATIENCE));
-                ready!(Pin::new(patience).poll(context));
+                let slow_client_timer = self
+                    .slow_client_timer
+                    .get_or_insert_with(|| engine::sleep(SLOW_CLIENT_WAIT));
+                ready!(Pin::new(slow_client_timer).poll(context));
             }
             self.ahead.start_writing();
         }
@@ -601,7 +603,8 @@ impl UpstreamBody {
             let text = format!(
                 "an upstream response is buffered to a temporary file {path} while reading upstream"
             );
-            self.told.push_back(DeferredLog::new(Level::Warn, text));
+            self.deferred_log
+                .push_back(DeferredLog::new(Level::Warn, text));
         }
         if let Some(failure) = written.failure {
             let text = format!("{failure} while reading upstream");
@@ -624,15 +627,15 @@ pub(super) fn release_connection(mut peer: UpstreamConnection, seen: &Attempts, 
 
 impl Source for UpstreamBody {
     fn next(&mut self) -> SourceEvent {
-        self.patience = None;
+        self.slow_client_timer = None;
         if self.received_with_head > 0 {
             let length = std::mem::take(&mut self.received_with_head);
             let beyond = std::mem::take(&mut self.beyond);
             self.note_received(length, beyond);
         }
         loop {
-            if let Some(told) = self.told.pop_front() {
-                return SourceEvent::Told(told);
+            if let Some(deferred_log) = self.deferred_log.pop_front() {
+                return SourceEvent::Told(deferred_log);
             }
             if std::mem::take(&mut self.flush_next) {
                 return SourceEvent::Piece(Piece::Flush);
@@ -653,7 +656,7 @@ impl Source for UpstreamBody {
                 return SourceEvent::Piece(Piece::Bytes(bytes));
             }
             self.settle();
-            if self.told.is_empty() && self.ending.is_none() {
+            if self.deferred_log.is_empty() && self.ending.is_none() {
                 return SourceEvent::Nothing;
             }
         }

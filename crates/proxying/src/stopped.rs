@@ -35,7 +35,7 @@ impl UploadError {
 
     /// The status that the request would have ended with, and a line for the log; `None` if the
     /// sender of the response notices that the client has left.
-    pub(super) fn told(self) -> Option<(u16, Option<DeferredLog>)> {
+    pub(super) fn deferred_log(self) -> Option<(u16, Option<DeferredLog>)> {
         let (status, fault) = match self {
             UploadError::Stream(Abort::Closed(_)) => return None,
             UploadError::Stream(abort) => (
@@ -53,8 +53,9 @@ impl UploadError {
             UploadError::File(text) => (500, Some((Level::Crit, text))),
             UploadError::NotBase64 => (400, Some((Level::Info, NOT_BASE64.to_owned()))),
         };
-        let told = fault.map(|(level, text)| DeferredLog::new(level, format!("{text} {SENDING}")));
-        Some((status, told))
+        let deferred_log =
+            fault.map(|(level, text)| DeferredLog::new(level, format!("{text} {SENDING}")));
+        Some((status, deferred_log))
     }
 }
 

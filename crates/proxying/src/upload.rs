@@ -101,11 +101,11 @@ impl RestOfBody {
         Poll::Ready(match ended {
             Ok(true) => Uploaded::Whole,
             Ok(false) => Uploaded::Ended,
-            Err(stopped) => match stopped.told() {
+            Err(stopped) => match stopped.deferred_log() {
                 None => Uploaded::Left,
-                Some((status, told)) => {
+                Some((status, deferred_log)) => {
                     self.refused.set(Some(status));
-                    Uploaded::Broken(told)
+                    Uploaded::Broken(deferred_log)
                 }
             },
         })

@@ -146,7 +146,7 @@ impl RealIp {
         if P::is_realip(context) || !self.trusted.contains(P::connection_peer(context)) {
             return;
         }
-        let by_proxy = context.client().told();
+        let by_proxy = context.client().proxy_header();
         let lines = match &self.header {
             Header::ForwardedFor => context.forwarded(),
             Header::ProxyProtocol => by_proxy

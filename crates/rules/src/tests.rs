@@ -12,7 +12,7 @@ use conf::{
 };
 use engine::net::{Address, TcpInfo};
 use framework::compile::{Compiler, Environment, Feature};
-use framework::door::ListenerId;
+use framework::connection_handler::ListenerId;
 use logs::{ErrorLog, Level, LogTable, Process, Subject};
 use transport::client::{Client, HasClient};
 use transport::tls::session::Session as TlsSession;

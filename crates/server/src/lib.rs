@@ -1,5 +1,5 @@
-//! The server as a whole: the list of its modules, what comes of a configuration, and the doors
-//! behind its addresses.
+//! The server as a whole: the list of its modules, what comes of a configuration, and the
+//! connection handlers behind its addresses.
 //!
 //! [`features`] collects the directives, each declared beside the code it serves; [`assemble`]
 //! makes a generation of a configuration; [`explain`] tells the way of an imagined request. What
@@ -17,5 +17,5 @@ mod tests;
 pub mod unknown;
 
 pub use assemble::{Compiled, compile};
-pub use framework::door::ListenerId;
+pub use framework::connection_handler::ListenerId;
 pub use framework::workers;

@@ -1,13 +1,13 @@
 //! The list of all protocols that the server speaks with its clients, and nothing else that names
-//! them: directives, variables, doors.
+//! them: directives, variables, connection handlers.
 
 use std::rc::Rc;
 use std::sync::{Arc, OnceLock};
 
 use conf::{Declared, Registry};
 use framework::compile::Feature;
+use framework::connection_handler::ConnectionHandler;
 use framework::counters::Counters;
-use framework::door::ConnectionHandler;
 use framework::generation::Generation;
 use framework::protocol_part::{Directives, ProtocolPart};
 use framework::workers::Worker;
@@ -55,9 +55,9 @@ pub fn has_variable(name: &str) -> bool {
     PARTS.iter().any(|part| part.has_variable(name))
 }
 
-/// What a thread accepts for: a door for each protocol.
-pub fn doors() -> Vec<Rc<dyn ConnectionHandler>> {
-    PARTS.iter().map(|part| part.door()).collect()
+/// What a thread accepts for: a connection handler for each protocol.
+pub fn handlers() -> Vec<Rc<dyn ConnectionHandler>> {
+    PARTS.iter().map(|part| part.handler()).collect()
 }
 
 /// The worker of a thread that is no one of [`framework::workers::Workers`]: for one question, or
@@ -71,7 +71,7 @@ pub fn worker(
         generation,
         connections_max,
         counters,
-        doors(),
+        handlers(),
         &ErrorLogReporter,
     )
 }

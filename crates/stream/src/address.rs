@@ -10,7 +10,7 @@ use std::sync::Arc;
 use conf::{Diagnostic, Fault, Position};
 use engine::net::{Address, ListenOptions};
 use framework::compile::Compiler;
-use framework::door::ListenerId;
+use framework::connection_handler::ListenerId;
 use rules::server_name::{self, ServerNamePattern};
 use transport::listen::{self, ProtocolAgreement, Protocols};
 

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use engine::net::Address;
-use framework::door::{Accepted, ServedConnection};
+use framework::connection_handler::{Accepted, ServedConnection};
 use framework::generation::GenerationView;
 use framework::workers::Worker;
 use transport::Transport;
@@ -19,7 +19,7 @@ pub(crate) struct Connection {
     pub(crate) client: Client,
     pub(crate) end: ClientEnd,
     pub(crate) worker: Rc<Worker>,
-    /// How often the connection has been handed over between doors.
+    /// How often the connection has been handed over between connection handlers.
     pub(crate) handed_over: u8,
     /// Replaces the client in log lines if there is none: for a health check.
     pub(crate) about: Option<Arc<str>>,

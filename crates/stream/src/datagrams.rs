@@ -11,7 +11,7 @@ use std::rc::Rc;
 use base::hash::Map;
 use engine::Buffer;
 use engine::net::{Address, Datagram};
-use framework::door::{ListenerId, ReceivedDatagram};
+use framework::connection_handler::{ListenerId, ReceivedDatagram};
 use framework::workers::DatagramSession;
 use proto::proxy_protocol::parse_datagram;
 use transport::client::Client;

@@ -12,7 +12,7 @@ use conf::{
 use engine::net::Address;
 use framework::address::{self, WrittenAddress};
 use framework::compile::Compiler;
-use framework::door::{Accepted, ConnectionHandler, HandoverInfo, ListenerId};
+use framework::connection_handler::{Accepted, ConnectionHandler, HandoverInfo, ListenerId};
 use logs::Printable;
 use rules::limit_conn::ConnectionLimitState;
 use variables::{Compiling as _, Text};
@@ -46,10 +46,10 @@ pub(crate) enum Pass {
     Text(Text<Session>),
 }
 
-/// A connection's handover to another door.
+/// A connection's handover to another connection handler.
 pub(crate) struct Handover {
     listener: ListenerId,
-    door: Rc<dyn ConnectionHandler>,
+    handler: Rc<dyn ConnectionHandler>,
     local: Address,
 }
 
@@ -86,10 +86,10 @@ fn lacks_port(written: &WrittenAddress<'_>) -> bool {
     written.port.is_none() && !written.unix
 }
 
-/// Finds the door for a session's connection.
+/// Finds the connection handler for a session's connection.
 ///
 /// # Errors
-/// The status of the session if there is no door.
+/// The status of the session if there is no connection handler.
 pub(crate) fn find(session: &mut Session, pass: &Pass) -> Result<Handover, Status> {
     session.doing = " while passing connection to port";
     let Some(transport) = session.connection.transport() else {
@@ -117,13 +117,13 @@ pub(crate) fn find(session: &mut Session, pass: &Pass) -> Result<Handover, Statu
         return Err(Status::InternalServerError);
     }
     let worker = &session.connection.worker;
-    let Some((listener, door)) = worker.door_to(&session.generation, &local) else {
+    let Some((listener, handler)) = worker.handler_to(&session.generation, &local) else {
         logs::error!(session, Error, "port not found for \"{local}\"");
         return Err(Status::Ok);
     };
     Ok(Handover {
         listener,
-        door,
+        handler,
         local,
     })
 }
@@ -153,7 +153,7 @@ pub(crate) fn hand_over(
 ) {
     let Handover {
         listener,
-        door,
+        handler,
         local,
     } = passage;
     let Connection {
@@ -169,7 +169,7 @@ pub(crate) fn hand_over(
     let serial = client.serial;
     let held = Box::new((places, client.into_held()));
     let (stream, over) = transport.into_parts();
-    door.connected(Accepted {
+    handler.connected(Accepted {
         worker,
         stream,
         listener,

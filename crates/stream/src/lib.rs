@@ -11,9 +11,9 @@
 mod address;
 mod compile;
 mod connection;
+mod connection_handler;
 mod datagram_end;
 mod datagrams;
-mod door;
 mod handover;
 mod health_check;
 mod incoming;

@@ -1,10 +1,11 @@
-//! The protocol part for `stream`: its directives, its block, and the door of its addresses.
+//! The protocol part for `stream`: its directives, its block, and the connection handler of its
+//! addresses.
 
 use std::rc::Rc;
 
 use conf::{Declared, ScopeRef};
 use framework::compile::{Compiler, Feature as _};
-use framework::door::ConnectionHandler;
+use framework::connection_handler::ConnectionHandler;
 use framework::generation::Generation;
 use framework::network::DebugConnections;
 use framework::protocol_part::{CompiledPart, Directives, ListenSocket, ProtocolPart};
@@ -22,7 +23,7 @@ use crate::proxy_protocol::SessionRealIp;
 use crate::session::Session;
 use crate::upstream::{self, OfSessions};
 use crate::{
-    compile, door, handover, health_check, preread, proxy, proxy_protocol, returned, set, tls,
+    compile, handler, handover, health_check, preread, proxy, proxy_protocol, returned, set, tls,
 };
 
 /// The protocol part that serves the block `stream`.
@@ -104,8 +105,8 @@ impl ProtocolPart for StreamPart {
             .unknown()
     }
 
-    fn door(&self) -> Rc<dyn ConnectionHandler> {
-        door::door()
+    fn handler(&self) -> Rc<dyn ConnectionHandler> {
+        connection_handler::handler()
     }
 }
 

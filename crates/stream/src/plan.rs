@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use framework::door::ListenerId;
+use framework::connection_handler::ListenerId;
 use framework::generation::GenerationView;
 use framework::network::DebugConnections;
 use framework::slot::{Slot, ThreadGeneration, ThreadState};

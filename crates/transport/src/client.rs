@@ -18,7 +18,7 @@ use variables::{BuiltinVariable, Context, Evaluate};
 
 use crate::proxy_protocol::ProxyHeader;
 use crate::tls::session::Session;
-use framework::door::{HandoverInfo, ListenerId};
+use framework::connection_handler::{HandoverInfo, ListenerId};
 
 /// A connected client.
 pub struct Client {
@@ -43,7 +43,7 @@ struct Rare {
     told: OnceCell<ProxyHeader>,
     /// The host name of the TLS handshake (SNI), as the client wrote it.
     sni_name: OnceCell<Box<[u8]>>,
-    /// Resources of the doors that handed the connection over, held until it ends.
+    /// Resources of the connection handlers that handed the connection over, held until it ends.
     held: OnceCell<Box<dyn Any>>,
 }
 
@@ -60,8 +60,8 @@ impl Client {
         }
     }
 
-    /// An accepted client, with the addresses from the door that handed the connection over, if
-    /// any.
+    /// An accepted client, with the addresses from the connection handler that handed the
+    /// connection over, if any.
     pub fn arrived(listener: ListenerId, serial: u64, handed: Option<&mut HandoverInfo>) -> Client {
         let client = Client::new(listener, serial);
         let Some(handed) = handed else {
@@ -73,7 +73,8 @@ impl Client {
         client.between(handed.peer.clone(), handed.local.clone())
     }
 
-    /// The resources of the doors that handed the connection over, held until it ends.
+    /// The resources of the connection handlers that handed the connection over, held until it
+    /// ends.
     pub fn into_held(self) -> Option<Box<dyn Any>> {
         self.rare.into_inner()?.held.into_inner()
     }
@@ -118,12 +119,12 @@ impl Client {
     }
 
     /// The PROXY protocol header, if there was one.
-    pub fn told(&self) -> Option<&ProxyHeader> {
+    pub fn proxy_header(&self) -> Option<&ProxyHeader> {
         self.rare.get()?.told.get()
     }
 
     /// Stores the PROXY protocol header. A second header is ignored: a connection has one.
-    pub fn tell(&self, told: Option<ProxyHeader>) {
+    pub fn set_proxy_header(&self, told: Option<ProxyHeader>) {
         if let Some(told) = told {
             let _ = self.rare().told.set(told);
         }

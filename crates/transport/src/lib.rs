@@ -6,8 +6,8 @@
 //! ([`proxy_protocol`]), the handshake, and names that are resolved while requests are served
 //! ([`resolver`]).
 //!
-//! This crate knows no protocol and no server: a door says which servers its clients may ask for
-//! ([`tls::handshake::ServerSelector`]).
+//! This crate knows no protocol and no server: a connection handler says which servers its clients
+//! may ask for ([`tls::handshake::ServerSelector`]).
 
 pub mod client;
 pub mod incoming;

@@ -11,7 +11,7 @@ use std::time::Duration;
 use conf::{Fault, Line, Word};
 use engine::net::{Address, KeepAlive, ListenOptions};
 use framework::compile::Compiler;
-pub use framework::door::ListenerId;
+pub use framework::connection_handler::ListenerId;
 
 /// One `listen` line before host names are resolved.
 #[derive(Clone, Debug)]

@@ -123,7 +123,9 @@ pub async fn receive<I: Incoming>(
         let bytes = if before > 0 { &pieces[..] } else { &input[..] };
         match proxy_protocol::parse(bytes, length_max) {
             Ok(Some(Header { length, told })) => {
-                connection.client().tell(told.map(ProxyHeader::new));
+                connection
+                    .client()
+                    .set_proxy_header(told.map(ProxyHeader::new));
                 input.advance(length.saturating_sub(before));
                 connection.set_idle(false);
                 return Ok(input);
@@ -144,7 +146,7 @@ pub async fn receive<I: Incoming>(
 /// If there is no whole header.
 pub fn take<'a>(client: &Client, datagram: &'a [u8]) -> Result<usize, proxy_protocol::Error<'a>> {
     let Header { length, told } = proxy_protocol::parse_datagram(datagram, LENGTH_MAX)?;
-    client.tell(told.map(ProxyHeader::new));
+    client.set_proxy_header(told.map(ProxyHeader::new));
     Ok(length)
 }
 
@@ -179,7 +181,7 @@ fn address<C: HasClient>(
     end: fn(&ProxyHeader) -> &ProxiedEndpoint,
     out: &mut Vec<u8>,
 ) -> bool {
-    let end = context.client().told().map(end);
+    let end = context.client().proxy_header().map(end);
     end.is_some_and(|end| {
         out.extend_from_slice(&end.address);
         true
@@ -192,13 +194,13 @@ fn port<C: HasClient>(
     end: fn(&ProxyHeader) -> &ProxiedEndpoint,
     out: &mut Vec<u8>,
 ) -> bool {
-    let end = context.client().told().map(end);
+    let end = context.client().proxy_header().map(end);
     end.is_some_and(|end| end.port == 0 || decimal(end.port.into(), out))
 }
 
 /// The value of a TLV, by nginx's names.
 fn tlv<C: HasClient>(context: &mut C, name: &[u8], out: &mut Vec<u8>) -> bool {
-    let told = context.client().told();
+    let told = context.client().proxy_header();
     match told.map_or(Ok(None), |told| told.tlv(name)) {
         Ok(None) => false,
         Ok(Some(Value::Bytes(bytes))) => {

@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 
 use engine::net::{Address, Drained, Recv, Segment, Stream, TcpInfo};
 use engine::{Buffer, Deadline};
-use framework::door::HandoverInfo;
+use framework::connection_handler::HandoverInfo;
 
 use crate::tls::session::Session;
 use crate::tls::upstream::ClientSession;
@@ -96,8 +96,8 @@ impl From<Stream> for Transport {
 }
 
 impl Transport {
-    /// The transport of an accepted connection, with the TLS session of the door that handed it
-    /// over, if one did.
+    /// The transport of an accepted connection, with the TLS session of the connection handler that
+    /// handed it over, if one did.
     pub fn of(stream: Stream, handed: Option<&mut HandoverInfo>) -> Transport {
         let transport = Transport::from(stream);
         let over = handed.and_then(|handed| handed.over.take());
@@ -107,7 +107,7 @@ impl Transport {
         transport
     }
 
-    /// The stream and the TLS session, to be handed over to another door.
+    /// The stream and the TLS session, to be handed over to another connection handler.
     pub fn into_parts(self) -> (Stream, Option<Box<dyn Any>>) {
         let over = self.session.into_inner();
         (

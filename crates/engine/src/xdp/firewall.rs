@@ -26,7 +26,7 @@ const INET: u8 = 1;
 const IPV4: u8 = 2;
 const DEVICE: u8 = 5;
 
-/// Hooks: before routing, for this host, and at the door.
+/// Hooks: before routing, for this host, and at the interface's ingress.
 const PREROUTING: u32 = 0;
 const INPUT: u32 = 1;
 const INET_INGRESS: u32 = 5;

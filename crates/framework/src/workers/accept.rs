@@ -10,8 +10,8 @@ use engine::net::{DatagramSocket, Listener, Stream};
 
 use super::places::EvictionExemption;
 use super::{TooManyConnections, Worker};
+use crate::connection_handler::{Accepted, ConnectionHandler, ListenerId};
 use crate::display::Errno;
-use crate::door::{Accepted, ConnectionHandler, ListenerId};
 
 /// How long accepting pauses after a failed `accept4()` (nginx's 500 ms).
 const ACCEPT_PAUSE: Duration = Duration::from_millis(500);
@@ -34,31 +34,31 @@ const TURNED_AWAY_MAX: usize = 32;
 pub(super) struct Accepting {
     /// Set when accepting from the socket is to stop.
     pub(super) stop: Event,
-    /// The door that takes accepted connections, of the current generation.
-    door: RefCell<Rc<dyn ConnectionHandler>>,
+    /// The connection handler that takes accepted connections, of the current generation.
+    handler: RefCell<Rc<dyn ConnectionHandler>>,
     /// The socket itself, where datagrams come to it.
     pub(super) datagrams: OnceCell<Rc<DatagramSocket>>,
 }
 
 impl Accepting {
-    /// A socket whose connections go to this door.
-    pub(super) fn new(door: Rc<dyn ConnectionHandler>) -> Accepting {
+    /// A socket whose connections go to this connection handler.
+    pub(super) fn new(handler: Rc<dyn ConnectionHandler>) -> Accepting {
         Accepting {
             stop: Event::new(),
-            door: RefCell::new(door),
+            handler: RefCell::new(handler),
             datagrams: OnceCell::new(),
         }
     }
 
-    /// Sends connections to this door from now on. False if they went to it already.
-    pub(super) fn change_door(&self, door: Rc<dyn ConnectionHandler>) -> bool {
-        let before = self.door.replace(Rc::clone(&door));
-        !Rc::ptr_eq(&before, &door)
+    /// Sends connections to this connection handler from now on. False if they went to it already.
+    pub(super) fn change_handler(&self, handler: Rc<dyn ConnectionHandler>) -> bool {
+        let before = self.handler.replace(Rc::clone(&handler));
+        !Rc::ptr_eq(&before, &handler)
     }
 
-    /// The door that connections go to now.
-    pub(super) fn door(&self) -> Rc<dyn ConnectionHandler> {
-        Rc::clone(&self.door.borrow())
+    /// The connection handler that connections go to now.
+    pub(super) fn handler(&self) -> Rc<dyn ConnectionHandler> {
+        Rc::clone(&self.handler.borrow())
     }
 }
 
@@ -93,7 +93,7 @@ pub(super) async fn accept(
                     error,
                     lasting: now.duration_since(since),
                 };
-                failed.handle(&worker, &listener, &*accepting.door());
+                failed.handle(&worker, &listener, &*accepting.handler());
                 engine::sleep(ACCEPT_PAUSE).await;
             }
         }
@@ -113,11 +113,11 @@ pub(super) async fn accept(
     worker.end_if_idle();
 }
 
-/// Counts an accepted connection and passes it to the door.
+/// Counts an accepted connection and passes it to the connection handler.
 fn take(worker: &Rc<Worker>, id: &ListenerId, accepting: &Accepting, stream: Stream) {
     let serial = worker.counters.next_serial();
     worker.counts.accepted.add(1);
-    accepting.door().connected(Accepted {
+    accepting.handler().connected(Accepted {
         worker: Rc::clone(worker),
         stream,
         listener: id.clone(),
@@ -148,7 +148,7 @@ impl AcceptError {
     /// Handles the error. As with nginx, clients wait in the listen backlog while the process is
     /// out of file descriptors. Unlike nginx, idle connections are closed to make room for them,
     /// and if all connections stay busy for `QUEUE_TIME_MAX`, waiting clients are turned away.
-    fn handle(&self, worker: &Worker, listener: &Listener, door: &dyn ConnectionHandler) {
+    fn handle(&self, worker: &Worker, listener: &Listener, handler: &dyn ConnectionHandler) {
         let lasting = self.lasting;
         let is_waited_for = self.is_of_descriptors() && !lasting.is_zero();
         if is_waited_for
@@ -156,7 +156,7 @@ impl AcceptError {
             && lasting >= QUEUE_TIME_MAX
         {
             let told = (0..TURNED_AWAY_MAX)
-                .take_while(|_| listener.shed_connection(door.rejection_message()))
+                .take_while(|_| listener.shed_connection(handler.rejection_message()))
                 .count();
             worker.turned_away.set(worker.turned_away.get() + told);
         }

@@ -5,13 +5,13 @@
 //! controlling thread as closures posted to each thread's engine.
 
 mod accept;
-mod holding;
 mod outgoing;
 mod places;
 mod receive;
 mod sharing;
 mod siblings;
 mod succession;
+mod work_guard;
 mod worker;
 
 use std::os::fd::OwnedFd;
@@ -24,21 +24,21 @@ use base::level::Level;
 use engine::net::{BoundSocket, SocketKind, steering};
 use engine::{EngineKind, Remote, Runtime};
 
+use crate::connection_handler::{ConnectionHandler, ListenerId};
 use crate::counters::Counters;
 use crate::display::Errno;
-use crate::door::{ConnectionHandler, ListenerId};
 use crate::generation::Generation;
 use crate::panics::{self, AbortOnPanic};
 use crate::report::ThreadReport;
 use crate::watch::{self, ThreadStatus, ThreadWatch};
 
-pub use holding::WorkGuard;
 pub use outgoing::{ConnectError, connect, connect_datagrams, connect_with};
 pub use places::{Registered, Spare, SpareEntry, TooManyConnections};
 pub use receive::DatagramSession;
 pub use sharing::SharedRequests;
 use siblings::Siblings;
 use succession::Channel;
+pub use work_guard::WorkGuard;
 pub use worker::Worker;
 use worker::with_worker;
 
@@ -52,8 +52,8 @@ pub struct Settings {
     pub engine: EngineKind,
     /// How many threads serve connections.
     pub threads: usize,
-    /// Makes the doors of a thread, one for each protocol.
-    pub doors: fn() -> Vec<Rc<dyn ConnectionHandler>>,
+    /// Makes the connection handlers of a thread, one for each protocol.
+    pub handlers: fn() -> Vec<Rc<dyn ConnectionHandler>>,
     /// Where threads write log lines.
     pub report: &'static dyn ThreadReport,
     /// `worker_connections`: connections that one thread may hold at most.
@@ -169,7 +169,7 @@ impl Workers {
                     generation,
                     settings.connections,
                     counters,
-                    (settings.doors)(),
+                    (settings.handlers)(),
                     settings.report,
                 );
                 worker.set_watch(watched);

@@ -19,7 +19,7 @@ use base::level::Level;
 use base::slab::Key;
 
 use super::{Worker, worker};
-use crate::door::ServedConnection;
+use crate::connection_handler::ServedConnection;
 
 /// Idle connections are closed when at most one place in this many is free (nginx's
 /// `ngx_drain_connections()`).

@@ -1,6 +1,6 @@
-//! Receiving from one socket of datagrams, for the door of its protocol; and whose a datagram is
-//! that has been received: of a session of this thread, of another thread, of the process before
-//! this one or after it, or of no session yet.
+//! Receiving from one socket of datagrams, for the connection handler of its protocol; and whose a
+//! datagram is that has been received: of a session of this thread, of another thread, of the
+//! process before this one or after it, or of no session yet.
 
 use std::cell::Cell;
 use std::net::SocketAddr;
@@ -17,8 +17,8 @@ use super::Worker;
 use super::accept::Accepting;
 use super::siblings::{SessionCount, Siblings};
 use super::succession::{Channel, RelayKind, RelayedDatagram};
+use crate::connection_handler::{ConnectionHandler, ListenerId, ReceivedDatagram};
 use crate::display::Errno;
-use crate::door::{ConnectionHandler, ListenerId, ReceivedDatagram};
 
 /// How long receiving pauses after `recvmsg()` has failed.
 const RECEIVE_PAUSE: Duration = Duration::from_millis(500);
@@ -42,7 +42,7 @@ pub(super) async fn receive(
             listener: id.clone(),
             datagram,
         };
-        worker.receive_at(&*accepting.door(), received);
+        worker.receive_at(&*accepting.handler(), received);
     };
     loop {
         let event = either(accepting.stop.wait(), socket.recv()).await;
@@ -115,15 +115,19 @@ impl Worker {
 
     /// Takes a datagram that a session has not, for whatever else it may be of.
     pub fn receive_again(self: &Rc<Worker>, received: ReceivedDatagram) {
-        if let Some(door) = self.door_of(&self.current(), &received.listener) {
-            self.receive_at(&*door, received);
+        if let Some(handler) = self.handler_of(&self.current(), &received.listener) {
+            self.receive_at(&*handler, received);
         }
     }
 
-    /// Takes a datagram that has come to a socket of this door.
-    fn receive_at(self: &Rc<Worker>, door: &dyn ConnectionHandler, mut received: ReceivedDatagram) {
-        let Some(sessions) = door.datagram_sessions() else {
-            return door.received(received);
+    /// Takes a datagram that has come to a socket of this connection handler.
+    fn receive_at(
+        self: &Rc<Worker>,
+        handler: &dyn ConnectionHandler,
+        mut received: ReceivedDatagram,
+    ) {
+        let Some(sessions) = handler.datagram_sessions() else {
+            return handler.received(received);
         };
         if let Some(own) = self.membership.get()
             && own.is_elsewhere(received.datagram.peer)
@@ -140,7 +144,7 @@ impl Worker {
         };
         if !self.is_elsewhere(&received.listener, &datagram, 0) {
             received.datagram = datagram;
-            door.received(received);
+            handler.received(received);
         }
     }
 
@@ -195,7 +199,7 @@ impl Worker {
         let (Some(accepting), Some(socket)) = (&accepting, socket) else {
             return Err(datagram);
         };
-        accepting.door().received(ReceivedDatagram {
+        accepting.handler().received(ReceivedDatagram {
             worker: Rc::clone(self),
             socket: Rc::clone(socket),
             listener: listener.clone(),
@@ -212,9 +216,9 @@ impl Worker {
     ) -> Result<(), Datagram<Buffer>> {
         let mut left = datagram;
         for sessions in self
-            .doors
+            .handlers
             .iter()
-            .filter_map(|door| door.datagram_sessions())
+            .filter_map(|handler| handler.datagram_sessions())
         {
             match sessions.give(listener, left) {
                 Ok(()) => return Ok(()),

@@ -16,7 +16,7 @@ use engine::net::{Datagram, steering};
 use super::Worker;
 use super::succession::{Channel, RelayKind, RelayedDatagram, SuccessionMessage};
 use super::worker::with_worker;
-use crate::door::ListenerId;
+use crate::connection_handler::ListenerId;
 
 /// Bytes of datagrams that may wait for a thread which they did not come to; more are dropped, as a
 /// full queue anywhere on their way would drop them.

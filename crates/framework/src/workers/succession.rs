@@ -27,7 +27,7 @@ use engine::net::Datagram;
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags, Shutdown};
 
-use crate::door::ListenerId;
+use crate::connection_handler::ListenerId;
 
 /// Bytes of one message: a datagram of 65,507, and what names its client and its listener.
 const MESSAGE_MAX: usize = 72 * 1024;

@@ -20,8 +20,8 @@ use super::receive::{Membership, receive};
 use super::siblings::Siblings;
 use super::succession::Channel;
 use super::{Share, SocketId};
+use crate::connection_handler::{ConnectionHandler, ListenerId, ServedConnection};
 use crate::counters::{Counters, ThreadCounters};
-use crate::door::{ConnectionHandler, ListenerId, ServedConnection};
 use crate::generation::{Generation, GenerationView};
 use crate::idle::IdleQueue;
 use crate::report::ThreadReport;
@@ -51,8 +51,8 @@ pub struct Worker {
     accepting: RefCell<Map<SocketId, Rc<Accepting>>>,
     /// The number of accepting tasks, those that are stopping included.
     pub(super) accept_tasks: Cell<usize>,
-    /// The doors, each of which takes the connections of its addresses.
-    pub(super) doors: Vec<Rc<dyn ConnectionHandler>>,
+    /// The connection handlers, each of which takes the connections of its addresses.
+    pub(super) handlers: Vec<Rc<dyn ConnectionHandler>>,
     report: &'static dyn ThreadReport,
     /// The places of client connections and of idle upstream connections.
     pub(super) places: RefCell<Slab<Occupant>>,
@@ -94,13 +94,13 @@ pub struct Worker {
 
 impl Worker {
     /// The worker of this thread, whose runtime must exist. It holds at most `connections_max`
-    /// connections, those that it makes itself among them, and serves for these doors when it
-    /// [listens](Worker::listen).
+    /// connections, those that it makes itself among them, and serves for these connection handlers
+    /// when it [listens](Worker::listen).
     pub fn start(
         generation: Arc<Generation>,
         connections_max: usize,
         counters: Arc<Counters>,
-        doors: Vec<Rc<dyn ConnectionHandler>>,
+        handlers: Vec<Rc<dyn ConnectionHandler>>,
         report: &'static dyn ThreadReport,
     ) -> Rc<Worker> {
         let counts = counters.join();
@@ -109,7 +109,7 @@ impl Worker {
             current: RefCell::new(Rc::new(local)),
             accepting: RefCell::default(),
             accept_tasks: Cell::new(0),
-            doors,
+            handlers,
             report,
             places: RefCell::new(Slab::new()),
             clients: Cell::new(0),
@@ -159,10 +159,10 @@ impl Worker {
         CURRENT.set(None);
     }
 
-    /// Drops what doors cache for the next connection.
+    /// Drops what connection handlers cache for the next connection.
     fn forget(&self) {
-        for door in &self.doors {
-            door.forget();
+        for handler in &self.handlers {
+            handler.forget();
         }
     }
 
@@ -222,7 +222,7 @@ impl Worker {
             .into_iter()
             .filter(|(id, _)| !kept.contains_key(id))
             .collect();
-        let is_elsewhere = self.find_doors(&kept);
+        let is_elsewhere = self.find_handlers(&kept);
         *self.accepting.borrow_mut() = kept;
         if !gone.is_empty() || is_elsewhere {
             self.pin_leftovers(&old);
@@ -256,12 +256,12 @@ impl Worker {
     pub fn listen(self: &Rc<Worker>, sockets: Share) {
         let current = self.current();
         for (id, socket) in sockets {
-            let Some(door) = self.door_of(&current, &id.0) else {
+            let Some(handler) = self.handler_of(&current, &id.0) else {
                 let name = &id.0.0;
                 self.report(Level::Alert, format_args!("nothing serves {name}"));
                 continue;
             };
-            let accepting = Rc::new(Accepting::new(door));
+            let accepting = Rc::new(Accepting::new(handler));
             if let Err(error) = self.begin(&id, socket, Rc::clone(&accepting)) {
                 let name = &id.0.0;
                 let text = format_args!("listening on {name} failed: {error}");
@@ -295,15 +295,15 @@ impl Worker {
         Ok(())
     }
 
-    /// The door of a listener in this generation.
-    pub(super) fn door_of(
+    /// The connection handler of a listener in this generation.
+    pub(super) fn handler_of(
         &self,
         local: &GenerationView,
         listener: &ListenerId,
     ) -> Option<Rc<dyn ConnectionHandler>> {
-        let mut doors = self.doors.iter();
-        doors
-            .find(|door| door.has_listener(local, listener))
+        let mut handlers = self.handlers.iter();
+        handlers
+            .find(|handler| handler.has_listener(local, listener))
             .map(Rc::clone)
     }
 
@@ -314,9 +314,9 @@ impl Worker {
         found.map(|(_, accepting)| Rc::clone(accepting))
     }
 
-    /// The door of the socket that would take a connection to this address in a generation, and
-    /// which socket that is.
-    pub fn door_to(
+    /// The connection handler of the socket that would take a connection to this address in a
+    /// generation, and which socket that is.
+    pub fn handler_to(
         &self,
         local: &GenerationView,
         to: &Address,
@@ -329,19 +329,19 @@ impl Worker {
         let addresses = [Some(to.clone()), any.map(Address::Inet)];
         addresses.into_iter().flatten().find_map(|address| {
             let listener = ListenerId::of_address(&address, SocketKind::Streams);
-            let door = self.door_of(local, &listener)?;
-            Some((listener, door))
+            let handler = self.handler_of(local, &listener)?;
+            Some((listener, handler))
         })
     }
 
-    /// Sockets that stay are accepted from for the doors that the current generation has them at.
-    /// Whether one has another.
-    fn find_doors(&self, kept: &Map<SocketId, Rc<Accepting>>) -> bool {
+    /// Sockets that stay are accepted from for the connection handlers that the current generation
+    /// has them at. Whether one has another.
+    fn find_handlers(&self, kept: &Map<SocketId, Rc<Accepting>>) -> bool {
         let current = self.current();
         let mut is_another = false;
         for ((listener, _), accepting) in kept {
-            if let Some(door) = self.door_of(&current, listener) {
-                is_another |= accepting.change_door(door);
+            if let Some(handler) = self.handler_of(&current, listener) {
+                is_another |= accepting.change_handler(handler);
             }
         }
         is_another

@@ -46,7 +46,7 @@ pub struct PlanBuilder<'a> {
     /// State of the module that is registering: its statement about shortcuts, whether it has
     /// registered anything, and whether it has registered a handler that runs before the location
     /// is known.
-    said: Option<Shortcut>,
+    declared_shortcut: Option<Shortcut>,
     has_registered: bool,
     runs_before_location: bool,
     plan_of: &'a mut PlanOf<'a>,
@@ -80,7 +80,7 @@ impl<'a> PlanBuilder<'a> {
             answers_constantly: false,
             shortcuts: Shortcuts::default(),
             shortcuts_of_server: Shortcuts::default(),
-            said: None,
+            declared_shortcut: None,
             has_registered: false,
             runs_before_location: false,
             plan_of,
@@ -93,11 +93,11 @@ impl<'a> PlanBuilder<'a> {
         let Some(register) = entry.plan else {
             return Some(());
         };
-        self.said = None;
+        self.declared_shortcut = None;
         (self.has_registered, self.runs_before_location) = (false, false);
         register(self)?;
         if self.has_registered {
-            let shortcut = self.said.take().unwrap_or(Shortcut::Never);
+            let shortcut = self.declared_shortcut.take().unwrap_or(Shortcut::Never);
             debug_assert!(
                 entry
                     .shortcuts
@@ -117,7 +117,7 @@ impl<'a> PlanBuilder<'a> {
     /// States how the registering module affects shortcuts.
     pub fn shortcut(&mut self, shortcut: Shortcut) {
         self.has_registered = true;
-        self.said = Some(shortcut);
+        self.declared_shortcut = Some(shortcut);
     }
 
     /// Compiles the plan of a block within the scope, which may replace this plan at run time.

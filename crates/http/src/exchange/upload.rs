@@ -115,7 +115,7 @@ impl SharedIntake {
 
 /// See [`Upload`].
 pub struct H1Upload {
-    lent: Rc<SharedIntake>,
+    shared_intake: Rc<SharedIntake>,
     timeout: Duration,
     /// `client_max_body_size` in bytes; 0 is no limit.
     size_max: u64,
@@ -124,9 +124,9 @@ pub struct H1Upload {
 }
 
 impl H1Upload {
-    pub(crate) fn new(lent: Rc<SharedIntake>, core: &Core) -> H1Upload {
+    pub(crate) fn new(shared_intake: Rc<SharedIntake>, core: &Core) -> H1Upload {
         H1Upload {
-            lent,
+            shared_intake,
             timeout: core.client_body_timeout,
             size_max: core.client_max_body_size,
             deadline: None,
@@ -134,12 +134,15 @@ impl H1Upload {
     }
 
     fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Result<Option<Bytes>, Abort>> {
-        let lent = &*self.lent;
-        if lent.is_over.get() {
+        let shared_intake = &*self.shared_intake;
+        if shared_intake.is_over.get() {
             let taken_back = io::ErrorKind::ConnectionAborted.into();
             return Poll::Ready(Err(Abort::Closed(taken_back)));
         }
-        let (mut intake, mut body) = (lent.intake.borrow_mut(), lent.body.borrow_mut());
+        let (mut intake, mut body) = (
+            shared_intake.intake.borrow_mut(),
+            shared_intake.body.borrow_mut(),
+        );
         loop {
             match intake.next(&mut body, self.size_max)? {
                 BodyPart::Bytes(bytes) => {
@@ -151,7 +154,7 @@ impl H1Upload {
             }
             let timeout = self.timeout;
             let deadline = *self.deadline.get_or_insert_with(|| engine::now() + timeout);
-            let stream = &lent.connection.stream;
+            let stream = &shared_intake.connection.stream;
             let received = ready!(stream.poll_recv(Some(deadline), context));
             self.deadline = None;
             intake.receive(&body, received)?;
@@ -159,12 +162,12 @@ impl H1Upload {
     }
 
     fn is_read(&self) -> bool {
-        !self.lent.is_over.get() && self.lent.intake.borrow().is_read()
+        !self.shared_intake.is_over.get() && self.shared_intake.intake.borrow().is_read()
     }
 }
 
 impl Drop for H1Upload {
     fn drop(&mut self) {
-        self.lent.end();
+        self.shared_intake.end();
     }
 }

@@ -371,7 +371,8 @@ async fn preamble(connection: &Rc<Connection>) -> Option<Buffer> {
     };
     let local = connection.generation();
     let is_secure = connection.with_servers(&local, |servers| servers.protocols.ssl);
-    // Another door may have done the TLS handshake before it handed the connection over.
+    // Another connection handler may have done the TLS handshake before it handed the connection
+    // over.
     if is_secure != Some(true) || connection.stream.is_secure() {
         return Some(received);
     }
@@ -420,7 +421,7 @@ pub(crate) fn note_panic(request: &mut Request, panicked: &panics::Panicked) {
 )]
 fn next_input(connection: &Rc<Connection>) -> impl Future<Output = Option<Buffer>> {
     async move {
-        let received = match patience(connection) {
+        let received = match idle_wait(connection) {
             IdleWait::Ended => return None,
             IdleWait::Idle(wait) => {
                 connection.worker.counts().waiting.add(1);
@@ -459,7 +460,7 @@ enum IdleWait {
     Protected { protected: Duration, wait: Duration },
 }
 
-fn patience(connection: &Connection) -> IdleWait {
+fn idle_wait(connection: &Connection) -> IdleWait {
     if connection.requests.get() == 0 {
         let wait = connection.first_byte_timeout();
         let spent = engine::now().saturating_duration_since(connection.client.started());

@@ -28,7 +28,7 @@ pub struct H2Upload {
     size_max: u64,
     received: u64,
     /// The timer of the current wait for the client.
-    patience: Option<Sleep>,
+    read_timer: Option<Sleep>,
 }
 
 impl H2Upload {
@@ -47,7 +47,7 @@ impl H2Upload {
             timeout: core.client_body_timeout,
             size_max: core.client_max_body_size,
             received: request.body.received() + flow.uploaded(),
-            patience: None,
+            read_timer: None,
         }
     }
 
@@ -55,11 +55,13 @@ impl H2Upload {
     pub fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Result<Option<Bytes>, Abort>> {
         let Poll::Ready(part) = poll_part(&self.shared, &self.flow, context) else {
             let timeout = self.timeout;
-            let patience = self.patience.get_or_insert_with(|| engine::sleep(timeout));
-            ready!(Pin::new(patience).poll(context));
+            let read_timer = self
+                .read_timer
+                .get_or_insert_with(|| engine::sleep(timeout));
+            ready!(Pin::new(read_timer).poll(context));
             return Poll::Ready(Err(Abort::BodyTimedOut));
         };
-        self.patience = None;
+        self.read_timer = None;
         let part = part?;
         if let Some(part) = &part {
             let (received, length) = (self.received, part.len() as u64);

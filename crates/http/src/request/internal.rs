@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use conf::ScopeId;
 use engine::net::Address;
-use framework::door::Accepted;
+use framework::connection_handler::Accepted;
 use framework::generation::Generation;
 use framework::workers::Worker;
 use rules::service_thread;

@@ -35,16 +35,16 @@ impl RecordsOfBody {
         &mut self,
         received: &mut Buffer,
     ) -> (Option<bool>, Vec<(Level, String)>) {
-        let mut told = Vec::new();
+        let mut log_lines = Vec::new();
         while !received.is_empty() {
             match self.next(received) {
-                FramedPart::Told(level, text) => told.push((level, text)),
-                FramedPart::End { may_reuse } => return (Some(may_reuse), told),
+                FramedPart::Told(level, text) => log_lines.push((level, text)),
+                FramedPart::End { may_reuse } => return (Some(may_reuse), log_lines),
                 FramedPart::Nothing => break,
-                FramedPart::Bytes(_) | FramedPart::Broken(..) => return (Some(false), told),
+                FramedPart::Bytes(_) | FramedPart::Broken(..) => return (Some(false), log_lines),
             }
         }
-        (None, told)
+        (None, log_lines)
     }
 }
 

@@ -148,9 +148,9 @@ impl Protocol for FastcgiPass {
         // A body that the client does not get is not read to its end.
         if matches!(head.status(), 204 | 304) {
             let length = arrived.rest.len() as u64;
-            let (ended, told) = records.ends_at_once(&mut arrived.rest);
+            let (ended, log_lines) = records.ends_at_once(&mut arrived.rest);
             let doing = body_activity(is_buffered);
-            for (level, text) in told {
+            for (level, text) in log_lines {
                 logs::write(request, level, format_args!("{text} {doing}"));
             }
             if let Some(may_reuse) = ended {

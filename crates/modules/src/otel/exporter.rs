@@ -52,7 +52,7 @@ pub(super) struct Exporter {
     dropped: AtomicU64,
     /// The second (of the process's uptime, counted from 1) of the last log line about dropped
     /// spans.
-    told: AtomicU64,
+    logged_second: AtomicU64,
 }
 
 /// The settings of `otel_exporter`.
@@ -124,7 +124,7 @@ impl Exporter {
             queue: Mutex::default(),
             buffers: Mutex::default(),
             dropped: AtomicU64::new(0),
-            told: AtomicU64::new(0),
+            logged_second: AtomicU64::new(0),
         }
     }
 
@@ -185,7 +185,7 @@ impl Exporter {
     fn drop_span(&self, request: &Request) {
         let dropped = self.dropped.fetch_add(1, Ordering::Relaxed) + 1;
         let second = engine::uptime().as_secs() + 1;
-        if self.told.swap(second, Ordering::Relaxed) != second {
+        if self.logged_second.swap(second, Ordering::Relaxed) != second {
             logs::error!(request, Notice, "OTel dropped records: {dropped}");
         }
     }
@@ -334,7 +334,7 @@ struct Sending {
     in_flight: Cell<usize>,
     /// The second of the last log line about a failure, and the number of spans that have been lost
     /// since.
-    told: Cell<(u64, usize)>,
+    logged_second: Cell<(u64, usize)>,
 }
 
 async fn run(exporter: Arc<Exporter>, of_requests: Weak<Generation>) {
@@ -344,7 +344,7 @@ async fn run(exporter: Arc<Exporter>, of_requests: Weak<Generation>) {
         local: worker.current(),
         exporter: Arc::clone(&exporter),
         in_flight: Cell::new(0),
-        told: Cell::default(),
+        logged_second: Cell::default(),
     });
     let interval = exporter.settings.interval.max(Duration::from_millis(1));
     let mut due = engine::now() + interval;
@@ -397,7 +397,7 @@ impl Drop for InFlightBatch {
 impl Sending {
     async fn send(&self, batch: Batch) {
         let second = engine::uptime().as_secs() + 1;
-        let is_quiet = self.told.get().0 == second;
+        let is_quiet = self.logged_second.get().0 == second;
         let message = self.exporter.message(&batch);
         let collector = &self.exporter.settings.collector;
         let exported = collector.export(&self.local, &message, is_quiet).await;
@@ -419,12 +419,12 @@ impl Sending {
     /// Logs lost spans at most once per second.
     fn tell(&self, lost: usize, why: std::fmt::Arguments<'_>) {
         let second = engine::uptime().as_secs() + 1;
-        let (told, before) = self.told.get();
+        let (logged_second, before) = self.logged_second.get();
         let lost = lost + before;
-        if told == second {
-            return self.told.set((told, lost));
+        if logged_second == second {
+            return self.logged_second.set((logged_second, lost));
         }
-        self.told.set((second, 0));
+        self.logged_second.set((second, 0));
         let endpoint = &self.exporter.settings.collector.endpoint;
         event!(
             Error,

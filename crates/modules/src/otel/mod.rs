@@ -163,19 +163,20 @@ impl OnRequestEnd for Tracing {
 pub fn find(name: &str) -> Option<BuiltinVariable> {
     Some(BuiltinVariable::computed(match name {
         "otel_trace_id" => |request, out| {
-            let id = told(request, |trace| trace.current.trace_id);
+            let id = trace_value(request, |trace| trace.current.trace_id);
             append(out, format_args!("{id:032x}"))
         },
         "otel_span_id" => |request, out| {
-            let id = told(request, |trace| trace.current.span_id);
+            let id = trace_value(request, |trace| trace.current.span_id);
             append(out, format_args!("{id:016x}"))
         },
-        "otel_parent_id" => |request, out| match told(request, |trace| trace.parent.span_id) {
+        "otel_parent_id" => |request, out| match trace_value(request, |trace| trace.parent.span_id)
+        {
             0 => false,
             id => append(out, format_args!("{id:016x}")),
         },
         "otel_parent_sampled" => |request, out| {
-            let sampled = told(request, |trace| trace.parent.sampled);
+            let sampled = trace_value(request, |trace| trace.parent.sampled);
             append(out, format_args!("{}", u8::from(sampled)))
         },
         _ => return None,
@@ -183,7 +184,7 @@ pub fn find(name: &str) -> Option<BuiltinVariable> {
 }
 
 /// A value of the request's trace context; creates the span first.
-fn told<T>(request: &Request, what: impl FnOnce(&RequestTrace) -> T) -> T {
+fn trace_value<T>(request: &Request, what: impl FnOnce(&RequestTrace) -> T) -> T {
     begin(request);
     what(request.shared.main.borrow_mut().enter(&TRACE))
 }

@@ -29,7 +29,7 @@ pub(super) struct Devices {
     /// Time of the next attempt to open those that another program has.
     pub(super) retry_at: Option<Instant>,
     /// The last message about a device that could not be opened, which is not repeated.
-    said: Option<String>,
+    last_error: Option<String>,
 }
 
 impl Devices {
@@ -134,7 +134,7 @@ impl Master {
         open: impl Fn(&Device) -> Result<OpenDevice, DeviceError>,
     ) -> Opened {
         let mut opened = Opened::default();
-        let mut said = Vec::new();
+        let mut last_error = Vec::new();
         for device in &self.generation.needs.devices {
             match open(device) {
                 Ok(open) => {
@@ -145,16 +145,16 @@ impl Master {
                 }
                 Err(error) => {
                     opened.is_passing |= error.is_passing;
-                    said.push(error.text);
+                    last_error.push(error.text);
                 }
             }
         }
-        let text = (!said.is_empty()).then(|| said.join("; "));
-        if text != self.devices.said {
-            for text in &said {
+        let text = (!last_error.is_empty()).then(|| last_error.join("; "));
+        if text != self.devices.last_error {
+            for text in &last_error {
                 self.log.write(Level::Warn, text);
             }
-            self.devices.said = text;
+            self.devices.last_error = text;
         }
         opened
     }

@@ -20,7 +20,7 @@ use super::rules::FieldLine;
 use super::rules::storing::ExcludedFields;
 use super::rules::update::{self, Change};
 use super::semantics;
-use super::{fill, hit, kept_part, stored_head};
+use super::{fill, hit, partial_entry, stored_head};
 use crate::answer::AnswerHead;
 use crate::settings::PassSettings;
 
@@ -135,7 +135,7 @@ impl CacheLookup {
         engine::background(move || {
             // If the entry cannot be removed, the next request confirms it again.
             let _ = store.purge(&id);
-            let _ = store.purge(&kept_part::part_id(&id));
+            let _ = store.purge(&partial_entry::part_id(&id));
         });
     }
 }

@@ -35,7 +35,7 @@ use super::lookup::CacheLookup;
 use super::semantics;
 use super::settings::{Cache, Zone, any_holds};
 use super::status::CacheStatus;
-use super::{kept_part, stored_head};
+use super::{partial_entry, stored_head};
 use crate::READING_BODY;
 use crate::activity::WHILE_READING;
 use crate::answer::AnswerHead;
@@ -114,10 +114,14 @@ impl CacheLookup {
             .filter(|id| variant == Some(*id))
             .unwrap_or(self.main);
         let is_part = self.stores_partial && head.status() == 206;
-        if is_part && kept_part::part_of(&head).is_none() {
+        if is_part && partial_entry::part_of(&head).is_none() {
             return None;
         }
-        let id = if is_part { kept_part::part_id(&id) } else { id };
+        let id = if is_part {
+            partial_entry::part_id(&id)
+        } else {
+            id
+        };
         // Requests for the same key are served from the fill once it is complete.
         let sought = self.variant.unwrap_or(self.main);
         let claim = || {

@@ -6,8 +6,8 @@ use proto::header::KnownField;
 use proto::method::Method;
 
 use super::clock::now;
-use super::kept_part;
 use super::lookup::CacheLookup;
+use super::partial_entry;
 use super::purge::{self, Key};
 use super::rules::invalidation;
 use crate::answer::AnswerHead;
@@ -74,7 +74,7 @@ fn purge_one(store: &store::disk::DiskStore, key: &Key) -> u64 {
     if has_several {
         return purge::purge(store, key).failed;
     }
-    let part = kept_part::part_id(&id);
+    let part = partial_entry::part_id(&id);
     u64::from(store.purge(&id).is_err()) + u64::from(store.purge(&part).is_err())
 }
 

@@ -9,8 +9,8 @@ use store::disk::{DiskStore, EntryId, Filler, OpenEntry};
 
 use super::files::Seen;
 use super::keeping::StoredTimes;
-use super::kept_part::StoredPrefix;
 use super::numbers::CacheOutcome;
+use super::partial_entry::StoredPrefix;
 use super::rules::Policy;
 use super::rules::reuse::ReuseRequest;
 use super::rules::status::Forwarded;

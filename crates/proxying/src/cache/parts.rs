@@ -23,8 +23,8 @@ use proto::header::KnownField;
 use proto::method::Method;
 use store::disk::OpenEntry;
 
-use super::kept_part::{StoredPrefix, part_id, part_of};
 use super::lookup::{AnswerRules, CacheLookup};
+use super::partial_entry::{StoredPrefix, part_id, part_of};
 use super::rules::partial::{ClientRange, Part, are_of_one};
 use super::rules::reuse::Reuse;
 use super::rules::storing::ExcludedFields;

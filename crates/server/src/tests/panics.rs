@@ -75,7 +75,7 @@ fn serve(folder: &Path) -> (Workers, String, std::path::PathBuf) {
     let settings = Settings {
         engine: EngineKind::Epoll,
         threads: 1,
-        doors: crate::protocols::doors,
+        handlers: crate::protocols::handlers,
         report: &logs::ErrorLogReporter,
         connections: 64,
         multi_accept: false,

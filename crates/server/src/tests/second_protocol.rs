@@ -10,8 +10,8 @@ use conf::{Contexts, Declared, RecordedFiles, Recording, Registry, ScopeRef, Set
 use engine::net::{Address, ListenOptions, Stream, connect};
 use engine::sim::{self, Faults};
 use framework::compile::{Compiler, Environment, Feature};
+use framework::connection_handler::{Accepted, ConnectionHandler, ListenerId, ServedConnection};
 use framework::counters::Counters;
-use framework::door::{Accepted, ConnectionHandler, ListenerId, ServedConnection};
 use framework::generation::{Generation, GenerationView};
 use framework::protocol_part::{CompiledPart, Directives, ListenSocket, ProtocolPart};
 use framework::workers::Worker;
@@ -67,8 +67,8 @@ impl ProtocolPart for EchoPart {
         Vec::new()
     }
 
-    fn door(&self) -> Rc<dyn ConnectionHandler> {
-        Rc::new(EchoDoor)
+    fn handler(&self) -> Rc<dyn ConnectionHandler> {
+        Rc::new(EchoHandler)
     }
 }
 
@@ -80,7 +80,7 @@ impl CompiledPart for Compiled {
     }
 }
 
-struct EchoDoor;
+struct EchoHandler;
 
 struct Session(Accepted);
 
@@ -89,7 +89,7 @@ fn has(local: &GenerationView, listener: &ListenerId) -> bool {
     echoes.is_some_and(|echoes| echoes.0.contains(listener))
 }
 
-impl ConnectionHandler for EchoDoor {
+impl ConnectionHandler for EchoHandler {
     fn connected(&self, accepted: Accepted) {
         let worker = Rc::clone(&accepted.worker);
         let session = Rc::new(Session(accepted));
@@ -211,9 +211,9 @@ fn a_second_protocol_is_served_beside_http() {
             let shared = shared.map(|(id, socket)| ((id.clone(), 0), socket.try_clone().unwrap()));
             shared.collect::<Vec<_>>()
         };
-        let doors = vec![FEATURES.door(), EchoPart.door()];
+        let handlers = vec![FEATURES.handler(), EchoPart.handler()];
         let counters = Arc::new(Counters::default());
-        let worker = Worker::start(generation, 8, counters, doors, &ErrorLogReporter);
+        let worker = Worker::start(generation, 8, counters, handlers, &ErrorLogReporter);
         worker.listen(share(2));
         let web = connect(&addresses[0], None, None).await.unwrap();
         let echo = connect(&addresses[1], None, None).await.unwrap();

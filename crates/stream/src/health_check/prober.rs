@@ -13,7 +13,7 @@ use ::upstream::{CONNECTING, Health, Peer};
 use bytes::Bytes;
 use engine::net::{Datagram, DatagramSocket};
 use engine::select::{Either, either};
-use framework::door::{Accepted, ListenerId};
+use framework::connection_handler::{Accepted, ListenerId};
 use framework::generation::Generation;
 use framework::panics::{self, Panicked};
 use framework::service::{RunningService, Service};

@@ -10,7 +10,7 @@ use std::time::Instant;
 
 use bytes::Bytes;
 use engine::net::{Address, TcpInfo};
-use framework::door::Accepted;
+use framework::connection_handler::Accepted;
 use framework::generation::GenerationView;
 use proto::tls::ClientHello;
 use proto::tls::preread::ClientHelloInfo;

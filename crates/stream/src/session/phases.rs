@@ -47,7 +47,7 @@ pub(crate) async fn serve(
 /// The outcome of a session.
 enum SessionOutcome {
     Ended(Status),
-    /// Its connection is handed over to another door.
+    /// Its connection is handed over to another connection handler.
     Passed(Handover),
 }
 
@@ -64,7 +64,7 @@ fn end(session: &mut Session, status: Status) {
     }
 }
 
-/// Hands a session's connection over to another door, which logs it.
+/// Hands a session's connection over to another connection handler, which logs it.
 fn pass(session: Box<Session>, passage: Handover) {
     let peer = session.peer().clone();
     let connection = Rc::clone(&session.connection);
@@ -90,7 +90,8 @@ async fn run(session: &mut Session, listed: &mut Option<Listed>) -> Result<Sessi
         .connection
         .transport()
         .is_some_and(Transport::is_secure);
-    // Another door may have completed the handshake before it handed the connection over.
+    // Another connection handler may have completed the handshake before it handed the connection
+    // over.
     if session.servers.protocols.ssl && !is_secure {
         tls::accept(session, std::mem::take(&mut received)).await?;
     }
@@ -116,7 +117,7 @@ async fn run(session: &mut Session, listed: &mut Option<Listed>) -> Result<Sessi
 /// The final status of the session if it may not.
 fn check(session: &mut Session) -> Result<(), Status> {
     let server = Arc::clone(&session.server);
-    if !server.real_ip.is_off() && session.connection.client.told().is_some() {
+    if !server.real_ip.is_off() && session.connection.client.proxy_header().is_some() {
         server.real_ip.apply::<Session, SessionRealIp>(session);
     }
     server.assignments.apply(session);

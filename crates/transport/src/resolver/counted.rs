@@ -34,7 +34,7 @@ enum QueryResult {
 }
 
 /// The names of the results, in the order of [`QueryResult`], as in NGINX Plus.
-const TOLD: [&str; 6] = [
+const QUERY_RESULT_NAMES: [&str; 6] = [
     "noerror", "servfail", "nxdomain", "notimp", "refused", "timedout",
 ];
 
@@ -43,7 +43,7 @@ const TOLD: [&str; 6] = [
 pub struct ResolverCounts {
     names: AtomicU64,
     services: AtomicU64,
-    told: [AtomicU64; TOLD.len()],
+    told: [AtomicU64; QUERY_RESULT_NAMES.len()],
 }
 
 impl State for ResolverCounts {
@@ -59,7 +59,7 @@ impl State for ResolverCounts {
         let read = |count: &AtomicU64| ZoneFact::Number(count.load(Ordering::Relaxed));
         tell("name", read(&self.names));
         tell("srv", read(&self.services));
-        for (name, count) in TOLD.into_iter().zip(&self.told) {
+        for (name, count) in QUERY_RESULT_NAMES.into_iter().zip(&self.told) {
             tell(name, read(count));
         }
     }

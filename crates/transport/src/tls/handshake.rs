@@ -3,7 +3,7 @@
 //!
 //! As in nginx, the first byte distinguishes TLS from a plain request, which gets an unencrypted
 //! error page (497). The host name in the ClientHello selects the virtual server and all of its
-//! settings; the door knows the servers ([`ServerSelector`]).
+//! settings; the connection handler knows the servers ([`ServerSelector`]).
 
 use std::cell::Cell;
 use std::io::ErrorKind;
@@ -22,7 +22,7 @@ use rustls::{AlertDescription, HandshakeKind, PeerIncompatible, ServerConfig};
 
 use crate::incoming::Incoming;
 use crate::tls::dynamic::CertificateError;
-use crate::tls::hidden_name::HiddenName;
+use crate::tls::lenient_sni::HiddenName;
 use crate::tls::messages::{self, HandshakeCall};
 use crate::tls::server::ServerTls;
 use crate::tls::session::Session;

@@ -38,8 +38,8 @@ use rustls::unbuffered::{
 };
 
 use crate::tls::agreed::HandshakeParameters;
-use crate::tls::hidden_name::HiddenName;
 use crate::tls::kernel::{self, KernelSession};
+use crate::tls::lenient_sni::HiddenName;
 use crate::tls::server::ServerTls;
 use crate::tls::verify::CertificateStatus;
 

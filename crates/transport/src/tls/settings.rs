@@ -36,7 +36,7 @@ use crate::tls::stapling::fetch::{BadUrl, Responder};
 use crate::tls::stapling::{Stapling, Times, message};
 use crate::tls::suites::SelectedSuites;
 use crate::tls::verify::{AcceptAnyClientCertificate, ClientVerification, Mode};
-use crate::tls::{commands, compression, files, hidden_name, kernel, pem, provider, suites};
+use crate::tls::{commands, compression, files, kernel, lenient_sni, pem, provider, suites};
 
 /// Maximum amount of early data, in bytes, as in nginx.
 const EARLY_DATA_MAX: u32 = 16 * 1024;
@@ -619,7 +619,7 @@ fn config(
     let provider = CryptoProvider {
         cipher_suites: cipher_suites
             .into_iter()
-            .map(hidden_name::restoring)
+            .map(lenient_sni::restoring)
             .collect(),
         kx_groups,
         ..CryptoProvider::clone(provider())

@@ -15,7 +15,7 @@ use crate::tls::pem;
 use crate::tls::resumption::{Cache, ServerSessions, SessionCache, Tickets};
 use crate::tls::server::ServerTls;
 use crate::tls::verify::{AcceptAnyClientCertificate, ClientVerification, Mode};
-use crate::tls::{hidden_name, provider, suites};
+use crate::tls::{lenient_sni, provider, suites};
 
 /// Capacity of the session cache, in sessions.
 const SESSIONS: u64 = 20_480;
@@ -69,7 +69,7 @@ pub fn server(settings: &StandaloneTls, slot: Arc<Slot>) -> Result<ServerTls, St
     let provider = CryptoProvider {
         cipher_suites: cipher_suites
             .into_iter()
-            .map(hidden_name::restoring)
+            .map(lenient_sni::restoring)
             .collect(),
         ..CryptoProvider::clone(provider())
     };

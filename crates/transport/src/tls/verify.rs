@@ -16,7 +16,7 @@ use sha2::{Digest, Sha256};
 use x509_cert::der;
 
 use crate::tls::chain::{self, Purpose, Reason, Trust};
-use crate::tls::hidden_name;
+use crate::tls::lenient_sni;
 
 /// The mode of `ssl_verify_client`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -205,7 +205,7 @@ impl ClientCertVerifier for AcceptAnyClientCertificate {
         certificate: &CertificateDer<'_>,
         signed: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        chain::verify_tls12(&hidden_name::as_sent(message), certificate, signed)
+        chain::verify_tls12(&lenient_sni::as_sent(message), certificate, signed)
     }
 
     fn verify_tls13_signature(

@@ -85,7 +85,7 @@ pub(super) struct LaidOutForm {
     pub(super) dated: DatedResponse,
     pub(super) chunked: bool,
     /// The head for logs, if they refer to it.
-    pub(super) told: Option<Response>,
+    pub(super) logged_response: Option<Response>,
 }
 
 /// Bytes that a field of a head takes besides its text, rounded up.
@@ -109,10 +109,16 @@ impl RecalledAnswer {
 impl Laid {
     fn cost(&self) -> usize {
         let of = |written: &LaidOutForm| {
-            let told = written.told.as_ref().map_or(0, |told| {
-                size_of::<Response>() + told.fields.len() * FIELD_COST
-            });
-            size_of::<LaidOutForm>() + written.dated.head_length + written.dated.bytes.len() + told
+            let logged_response = written
+                .logged_response
+                .as_ref()
+                .map_or(0, |logged_response| {
+                    size_of::<Response>() + logged_response.fields.len() * FIELD_COST
+                });
+            size_of::<LaidOutForm>()
+                + written.dated.head_length
+                + written.dated.bytes.len()
+                + logged_response
         };
         let written: usize = self.written.iter().map(of).sum();
         // The record of the upstream holds the head as it was stored.

@@ -181,12 +181,12 @@ fn give_again(
     }
     request.upstream = upstream;
     request.response.status = status;
-    if let Some(told) = &mut written.told {
-        std::mem::swap(&mut request.response, told);
+    if let Some(logged_response) = &mut written.logged_response {
+        std::mem::swap(&mut request.response, logged_response);
     }
     let after = send(request, written, to);
-    if let Some(told) = &mut written.told {
-        std::mem::swap(&mut request.response, told);
+    if let Some(logged_response) = &mut written.logged_response {
+        std::mem::swap(&mut request.response, logged_response);
         request.response.status = status;
     }
     answer.standing.count();
@@ -272,7 +272,7 @@ fn lay_out(
         form,
         chunked: is_unknown && form != ResponseForm::Http2,
         dated,
-        told: logs_response.then(|| request.response.clone()),
+        logged_response: logs_response.then(|| request.response.clone()),
     };
     let after = send(request, &written, to);
     standing.count();

@@ -92,30 +92,30 @@ pub(crate) fn judge<'a>(
     assigned: Option<u64>,
     policy: &Policy,
 ) -> Option<Stored> {
-    let said = ResponseFields::of(fields, exchanged.received.div_euclid(1000));
-    if !said.may_be_stored(status, asked) {
+    let response_fields = ResponseFields::of(fields, exchanged.received.div_euclid(1000));
+    if !response_fields.may_be_stored(status, asked) {
         return None;
     }
-    let initial_age = said.initial_age(exchanged);
-    let lifetime = said.lifetime(status, exchanged, initial_age, assigned, policy);
+    let initial_age = response_fields.initial_age(exchanged);
+    let lifetime = response_fields.lifetime(status, exchanged, initial_age, assigned, policy);
     let is_explicit = matches!(lifetime, Some((_, Source::Explicit)));
     // By section 3 a response without explicit freshness is only stored if its status allows it;
     // here also only if the origin can be asked whether the response is still current.
     let is_whole = status == 200 || (status == 206 && asked.is_part_by_key);
-    let may_be_confirmed = said.has_validator && is_whole;
+    let may_be_confirmed = response_fields.has_validator && is_whole;
     if lifetime.is_none() && !may_be_confirmed {
         return None;
     }
-    let directives = &said.directives;
-    let needs_validation = directives.no_cache && said.accel.is_none();
+    let directives = &response_fields.directives;
+    let needs_validation = directives.no_cache && response_fields.accel.is_none();
     let seconds = match lifetime {
         Some((seconds, _)) if !needs_validation => seconds,
         _ => initial_age,
     };
     let left = seconds.saturating_sub(initial_age);
-    let never_stale = said.never_stale();
+    let never_stale = response_fields.never_stale();
     // Only a response that states its freshness lifetime is used stale.
-    let beyond = |said: Option<u64>, otherwise: u32| match said {
+    let beyond = |response_fields: Option<u64>, otherwise: u32| match response_fields {
         _ if never_stale || needs_validation => 0,
         Some(seconds) => u32::try_from(seconds).unwrap_or(u32::MAX),
         None if is_explicit && !directives.is_strict_by_s_maxage() => otherwise,
@@ -156,41 +156,47 @@ impl ResponseDirectives {
 impl ResponseFields {
     /// `now` is in seconds since 1970.
     fn of<'a>(fields: impl Iterator<Item = FieldLine<'a>>, now: i64) -> ResponseFields {
-        let mut said = ResponseFields::default();
+        let mut response_fields = ResponseFields::default();
         let mut targeted = Vec::new();
         for (name, value) in fields {
             match &*name.to_ascii_lowercase() {
-                b"cache-control" => said.directives.take(value),
+                b"cache-control" => response_fields.directives.take(value),
                 b"cdn-cache-control" => {
                     if !targeted.is_empty() {
                         targeted.extend_from_slice(b", ");
                     }
                     targeted.extend_from_slice(value);
                 }
-                b"x-accel-expires" if said.accel.is_none() => said.accel = Accel::parse(value),
+                b"x-accel-expires" if response_fields.accel.is_none() => {
+                    response_fields.accel = Accel::parse(value)
+                }
                 // Section 5.3: an invalid date is in the past.
-                b"expires" if said.expires.is_none() => {
-                    said.expires = Some(dates::parse(value, now).unwrap_or(i64::MIN));
+                b"expires" if response_fields.expires.is_none() => {
+                    response_fields.expires = Some(dates::parse(value, now).unwrap_or(i64::MIN));
                 }
-                b"date" if said.date.is_none() => said.date = dates::parse(value, now),
-                b"age" if said.age.is_none() => said.age = Some(age_of(value).unwrap_or(0)),
+                b"date" if response_fields.date.is_none() => {
+                    response_fields.date = dates::parse(value, now)
+                }
+                b"age" if response_fields.age.is_none() => {
+                    response_fields.age = Some(age_of(value).unwrap_or(0))
+                }
                 b"last-modified" => {
-                    said.last_modified = dates::parse(value, now);
-                    said.has_validator |= said.last_modified.is_some();
+                    response_fields.last_modified = dates::parse(value, now);
+                    response_fields.has_validator |= response_fields.last_modified.is_some();
                 }
-                b"etag" => said.has_validator |= !value.is_empty(),
-                b"set-cookie" => said.sets_cookie = true,
+                b"etag" => response_fields.has_validator |= !value.is_empty(),
+                b"set-cookie" => response_fields.sets_cookie = true,
                 b"vary" => {
-                    said.varies_by_all |= elements(value).any(|element| element == b"*");
+                    response_fields.varies_by_all |= elements(value).any(|element| element == b"*");
                 }
                 _ => {}
             }
         }
         if let Some(directives) = targeted::parse(&targeted) {
-            said.directives = directives;
-            said.is_targeted = true;
+            response_fields.directives = directives;
+            response_fields.is_targeted = true;
         }
-        said
+        response_fields
     }
 
     fn may_be_stored(&self, status: u16, asked: StorageRequest) -> bool {

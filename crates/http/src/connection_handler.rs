@@ -1,8 +1,8 @@
-//! The door of HTTP: starts a connection task for each accepted connection.
+//! The connection handler of HTTP: starts a connection task for each accepted connection.
 
 use std::rc::Rc;
 
-use framework::door::{Accepted, ConnectionHandler, ListenerId, ServedConnection};
+use framework::connection_handler::{Accepted, ConnectionHandler, ListenerId, ServedConnection};
 use framework::generation::GenerationView;
 
 use crate::connection::Connection;
@@ -14,8 +14,8 @@ use crate::thread_state::HttpThreadState;
 const TURNED_AWAY: &[u8] = b"HTTP/1.1 503 Service Temporarily Unavailable\r\n\
     Content-Length: 0\r\nConnection: close\r\n\r\n";
 
-/// Makes the door of a thread.
-pub fn door() -> Rc<dyn ConnectionHandler> {
+/// Makes the connection handler of a thread.
+pub fn handler() -> Rc<dyn ConnectionHandler> {
     Rc::new(Http)
 }
 

@@ -1,4 +1,4 @@
-//! The door of addresses that speak memcached's protocols: a task a connection.
+//! The connection handler of addresses that speak memcached's protocols: a task a connection.
 
 use std::cell::{Cell, RefCell};
 use std::io::ErrorKind;
@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use engine::net::{Address, DatagramSocket};
-use framework::door::{
+use framework::connection_handler::{
     Accepted, ConnectionHandler, ListenerId, ReceivedDatagram, ServedConnection,
 };
 use framework::generation::GenerationView;
@@ -137,9 +137,9 @@ impl MemcachedPart {
     }
 }
 
-/// The door of a thread.
+/// The connection handler of a thread.
 #[must_use]
-pub fn door() -> Rc<dyn ConnectionHandler> {
+pub fn handler() -> Rc<dyn ConnectionHandler> {
     Rc::new(Memcached::default())
 }
 
@@ -431,7 +431,8 @@ async fn serve(connection: &Connection, shared: &ThreadContext, server: &Server)
     transport.set_send_timeout(SEND_TIMEOUT);
     let (peer, local) = (connection.peer().clone(), connection.local().clone());
     let cache = &shared.cache;
-    // Who has shaken hands with the door that has passed the connection need not do so again.
+    // Who has shaken hands with the connection handler that has passed the connection need not do
+    // so again.
     let tls = server.tls.as_ref().filter(|_| !transport.is_secure());
     let now = cache.seconds(engine::now());
     let record = Arc::new(ConnectionRecord::new(peer, local, now));

@@ -1,10 +1,10 @@
-//! The door of the `stream` block's addresses.
+//! The connection handler of the `stream` block's addresses.
 
 use std::rc::Rc;
 
 use engine::Buffer;
 use engine::net::Datagram;
-use framework::door::{
+use framework::connection_handler::{
     Accepted, ConnectionHandler, DatagramSessions, ListenerId, ReceivedDatagram,
 };
 use framework::generation::GenerationView;
@@ -14,18 +14,18 @@ use crate::datagrams::Sessions;
 use crate::plan::StreamLocal;
 use crate::session::phases;
 
-/// The door of a thread.
-pub(crate) fn door() -> Rc<dyn ConnectionHandler> {
-    Rc::new(StreamDoor::default())
+/// The connection handler of a thread.
+pub(crate) fn handler() -> Rc<dyn ConnectionHandler> {
+    Rc::new(StreamHandler::default())
 }
 
 #[derive(Default)]
-struct StreamDoor {
+struct StreamHandler {
     /// The sessions over UDP.
     sessions: Rc<Sessions>,
 }
 
-impl ConnectionHandler for StreamDoor {
+impl ConnectionHandler for StreamHandler {
     fn connected(&self, accepted: Accepted) {
         let worker = Rc::clone(&accepted.worker);
         let connection = Rc::new(Connection::new(accepted));
@@ -53,7 +53,7 @@ impl ConnectionHandler for StreamDoor {
     fn forget(&self) {}
 }
 
-impl DatagramSessions for StreamDoor {
+impl DatagramSessions for StreamHandler {
     fn give(
         &self,
         listener: &ListenerId,

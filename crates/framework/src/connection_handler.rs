@@ -17,8 +17,8 @@ pub trait ConnectionHandler {
     fn connected(&self, accepted: Accepted);
 
     /// Takes a datagram that has come to a socket of the protocol, and that is of no
-    /// [session](ConnectionHandler::datagram_sessions). Doors that listen for streams alone get
-    /// none.
+    /// [session](ConnectionHandler::datagram_sessions). Connection handlers that listen for streams
+    /// alone get none.
     fn received(&self, _: ReceivedDatagram) {}
 
     /// The sessions of datagrams of its clients, where datagrams are more than one by one.
@@ -102,13 +102,13 @@ pub struct Accepted {
     pub listener: ListenerId,
     /// Its number, over all threads.
     pub serial: u64,
-    /// What is known of it where another door has handed it over.
+    /// What is known of it where another connection handler has handed it over.
     pub handed: Option<Box<HandoverInfo>>,
 }
 
-/// What the door of another address knows of a connection that it hands over.
+/// What the connection handler of another address knows of a connection that it hands over.
 pub struct HandoverInfo {
-    /// The client's address, as that door has it.
+    /// The client's address, as that connection handler has it.
     pub peer: Address,
     /// The address that the connection is for now.
     pub local: Address,
@@ -116,8 +116,8 @@ pub struct HandoverInfo {
     pub over: Option<Box<dyn Any>>,
     /// How often it has been handed over.
     pub times: u8,
-    /// What the doors before have taken for as long as the connection lasts, such as places under
-    /// limits.
+    /// What the connection handlers before have taken for as long as the connection lasts, such as
+    /// places under limits.
     pub held: Option<Box<dyn Any>>,
 }
 
@@ -299,9 +299,9 @@ mod tests {
         runtime.block_on(async {
             let first = generation(&[("one", "hi"), ("two", "ho")]);
             let counters = Arc::new(Counters::default());
-            let doors: Vec<Rc<dyn ConnectionHandler>> =
+            let handlers: Vec<Rc<dyn ConnectionHandler>> =
                 vec![Rc::new(Echo("hi")), Rc::new(Echo("ho"))];
-            let worker = Worker::start(first, 8, Arc::clone(&counters), doors, &Silent);
+            let worker = Worker::start(first, 8, Arc::clone(&counters), handlers, &Silent);
             let (one, first_address) = listen("10.0.0.1:7");
             let (two, second_address) = listen("10.0.0.1:8");
             let share = |one: &BoundSocket, two: &BoundSocket| {
