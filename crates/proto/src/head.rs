@@ -168,6 +168,7 @@ impl Head {
     /// Removes all fields with this name.
     pub fn remove(&mut self, known: KnownField) {
         self.fields.retain(|field| field.known != known);
+        self.known.remove(known);
     }
 
     /// Completes a head whose fields have been added: creates the request line, the path and the
@@ -323,6 +324,17 @@ mod tests {
             .map(|(name, value)| (name.as_bytes(), value.as_bytes()));
         let mut bytes = b"left over".to_vec();
         Head::new(control, fields, true, &mut bytes).map(|head| (head, bytes))
+    }
+
+    #[test]
+    fn a_removed_field_is_not_there_any_more() {
+        let fields = [("cookie", "a=b"), ("te", "trailers"), ("cookie", "c=d")];
+        let (mut head, _) = head(&GET, &fields).unwrap();
+        assert!(head.has(KnownField::Cookie));
+        head.remove(KnownField::Cookie);
+        assert!(!head.has(KnownField::Cookie));
+        assert_eq!(head.all(KnownField::Cookie).count(), 0);
+        assert!(head.has(KnownField::Te));
     }
 
     #[test]

@@ -137,8 +137,6 @@ known! {
     XPad "x-pad"
 }
 
-impl KnownField {}
-
 /// A set of known field names.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct KnownSet(u64);
@@ -190,6 +188,12 @@ impl KnownSet {
     #[inline]
     pub fn insert(&mut self, known: KnownField) {
         *self = self.with(known);
+    }
+
+    /// Removes the name of a field from the set.
+    #[inline]
+    pub fn remove(&mut self, known: KnownField) {
+        self.0 &= !(1 << known as u8);
     }
 
     /// Whether the set contains a name.
