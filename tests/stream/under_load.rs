@@ -138,14 +138,16 @@ fn reloads_cut_no_session() {
             let mut client = connect(port);
             say(&mut client, &number.to_le_bytes());
         });
-        clients.run(move |number| {
-            let client = UdpSocket::bind("127.0.0.1:0").unwrap();
-            client.connect(("127.0.0.1", brief)).unwrap();
-            let patience = Some(Duration::from_secs(20));
-            client.set_read_timeout(patience).unwrap();
-            let session = exchange(&client, &number.to_le_bytes());
-            assert_eq!(exchange(&client, b"more"), session);
-        });
+        for _ in 0..4 {
+            clients.run(move |number| {
+                let client = UdpSocket::bind("127.0.0.1:0").unwrap();
+                client.connect(("127.0.0.1", brief)).unwrap();
+                let patience = Some(Duration::from_secs(20));
+                client.set_read_timeout(patience).unwrap();
+                let session = exchange(&client, &number.to_le_bytes());
+                assert_eq!(exchange(&client, b"more"), session);
+            });
+        }
         let mut workers = master.workers();
         for number in 2..=21 {
             lines(&master, number);

@@ -169,7 +169,8 @@ impl Worker {
         let Err(mut datagram) = self.begin_session(&listener, datagram) else {
             return;
         };
-        // Another thread, or a predecessor, receives before this one does.
+        // Another thread, or a predecessor, receives before this one does, or this one has stopped
+        // receiving before it has heard of its successor.
         let worker = Rc::clone(self);
         engine::spawn(async move {
             let until = engine::now() + LISTEN_WAIT;
@@ -179,6 +180,9 @@ impl Worker {
                 let Err(still) = worker.dispatch_to_session(&listener, datagram) else {
                     break;
                 };
+                if worker.is_elsewhere(&listener, &still, asked) {
+                    break;
+                }
                 let Err(still) = worker.begin_session(&listener, still) else {
                     break;
                 };
@@ -245,7 +249,7 @@ impl Worker {
     }
 
     /// Answers a successor whose session a datagram is of.
-    pub(super) fn answer(&self, channel: &Channel, relayed: RelayedDatagram) {
+    pub(super) fn answer(&self, channel: &Arc<Channel>, relayed: RelayedDatagram) {
         let RelayedDatagram {
             listener,
             datagram,

@@ -236,6 +236,7 @@ impl Siblings {
             }
         }
         self.lose(channel);
+        channel.drain();
     }
 
     /// A process that was to follow, or has, has nothing more to say.

@@ -15,13 +15,16 @@
 //!      │ ── end ───────────────────▶ │  no process receives for the predecessor: its sessions end
 //! ```
 //!
-//! A channel takes what the kernel lets it hold. Beyond that datagrams are dealt with where they
+//! The kernel holds few messages of a channel (`net.unix.max_dgram_qlen`, mostly 10), so that
+//! further ones wait in a backlog, which is bounded. Beyond that datagrams are dealt with where they
 //! are: a predecessor that stands still costs its own sessions and delays no other client.
 
+use std::collections::VecDeque;
 use std::io::IoSlice;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 use std::os::fd::OwnedFd;
-use std::sync::Arc;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use engine::net::Datagram;
 use rustix::io::Errno;
@@ -31,6 +34,15 @@ use crate::connection_handler::ListenerId;
 
 /// Bytes of one message: a datagram of 65,507, and what names its client and its listener.
 const MESSAGE_MAX: usize = 72 * 1024;
+
+/// Bytes of messages that wait for room in the kernel's queue.
+const BACKLOG_MAX: usize = 1 << 20;
+
+/// What a message that waits counts beside its bytes.
+const OVERHEAD: usize = 64;
+
+/// How long the end of a process waits for the messages that are left.
+const DRAIN_WAIT: Duration = Duration::from_secs(1);
 
 /// A datagram on its way to another thread or process.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -69,22 +81,47 @@ mod kind {
 /// One end of the socket between two processes, which keeps the borders of messages. Sending never
 /// waits, receiving does.
 #[derive(Debug)]
-pub(super) struct Channel(OwnedFd);
+pub(super) struct Channel {
+    socket: OwnedFd,
+    backlog: Mutex<Backlog>,
+    /// Signalled when a backlog has been sent.
+    drained: Condvar,
+}
+
+/// Messages that wait for room.
+#[derive(Debug, Default)]
+struct Backlog {
+    messages: VecDeque<Vec<u8>>,
+    /// What they count towards [`BACKLOG_MAX`].
+    bytes: usize,
+    /// A thread sends them.
+    is_being_sent: bool,
+    /// Nothing more is sent after them.
+    is_last: bool,
+}
 
 impl Channel {
     pub(super) fn new(socket: OwnedFd) -> Arc<Channel> {
-        Arc::new(Channel(socket))
+        Arc::new(Channel {
+            socket,
+            backlog: Mutex::default(),
+            drained: Condvar::new(),
+        })
+    }
+
+    fn backlog(&self) -> MutexGuard<'_, Backlog> {
+        self.backlog.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Tells the predecessor that this process receives. False where it has gone.
-    pub(super) fn send_begun(&self) -> bool {
+    pub(super) fn send_begun(self: &Arc<Channel>) -> bool {
         self.send_parts(&[kind::BEGUN], &[])
     }
 
     /// Sends a datagram. False where the other end has gone, has closed for more, or has too much
     /// to read.
     pub(super) fn send<B: AsRef<[u8]>>(
-        &self,
+        self: &Arc<Channel>,
         relay: RelayKind,
         listener: &ListenerId,
         datagram: &Datagram<B>,
@@ -98,16 +135,74 @@ impl Channel {
         head.is_some_and(|head| self.send_parts(&head, datagram.bytes.as_ref()))
     }
 
-    fn send_parts(&self, head: &[u8], bytes: &[u8]) -> bool {
-        let parts = [IoSlice::new(head), IoSlice::new(bytes)];
-        let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
-        loop {
-            let mut nothing = SendAncillaryBuffer::default();
-            match rustix::net::sendmsg(&self.0, &parts, &mut nothing, flags) {
-                Err(Errno::INTR) => {}
+    fn send_parts(self: &Arc<Channel>, head: &[u8], bytes: &[u8]) -> bool {
+        let mut backlog = self.backlog();
+        if !backlog.is_being_sent {
+            match self.try_send(&[head, bytes], SendFlags::DONTWAIT) {
+                Err(Errno::AGAIN) => {}
                 sent => return sent.is_ok(),
             }
         }
+        let message = [head, bytes].concat();
+        let weight = message.len() + OVERHEAD;
+        if backlog.is_last || backlog.bytes + weight > BACKLOG_MAX {
+            return false;
+        }
+        if !backlog.is_being_sent {
+            let channel = Arc::clone(self);
+            let started = std::thread::Builder::new()
+                .name("backlog".to_owned())
+                .spawn(move || channel.send_backlog());
+            if started.is_err() {
+                return false;
+            }
+            backlog.is_being_sent = true;
+        }
+        backlog.bytes += weight;
+        backlog.messages.push_back(message);
+        true
+    }
+
+    fn try_send(&self, parts: &[&[u8]; 2], flags: SendFlags) -> Result<usize, Errno> {
+        let parts = parts.map(IoSlice::new);
+        loop {
+            let mut nothing = SendAncillaryBuffer::default();
+            let flags = flags | SendFlags::NOSIGNAL;
+            match rustix::net::sendmsg(&self.socket, &parts, &mut nothing, flags) {
+                Err(Errno::INTR) => {}
+                sent => return sent,
+            }
+        }
+    }
+
+    /// Sends what waits, in order, until nothing does or the other end has gone.
+    fn send_backlog(&self) {
+        let mut is_gone = false;
+        loop {
+            let mut backlog = self.backlog();
+            if is_gone {
+                (backlog.messages, backlog.bytes) = (VecDeque::new(), 0);
+            }
+            let Some(message) = backlog.messages.pop_front() else {
+                backlog.is_being_sent = false;
+                if backlog.is_last {
+                    self.shut_down(Shutdown::Write);
+                }
+                self.drained.notify_all();
+                return;
+            };
+            backlog.bytes -= message.len() + OVERHEAD;
+            drop(backlog);
+            is_gone = self.try_send(&[&message, &[]], SendFlags::empty()).is_err();
+        }
+    }
+
+    /// Waits until no message is left to be sent, or [`DRAIN_WAIT`].
+    pub(super) fn drain(&self) {
+        let waited = self
+            .drained
+            .wait_timeout_while(self.backlog(), DRAIN_WAIT, |backlog| backlog.is_being_sent);
+        drop(waited);
     }
 
     /// The next message; `None` once the other end has said everything. What is no message, as
@@ -115,7 +210,7 @@ impl Channel {
     pub(super) fn receive(&self, room: &mut Vec<u8>) -> Option<SuccessionMessage> {
         room.resize(MESSAGE_MAX, 0);
         loop {
-            match rustix::net::recv(&self.0, &mut room[..], RecvFlags::empty()) {
+            match rustix::net::recv(&self.socket, &mut room[..], RecvFlags::empty()) {
                 Ok((0, _)) => return None,
                 Ok((length, _)) => {
                     let message = room.get(..length).and_then(parse);
@@ -131,12 +226,20 @@ impl Channel {
 
     /// The other end has heard everything.
     pub(super) fn stop_sending(&self) {
-        let _ = rustix::net::shutdown(&self.0, Shutdown::Write); // the other end may have gone
+        let mut backlog = self.backlog();
+        backlog.is_last = true;
+        if !backlog.is_being_sent {
+            self.shut_down(Shutdown::Write);
+        }
     }
 
     /// The other end can send no more; what it has sent is still received.
     pub(super) fn stop_receiving(&self) {
-        let _ = rustix::net::shutdown(&self.0, Shutdown::Read);
+        self.shut_down(Shutdown::Read);
+    }
+
+    fn shut_down(&self, direction: Shutdown) {
+        let _ = rustix::net::shutdown(&self.socket, direction); // the other end may have gone
     }
 }
 
@@ -277,8 +380,7 @@ mod tests {
         }
     }
 
-    #[test]
-    fn a_channel_says_when_no_process_listens() {
+    fn pair() -> (Arc<Channel>, Arc<Channel>) {
         let flags = rustix::net::SocketFlags::CLOEXEC;
         let (one, other) = rustix::net::socketpair(
             rustix::net::AddressFamily::UNIX,
@@ -287,7 +389,12 @@ mod tests {
             None,
         )
         .unwrap();
-        let (one, other) = (Channel::new(one), Channel::new(other));
+        (Channel::new(one), Channel::new(other))
+    }
+
+    #[test]
+    fn a_channel_says_when_no_process_listens() {
+        let (one, other) = pair();
         let mut room = Vec::new();
         let asked = relayed("192.0.2.1:7", None, vec![b'x'; 65_507]);
         assert!(one.send_begun());
@@ -306,10 +413,50 @@ mod tests {
             one.receive(&mut room),
             Some(SuccessionMessage::Unknown(asked.clone()))
         );
-        // One that does not read is not waited for.
-        while other.send(RelayKind::Unknown, &asked.listener, &asked.datagram, 3) {}
+        // One that does not read is not waited for, and hears all that was taken.
+        let mut taken = 0;
+        while other.send(RelayKind::Unknown, &asked.listener, &asked.datagram, 3) {
+            taken += 1;
+        }
+        other.stop_sending();
+        assert!(!other.send_begun(), "that was the last");
         drop(other);
-        while one.receive(&mut room).is_some() {}
+        for _ in 0..taken {
+            assert_eq!(
+                one.receive(&mut room),
+                Some(SuccessionMessage::Unknown(asked.clone()))
+            );
+        }
+        assert_eq!(one.receive(&mut room), None);
         assert!(!one.send_begun());
+    }
+
+    #[test]
+    fn many_messages_are_held_for_one_that_is_slow() {
+        let (one, other) = pair();
+        let asked = relayed("192.0.2.1:7", None, b"short".to_vec());
+        for number in 0..500 {
+            let sent = one.send(
+                RelayKind::Asked,
+                &asked.listener,
+                &asked.datagram,
+                number % 9,
+            );
+            assert!(sent, "message {number}");
+        }
+        let mut room = Vec::new();
+        for number in 0..500 {
+            let asked = RelayedDatagram {
+                asked: number % 9,
+                ..asked.clone()
+            };
+            assert_eq!(
+                other.receive(&mut room),
+                Some(SuccessionMessage::Asked(asked))
+            );
+        }
+        one.drain();
+        assert!(one.send_begun());
+        assert_eq!(other.receive(&mut room), Some(SuccessionMessage::Begun));
     }
 }
