@@ -8,8 +8,7 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 use engine::EngineKind;
 use load::Target;
-use load::compare::Account;
-use load::memcached::compare::MemcachedComparison;
+use load::beside::{BesideTurn, Side};
 use load::memcached::{
     KEY_LENGTH_MIN, MemcachedLength, MemcachedPlan, MemcachedProtocol, MemcachedResult, Popularity,
     Transport,
@@ -17,6 +16,7 @@ use load::memcached::{
 use load::tls::TlsFactory;
 use process::Interrupt;
 
+use super::beside::{self, BesideOptions, TURN_DEFAULT};
 use super::options::{EngineName, TlsOptions, time};
 use super::sweep::steps::{self, Steps};
 
@@ -31,9 +31,6 @@ const KEYS_A_GET_MAX: u32 = 10_000;
 
 /// The default duration of a run.
 const DURATION_DEFAULT: Duration = Duration::from_secs(10);
-
-/// The default duration of a turn in a comparison of two servers.
-const TURN_DEFAULT: Duration = Duration::from_secs(1);
 
 /// Send gets and sets to a memcached server
 #[derive(Args)]
@@ -54,18 +51,8 @@ pub(super) struct Options {
     /// Send datagrams: requests are lost where an answer takes longer than --timeout
     #[arg(long)]
     udp: bool,
-    /// Another server that gets the same load, in turns: which has more?
-    #[arg(long, value_name = "SERVER")]
-    beside: Option<String>,
-    /// How many rounds --beside has: in each, SERVER (A) has two turns and the other (B) one
-    #[arg(long, value_name = "NUMBER", default_value_t = 15, requires = "beside", value_parser = clap::value_parser!(u32).range(1..=100_000))]
-    rounds: u32,
-    /// The process of SERVER, whose processor time is read, with all its threads and descendants
-    #[arg(long, value_name = "PID", requires = "pid_b", requires = "beside")]
-    pid_a: Option<u32>,
-    /// The process of the server of --beside
-    #[arg(long, value_name = "PID", requires = "pid_a")]
-    pid_b: Option<u32>,
+    #[command(flatten)]
+    beside: BesideOptions,
     /// Threads that send load
     #[arg(short = 't', long, value_name = "NUMBER", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1024))]
     threads: u16,
@@ -130,7 +117,7 @@ enum ProtocolName {
 pub(super) fn run(options: &Options) -> Result<ExitCode, String> {
     // Before other threads are started, so that they inherit the signal mask.
     let interrupt = Interrupt::take().map_err(|error| format!("signals: {error}"))?;
-    if let Some(other) = &options.beside {
+    if let Some(other) = &options.beside.beside {
         return compare(options, other, &interrupt);
     }
     let steps = &options.connections.0;
@@ -194,45 +181,35 @@ fn compare(options: &Options, other: &str, interrupt: &Interrupt) -> Result<Exit
     let [connections] = options.connections.0[..] else {
         return Err("--beside takes one number of connections".to_owned());
     };
-    let account = |pid: u32| {
-        let account = Account::Process(pid);
-        let used = account.used().map(drop);
-        used.map_err(|error| format!("process {pid}: {error}"))?;
-        Ok::<_, String>(account)
-    };
-    let accounts = match options.pid_a.zip(options.pid_b) {
-        Some((a, b)) => Some((account(a)?, account(b)?)),
-        None => None,
-    };
-    let comparison = MemcachedComparison {
-        a: options.plan(&options.server, connections as usize)?,
-        b: options.plan(other, connections as usize)?,
-        accounts,
-        rounds: options.rounds as usize,
-    };
-    let rounds = load::memcached::compare::run(&comparison, |_| !interrupt.has_arrived())
-        .map_err(|error| format!("{} beside {other}: {error}", options.server))?;
-    let findings = load::memcached::compare::findings(&comparison, &rounds);
-    if options.json {
-        print!(
-            "{}",
-            load::memcached::compare::json(&findings, rounds.len())
-        )
-    } else {
-        print!(
-            "{}",
-            load::memcached::compare::text(&findings, rounds.len())
-        )
+    let (a, b) = (
+        options.plan(&options.server, connections as usize)?,
+        options.plan(other, connections as usize)?,
+    );
+    let comparison = options.beside.comparison("requests", "get", a.seed)?;
+    let failed = |error| format!("{} beside {other}: {error}", options.server);
+    for plan in [&a, &b].into_iter().filter(|plan| plan.fills) {
+        let fill = MemcachedPlan {
+            length: MemcachedLength::Requests(1),
+            ..plan.clone()
+        };
+        load::memcached::run(&fill, || !interrupt.has_arrived()).map_err(failed)?;
     }
-    let is_answered = !rounds.is_empty()
-        && rounds
-            .iter()
-            .all(|round| round.a.succeeded > 0 && round.b.succeeded > 0);
-    Ok(if is_answered {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::FAILURE
-    })
+    let turn = |side, goes_on: &mut dyn FnMut() -> bool| {
+        let plan = if side == Side::A { &a } else { &b };
+        let plan = MemcachedPlan {
+            fills: false,
+            ..plan.clone()
+        };
+        let result = load::memcached::run(&plan, goes_on)?;
+        Ok(BesideTurn {
+            succeeded: result.succeeded(),
+            failed: result.wrong + result.broken,
+            rate: result.rate(),
+            p99: result.get_times.value_at_quantile(0.99),
+            per_cpu_second: None,
+        })
+    };
+    beside::run(&comparison, options.json, interrupt, turn).map_err(failed)
 }
 
 impl Options {
@@ -242,7 +219,7 @@ impl Options {
         let target = Target::parse(&url, &self.allow_remote).map_err(|error| error.to_string())?;
         let tls = TlsFactory::new(self.tls_options.settings());
         let tls = tls.tls(&target).map_err(|error| error.to_string())?;
-        let default = match self.beside {
+        let default = match self.beside.beside {
             Some(_) => TURN_DEFAULT,
             None => DURATION_DEFAULT,
         };

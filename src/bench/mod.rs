@@ -2,6 +2,7 @@
 //! Documented in docs/bench.md.
 
 mod ab;
+mod beside;
 mod compare;
 mod echo;
 mod http_load;

@@ -11,8 +11,8 @@
 //! tester itself was the bottleneck. [`conditions`] prints the first line of a report. [`saved`]
 //! writes a run to a file, so that the runs of several machines can be merged.
 //!
-//! [`compare`] measures two servers in turns; [`statistics`] decides whether their figures differ
-//! by more than noise.
+//! [`compare`] measures two servers of HTTP in turns, [`beside`] two of another protocol;
+//! [`statistics`] decides whether their figures differ by more than noise.
 //!
 //! [`memcached`] and [`echo`] are load testers of their own, for memcached servers and for proxies
 //! of TCP and UDP. They share the connections, the histograms and the statistics with the rest, and
@@ -21,6 +21,7 @@
 //! Not here: parsing command lines (src/bench), the frames of HTTP/2 (`proto::h2`), requests
 //! through a forward proxy.
 
+pub mod beside;
 mod client;
 pub mod compare;
 pub mod conditions;

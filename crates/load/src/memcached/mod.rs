@@ -3,12 +3,10 @@
 //! Each connection sends a request, waits for the complete response, and sends the next request
 //! (closed loop). The length of a value is derived from its key, so that every response can be
 //! verified: its key, its length and its end. `exchange.rs` encodes requests and parses responses,
-//! `link.rs` is the transport, `keys.rs` chooses keys, `report.rs` prints, and [`compare`] compares
-//! two servers.
+//! `link.rs` is the transport, `keys.rs` chooses keys, and `report.rs` prints.
 //!
 //! Not here: authentication, an open loop.
 
-pub mod compare;
 mod exchange;
 mod keys;
 mod link;

@@ -1,69 +1,72 @@
-//! Compares two memcached servers in alternating turns.
+//! Compares two servers in alternating turns, whatever the protocol.
 //!
 //! In each round, both servers have a turn and A has a second one, in random order. The comparison
-//! of A with itself shows the noise of the machine.
+//! of A with itself shows the noise of the machine. [`compare`](crate::compare) is for HTTP, and
+//! compares responses as well.
 
 use std::fmt::Write;
 use std::io;
 use std::time::Duration;
 
-use super::{MemcachedLength, MemcachedPlan, MemcachedResult};
 use crate::compare::Account;
 use crate::schedule::Random;
 use crate::statistics::{self, Interval, Verdict};
 
 /// The parameters of a comparison of two servers.
 #[derive(Clone, Debug)]
-pub struct MemcachedComparison {
-    /// The load for server A.
-    pub a: MemcachedPlan,
-    /// The same load for server B.
-    pub b: MemcachedPlan,
+pub struct BesideComparison {
     /// The sources of the servers' processor times, if they are measured.
     pub accounts: Option<(Account, Account)>,
     /// Number of rounds.
     pub rounds: usize,
+    /// The seed of the random order.
+    pub seed: u64,
+    /// The name of requests.
+    pub requests: &'static str,
+    /// The name of requests whose times are compared.
+    pub time: &'static str,
+}
+
+/// One of the two servers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Side {
+    /// The server whose figures are the numerators.
+    A,
+    /// The server that A is compared with.
+    B,
 }
 
 /// The result of one turn.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct MemcachedTurn {
+pub struct BesideTurn {
     /// Number of successful requests.
     pub succeeded: u64,
     /// Number of requests without a response or with a wrong one.
     pub failed: u64,
-    rate: f64,
-    per_cpu_second: Option<f64>,
-    get_p99: f64,
+    /// Successful requests per second.
+    pub rate: f64,
+    /// The 99th percentile of their times, in nanoseconds; 0 if none was measured.
+    pub p99: u64,
+    /// Successful requests per second of the server's processor time, if that is measured.
+    pub per_cpu_second: Option<f64>,
 }
 
 /// The turns of one round.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct MemcachedRound {
+pub struct BesideRound {
     /// A's turn.
-    pub a: MemcachedTurn,
+    pub a: BesideTurn,
     /// B's turn.
-    pub b: MemcachedTurn,
+    pub b: BesideTurn,
     /// A's second turn.
-    pub again: MemcachedTurn,
+    pub again: BesideTurn,
 }
 
-/// A metric: its name, and its value for a turn, if there is one.
-type Metric = (&'static str, fn(&MemcachedTurn) -> Option<f64>);
-
-const METRICS: [Metric; 3] = [
-    ("requests/s", |turn| Some(turn.rate)),
-    ("requests/CPU s", |turn| turn.per_cpu_second),
-    ("get p99", |turn| {
-        (turn.get_p99 > 0.0).then_some(turn.get_p99)
-    }),
-];
-
 /// The result of the comparison for one metric.
-#[derive(Clone, Copy, Debug)]
-pub struct MemcachedFinding {
+#[derive(Clone, Debug)]
+pub struct BesideFinding {
     /// The metric's name.
-    pub name: &'static str,
+    pub name: String,
     /// The medians over A's turns and over B's turns.
     pub medians: (f64, f64),
     /// A / B.
@@ -74,45 +77,37 @@ pub struct MemcachedFinding {
     pub verdict: Verdict,
 }
 
-/// Runs all rounds. `watch` gets the number of completed rounds; if it returns false, the
-/// comparison ends, and the complete rounds are returned.
+/// Runs all rounds. `turn` runs one turn of a server; its function tells whether to continue.
+/// `watch` gets the number of completed rounds; if it returns false, the comparison ends, and the
+/// complete rounds are returned.
 ///
 /// # Errors
-/// Those of [`super::run`], and errors of reading processor times.
+/// Those of `turn`, and errors of reading processor times.
 pub fn run(
-    comparison: &MemcachedComparison,
+    comparison: &BesideComparison,
+    mut turn: impl FnMut(Side, &mut dyn FnMut() -> bool) -> io::Result<BesideTurn>,
     mut watch: impl FnMut(usize) -> bool,
-) -> io::Result<Vec<MemcachedRound>> {
-    let MemcachedComparison { a, b, accounts, .. } = comparison;
-    for plan in [a, b] {
-        if plan.fills {
-            let fill = MemcachedPlan {
-                length: MemcachedLength::Requests(1),
-                ..plan.clone()
-            };
-            super::run(&fill, || watch(0))?;
-        }
-    }
-    let account = |is_a: bool| accounts.as_ref().map(|(a, b)| if is_a { a } else { b });
-    let mut random = Random::new(a.seed);
+) -> io::Result<Vec<BesideRound>> {
+    let mut random = Random::new(comparison.seed);
     let mut rounds = Vec::new();
     for number in 0..comparison.rounds {
-        let mut round = MemcachedRound::default();
+        let mut round = BesideRound::default();
         let mut order = [0, 1, 2];
         for place in (1..order.len()).rev() {
             order.swap(place, random.below(place as u64 + 1) as usize);
         }
         for which in order {
-            let (plan, account, into) = match which {
-                0 => (a, account(true), &mut round.a),
-                1 => (b, account(false), &mut round.b),
-                _ => (a, account(true), &mut round.again),
+            let (side, into) = match which {
+                0 => (Side::A, &mut round.a),
+                1 => (Side::B, &mut round.b),
+                _ => (Side::A, &mut round.again),
             };
             let mut is_interrupted = false;
-            *into = turn(plan, account, || {
+            let mut goes_on = || {
                 is_interrupted |= !watch(number);
                 !is_interrupted
-            })?;
+            };
+            *into = measured(comparison, side, || turn(side, &mut goes_on))?;
             if is_interrupted {
                 return Ok(rounds);
             }
@@ -122,56 +117,57 @@ pub fn run(
     Ok(rounds)
 }
 
-fn turn(
-    plan: &MemcachedPlan,
-    account: Option<&Account>,
-    watch: impl FnMut() -> bool,
-) -> io::Result<MemcachedTurn> {
-    let plan = MemcachedPlan {
-        fills: false,
-        ..plan.clone()
-    };
+/// Runs a turn, and measures the processor time of its server.
+fn measured(
+    comparison: &BesideComparison,
+    side: Side,
+    turn: impl FnOnce() -> io::Result<BesideTurn>,
+) -> io::Result<BesideTurn> {
+    let account = comparison.accounts.as_ref().map(|(a, b)| match side {
+        Side::A => a,
+        Side::B => b,
+    });
     let used = || account.map(Account::used).transpose();
     let before = used()?;
-    let result = super::run(&plan, watch)?;
+    let turn = turn()?;
     let spent = used()?.zip(before);
     let spent = spent.map(|(after, before)| after.saturating_sub(before));
-    Ok(figures(&result, spent))
+    let spent = spent.filter(|spent: &Duration| !spent.is_zero());
+    Ok(BesideTurn {
+        per_cpu_second: spent.map(|spent| turn.succeeded as f64 / spent.as_secs_f64()),
+        ..turn
+    })
 }
 
-fn figures(result: &MemcachedResult, spent: Option<Duration>) -> MemcachedTurn {
-    let succeeded = result.succeeded();
-    let spent = spent.filter(|spent| !spent.is_zero());
-    MemcachedTurn {
-        succeeded,
-        failed: result.wrong + result.broken,
-        rate: result.rate(),
-        per_cpu_second: spent.map(|spent| succeeded as f64 / spent.as_secs_f64()),
-        get_p99: result.get_times.value_at_quantile(0.99) as f64,
-    }
-}
+/// The value of a metric for a turn, if there is one.
+type Metric = fn(&BesideTurn) -> Option<f64>;
 
 /// The findings for all metrics that have a value in every turn.
 #[must_use]
-pub fn findings(
-    comparison: &MemcachedComparison,
-    rounds: &[MemcachedRound],
-) -> Vec<MemcachedFinding> {
+pub fn findings(comparison: &BesideComparison, rounds: &[BesideRound]) -> Vec<BesideFinding> {
     // With more than one failure per hundred successes, the servers did not do the same work.
-    let fails = |turn: &MemcachedTurn| turn.failed * 100 > turn.succeeded;
+    let fails = |turn: &BesideTurn| turn.failed * 100 > turn.succeeded;
     let is_failing = rounds
         .iter()
         .any(|round| fails(&round.a) || fails(&round.b));
-    let of = |(name, figure): &Metric| {
-        let all = |turn: fn(&MemcachedRound) -> &MemcachedTurn| -> Option<Vec<f64>> {
+    let BesideComparison { requests, time, .. } = comparison;
+    let metrics: [(String, Metric); 3] = [
+        (format!("{requests}/s"), |turn| Some(turn.rate)),
+        (format!("{requests}/CPU s"), |turn| turn.per_cpu_second),
+        (format!("{time} p99"), |turn| {
+            (turn.p99 > 0).then_some(turn.p99 as f64)
+        }),
+    ];
+    let of = |(name, figure): (String, Metric)| {
+        let all = |turn: fn(&BesideRound) -> &BesideTurn| -> Option<Vec<f64>> {
             rounds.iter().map(|round| figure(turn(round))).collect()
         };
         let (a, b) = (all(|round| &round.a)?, all(|round| &round.b)?);
         let again = all(|round| &round.again)?;
         let ratios = |of: &[f64]| -> Vec<f64> { a.iter().zip(of).map(|(a, b)| a / b).collect() };
-        let ratio = statistics::interval(&ratios(&b), comparison.a.seed);
-        let itself = statistics::interval(&ratios(&again), comparison.a.seed);
-        Some(MemcachedFinding {
+        let ratio = statistics::interval(&ratios(&b), comparison.seed);
+        let itself = statistics::interval(&ratios(&again), comparison.seed);
+        Some(BesideFinding {
             name,
             medians: (statistics::median(&a)?, statistics::median(&b)?),
             ratio,
@@ -183,7 +179,7 @@ pub fn findings(
             },
         })
     };
-    METRICS.iter().filter_map(of).collect()
+    metrics.into_iter().filter_map(of).collect()
 }
 
 /// Describes a verdict in words.
@@ -201,7 +197,7 @@ fn verdict_text(verdict: Verdict) -> &'static str {
 
 /// The report as text.
 #[must_use]
-pub fn text(findings: &[MemcachedFinding], rounds: usize) -> String {
+pub fn text(findings: &[BesideFinding], rounds: usize) -> String {
     let mut out = String::new();
     let _ = writeln!(
         out,
@@ -216,7 +212,7 @@ pub fn text(findings: &[MemcachedFinding], rounds: usize) -> String {
         let (a, b) = finding.medians;
         let (ratio, itself) = (shown(finding.ratio), shown(finding.itself));
         let said = verdict_text(finding.verdict);
-        let name = finding.name;
+        let name = &finding.name;
         let _ = writeln!(
             out,
             "{name:<16} {a:>14.0} {b:>14.0}  {ratio:<22} {itself:<22} {said}"
@@ -227,7 +223,7 @@ pub fn text(findings: &[MemcachedFinding], rounds: usize) -> String {
 
 /// The report as one JSON object.
 #[must_use]
-pub fn json(findings: &[MemcachedFinding], rounds: usize) -> String {
+pub fn json(findings: &[BesideFinding], rounds: usize) -> String {
     let shown = |interval: Option<Interval>| match interval {
         Some(Interval { low, median, high }) => format!("[{low:.4},{median:.4},{high:.4}]"),
         None => "null".to_owned(),
@@ -235,7 +231,7 @@ pub fn json(findings: &[MemcachedFinding], rounds: usize) -> String {
     let each = findings.iter().map(|finding| {
         let (a, b) = finding.medians;
         let (ratio, itself) = (shown(finding.ratio), shown(finding.itself));
-        let (name, said) = (finding.name, verdict_text(finding.verdict));
+        let (name, said) = (&finding.name, verdict_text(finding.verdict));
         format!(
             "{{\"name\":\"{name}\",\"a\":{a:.1},\"b\":{b:.1},\"ratio\":{ratio},\"itself\":{itself},\
              \"verdict\":\"{said}\"}}"
@@ -249,32 +245,33 @@ pub fn json(findings: &[MemcachedFinding], rounds: usize) -> String {
 mod tests {
     use super::*;
 
-    fn turn(rate: f64) -> MemcachedTurn {
-        MemcachedTurn {
+    fn turn(rate: f64) -> BesideTurn {
+        BesideTurn {
             succeeded: 1000,
             failed: 0,
             rate,
             per_cpu_second: None,
-            get_p99: 0.0,
+            p99: 0,
         }
     }
 
     fn verdict(a: f64, b: f64, rounds: usize) -> Verdict {
-        let comparison = MemcachedComparison {
-            a: crate::memcached::exchange::tests::plan(crate::memcached::MemcachedProtocol::Text),
-            b: crate::memcached::exchange::tests::plan(crate::memcached::MemcachedProtocol::Text),
+        let comparison = BesideComparison {
             accounts: None,
             rounds,
+            seed: 1,
+            requests: "requests",
+            time: "get",
         };
         let round = |number: usize| {
             let noise = 1.0 + (number % 3) as f64 / 100.0;
-            MemcachedRound {
+            BesideRound {
                 a: turn(a * noise),
                 b: turn(b / noise),
                 again: turn(a / noise),
             }
         };
-        let rounds: Vec<MemcachedRound> = (0..rounds).map(round).collect();
+        let rounds: Vec<BesideRound> = (0..rounds).map(round).collect();
         let findings = findings(&comparison, &rounds);
         // A metric without values is not reported.
         assert_eq!(findings.len(), 1);
