@@ -18,6 +18,7 @@
 //!                     `Access request_uri`
 //! --dense             write three times as many directives into each configuration
 //! --verdicts          ask `-t` alone, of valid and of broken configurations
+//! --streams           draw `stream` blocks and sessions alone
 //! --findings FOLDER   write each finding into a file there
 //! --print             print the configuration of the seed and end
 //! --docs              write the table of differences into docs/differences.md and end
@@ -40,6 +41,7 @@ mod report;
 mod requests;
 mod run;
 mod shrink;
+mod streams;
 mod upstream;
 mod verdicts;
 mod world;
@@ -57,6 +59,9 @@ const FIXED_SEEDS: &[u64] = &[
     32, 33, 35,
 ];
 
+/// The seeds of `stream` blocks that `make test` runs.
+const FIXED_STREAM_SEEDS: std::ops::Range<u64> = 1..13;
+
 /// What the command line asks for.
 pub(crate) struct Options {
     /// The seeds; where there are none, those from `first` on until the time is over.
@@ -72,6 +77,8 @@ pub(crate) struct Options {
     /// How much is strewn over each configuration.
     pub(crate) density: Density,
     pub(crate) verdicts: bool,
+    /// Blocks of `stream` are drawn, and nothing else.
+    pub(crate) streams: bool,
     pub(crate) print: bool,
     /// Where findings are written to.
     pub(crate) findings: Option<PathBuf>,
@@ -114,7 +121,7 @@ fn main() -> ExitCode {
             }
         };
     }
-    match options(&arguments).and_then(|options| campaign::go(&options)) {
+    match options(&arguments).and_then(|options| go(&options)) {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(message) => {
@@ -122,6 +129,15 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+fn go(options: &Options) -> Result<bool, String> {
+    if options.streams && !options.is_fixed() {
+        return streams::go(options, &options.seeds);
+    }
+    let fixed: Vec<u64> = FIXED_STREAM_SEEDS.collect();
+    let alike = !options.is_fixed() || streams::go(options, &fixed)?;
+    Ok((options.streams || campaign::go(options)?) && alike)
 }
 
 fn options(arguments: &[String]) -> Result<Options, String> {
@@ -135,6 +151,7 @@ fn options(arguments: &[String]) -> Result<Options, String> {
         only: String::new(),
         density: Density::WRITTEN,
         verdicts: false,
+        streams: false,
         print: false,
         findings: None,
     };
@@ -166,6 +183,7 @@ fn options(arguments: &[String]) -> Result<Options, String> {
             "--only" => options.only.clone_from(value()?),
             "--dense" => options.density = Density::DENSE,
             "--verdicts" => options.verdicts = true,
+            "--streams" => options.streams = true,
             "--print" => options.print = true,
             "--findings" => options.findings = Some(PathBuf::from(value()?)),
             "--quiet" | "--nocapture" | "-q" => {}

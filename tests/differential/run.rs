@@ -35,15 +35,18 @@ pub(crate) struct Lane {
 /// Where the guards of ports listen.
 const GUARD: &str = "127.0.0.3";
 
+/// A free port that no other test takes while the guard is there.
+pub(crate) fn guarded_port(guards: &mut Vec<TcpListener>) -> u16 {
+    let port = support::port::free_port();
+    guards.extend(TcpListener::bind((GUARD, port)));
+    port
+}
+
 impl Lane {
     /// A lane of its own folder and ports.
     pub(crate) fn new(number: usize) -> Result<Lane, String> {
         let mut guards = Vec::new();
-        let mut free = || {
-            let port = support::port::free_port();
-            guards.extend(TcpListener::bind((GUARD, port)));
-            port
-        };
+        let mut free = || guarded_port(&mut guards);
         let (ports, dead, sentinel) = ((0..4).map(|_| free()).collect(), free(), free());
         Ok(Lane {
             // The number of digits is fixed, so that lengths of texts with paths are too.

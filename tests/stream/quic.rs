@@ -194,7 +194,7 @@ fn a_name_in_the_first_datagrams_chooses_the_server() {
         assert!(
             sessions(&master, 3)
                 .iter()
-                .any(|line| line.contains(" UDP 200 0 0 - "))
+                .any(|line| line.contains(" UDP 200 0 1200 - "))
         );
         let client = self::client(tight);
         client

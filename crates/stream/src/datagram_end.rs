@@ -108,6 +108,11 @@ impl DatagramEnd {
         Some(bytes)
     }
 
+    /// Length of the datagram that is [next](Self::next), in bytes; 0 if none has been received.
+    pub(crate) fn waiting(&self) -> usize {
+        self.arrived.borrow().front().map_or(0, |bytes| bytes.len())
+    }
+
     /// Ends the session after its pending answers: the client's later datagrams do not belong to
     /// it.
     pub(crate) fn end(&self) {

@@ -10,6 +10,7 @@ use logs::Subject;
 
 use crate::causes::Causes;
 use crate::peer::Peer;
+use crate::try_peers::CONNECTING;
 
 /// The request or session that is proxied, which log lines are about.
 pub trait Caller: Subject {
@@ -52,6 +53,11 @@ pub trait Caller: Subject {
 
     /// Called when connecting to the peer has timed out, before the failure is counted.
     fn connecting_timed_out(&self) {}
+
+    /// The activity in log lines about a connection that has failed after `connect()` returned.
+    fn connecting(&self) -> &'static str {
+        CONNECTING
+    }
 
     /// Called when an attempt has failed and its failure has been counted.
     fn try_failed(&mut self, failure: &AttemptFailure);

@@ -104,9 +104,10 @@ fn failure<C: Caller>(caller: &C, address: &Address, error: &io::Error) -> Attem
             | ErrorKind::NetworkDown
             | ErrorKind::WouldBlock
     );
-    let shown = Errno(error);
+    let (shown, mut doing) = (Errno(error), CONNECTING);
     if error.kind() == ErrorKind::TimedOut {
         caller.connecting_timed_out();
+        doing = caller.connecting();
     } else if !is_of_peer {
         logs::error!(
             caller,
@@ -120,9 +121,10 @@ fn failure<C: Caller>(caller: &C, address: &Address, error: &io::Error) -> Attem
             "connect() to {address} failed {shown} {CONNECTING}"
         );
     } else {
-        logs::error!(caller, Error, "connect() failed {shown} {CONNECTING}");
+        doing = caller.connecting();
+        logs::error!(caller, Error, "connect() failed {shown} {doing}");
     }
-    AttemptFailure::of_connection(error, CONNECTING)
+    AttemptFailure::of_connection(error, doing)
 }
 
 /// Logs that no place is left for a connection to a peer, or for another request on a shared

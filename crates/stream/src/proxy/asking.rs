@@ -32,12 +32,15 @@ use crate::datagrams::Listed;
 use crate::proxy::securing;
 use crate::session::{Session, Status};
 use crate::subject::WithoutFields;
+use crate::upstream::Group;
 
 /// A session that tries peers.
 pub(super) struct Asker<'a> {
     pub(super) session: &'a mut Session,
     /// The session's affinity from the group's `sticky`.
     pub(super) sticking: Option<Sticking>,
+    /// The activity in log lines about a failed connection.
+    connecting: &'static str,
 }
 
 impl Subject for Asker<'_> {
@@ -76,6 +79,15 @@ impl<'a> Asker<'a> {
         Asker {
             session,
             sticking: None,
+            connecting: CONNECTING,
+        }
+    }
+
+    /// A session of a client of this group.
+    pub(super) fn of_group(session: &'a mut Session, group: &Group) -> Asker<'a> {
+        Asker {
+            sticking: Sticking::begin(group, session),
+            ..Asker::of(session)
         }
     }
 }
@@ -152,8 +164,13 @@ impl Caller for Asker<'_> {
         logs::error!(
             self,
             Error,
-            "upstream timed out (110: Connection timed out) {CONNECTING}"
+            "upstream timed out (110: Connection timed out) {}",
+            self.connecting
         );
+    }
+
+    fn connecting(&self) -> &'static str {
+        self.connecting
     }
 
     fn try_failed(&mut self, _: &AttemptFailure) {}
@@ -166,6 +183,9 @@ pub(super) struct ByConnection<'a> {
     pub(super) socket: Socket,
     /// The TLS settings, if TLS is used.
     pub(super) secured: Option<&'a ResolvedTls>,
+    /// Whether the client's bytes are counted during the first attempt, as nginx, which then
+    /// already reads from a client that has sent something before.
+    pub(super) client_is_read: Cell<bool>,
 }
 
 impl PeerProtocol<Asker<'_>> for ByConnection<'_> {
@@ -186,6 +206,13 @@ impl PeerProtocol<Asker<'_>> for ByConnection<'_> {
         address: &Address,
         room: ConnectionRoom,
     ) -> Result<(Transport, bool), AttemptError<Infallible>> {
+        asker.connecting = match address {
+            Address::Inet(_) if self.client_is_read.take() => {
+                asker.session.count_preread();
+                PROXYING
+            }
+            _ => CONNECTING,
+        };
         let tries = self.tries();
         let way = ConnectOptions {
             address,
@@ -281,7 +308,7 @@ impl PeerProtocol<Asker<'_>> for ByDatagrams<'_> {
         if ended.has_peer_failed {
             return Err(AttemptError::Failed(AttemptFailure {
                 sent: true,
-                ..AttemptFailure::new(Causes::ERROR, ended.status as u16, DATAGRAMS)
+                ..AttemptFailure::new(Causes::ERROR, ended.status as u16, PROXYING)
             }));
         }
         Ok(ended.status)
@@ -293,8 +320,8 @@ impl PeerProtocol<Asker<'_>> for ByDatagrams<'_> {
     }
 }
 
-/// The action of sessions over UDP in log lines.
-const DATAGRAMS: &str = "while proxying connection";
+/// The activity in log lines of a session whose client is read.
+const PROXYING: &str = "while proxying connection";
 
 /// Ends the current attempt, if there is one.
 pub(super) fn note_end(session: &mut Session) {

@@ -229,7 +229,11 @@ impl Relay<'_> {
     /// protocol header, if enabled.
     fn introduced(&mut self, session: &Session, bytes: Buffer) -> Datagram<Bytes> {
         self.requests += 1;
-        add(&session.received, bytes.len() as u64);
+        let length = bytes.len() as u64;
+        // The first datagram was counted when the session began.
+        if self.requests > 1 {
+            add(&session.received, length);
+        }
         let mut bytes = bytes.into_bytes();
         if self.requests == 1 {
             let introduction = introduction::of_session(session, self.settings.proxy_protocol);

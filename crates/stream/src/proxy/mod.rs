@@ -36,7 +36,6 @@ use crate::session::{Session, Status};
 use crate::upstream::{Group, Groups};
 use asking::{Asker, ByConnection, ByDatagrams, note_end};
 use settings::{Proxy, Target};
-use sticking::Sticking;
 
 /// Proxies the session; returns its final status.
 pub(crate) async fn serve(
@@ -87,9 +86,9 @@ async fn stream(
         settings,
         socket: settings.socket.evaluate(session),
         secured: secured.as_ref(),
+        client_is_read: Cell::new(session.has_been_read()),
     };
-    let sticking = Sticking::begin(group, session);
-    let asker = &mut Asker { session, sticking };
+    let asker = &mut Asker::of_group(session, group);
     let answered = match ::upstream::try_peers(asker, &mut None, &mut selection, asking).await {
         Ok(Ok(answered)) => answered,
         Ok(Err(unanswered)) => return Status::of(unanswered.status),
@@ -130,8 +129,7 @@ async fn exchange(
         client,
         has_begun: Cell::new(false),
     };
-    let sticking = Sticking::begin(group, session);
-    let asker = &mut Asker { session, sticking };
+    let asker = &mut Asker::of_group(session, group);
     let asked = ::upstream::try_peers(asker, listed, &mut selection, &asking).await;
     let sticking = asker.sticking.take();
     match asked {

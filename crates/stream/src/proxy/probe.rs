@@ -1,5 +1,7 @@
 //! Connections of health checks, made with the settings of a server's sessions.
 
+use std::cell::Cell;
+
 use ::upstream::connecting::not_connected;
 use ::upstream::{AttemptError, CONNECTING, ConnectionRoom, PeerProtocol as _};
 use bytes::Bytes;
@@ -45,6 +47,7 @@ impl ProbedPeer<'_> {
             settings,
             socket: settings.socket.evaluate(session),
             secured: secured.as_ref(),
+            client_is_read: Cell::new(false),
         };
         session.attempts.push(Attempt::at(self.name.clone()));
         let (asker, room) = (&mut Asker::of(session), ConnectionRoom::default());

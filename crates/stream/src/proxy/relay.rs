@@ -103,9 +103,8 @@ pub(super) async fn run(
         }),
         ..up
     };
-    let preread = session.preread.take();
-    let replaced = session.preread_replaced.take();
-    up.pass_on_as(replaced.unwrap_or(preread.len() as u64), preread);
+    session.count_preread();
+    up.push(session.preread.take());
     let carried = async {
         if settings.half_close {
             return both(&up, &down).await;
@@ -190,12 +189,12 @@ impl RelayDirection<'_> {
 
     /// Forwards bytes that have been received.
     fn pass_on(&self, bytes: Bytes) {
-        self.pass_on_as(bytes.len() as u64, bytes);
+        self.received.set(self.received.get() + bytes.len() as u64);
+        self.push(bytes);
     }
 
-    /// Forwards `bytes`, which replace `received` bytes from the sender.
-    fn pass_on_as(&self, received: u64, bytes: Bytes) {
-        self.received.set(self.received.get() + received);
+    /// Forwards bytes that have been counted as received.
+    fn push(&self, bytes: Bytes) {
         if !bytes.is_empty() {
             self.pushed.set(self.pushed.get() + bytes.len() as u64);
             self.to.push(bytes);

@@ -17,6 +17,7 @@ use proto::tls::preread::ClientHelloInfo;
 use rules::access_log::Loggable;
 use rules::limit_conn::{ConnectionCounting, ConnectionLimitState, LimitOutcome};
 use rules::session_zones::{MeteredSession, SessionHandshake};
+use transport::Transport;
 use transport::client::{Client, HasClient};
 use transport::listen::Protocols;
 use transport::tls::session::Session as TlsSession;
@@ -86,6 +87,8 @@ pub(crate) struct Session {
     pub(crate) preread: Cell<Bytes>,
     /// Number of the client's bytes that `preread` replaces, if it was changed.
     pub(crate) preread_replaced: Cell<Option<u64>>,
+    /// Whether the preread bytes have been counted.
+    preread_counted: Cell<bool>,
     /// The client's handshake, if it was preread.
     pub(crate) preread_hello: Option<Box<ClientHelloInfo>>,
     /// An MQTT client's first packet, if it was preread.
@@ -124,6 +127,7 @@ impl Session {
             realip_address: None,
             preread: Cell::default(),
             preread_replaced: Cell::new(None),
+            preread_counted: Cell::new(false),
             preread_hello: None,
             preread_connect: None,
             metered: None,
@@ -199,13 +203,40 @@ impl Session {
         told.unwrap_or_else(|| self.connection.peer())
     }
 
+    /// Counts the first datagram of a session over UDP, as in nginx even if it is not used.
+    fn count_first(&self) {
+        if let ClientEnd::Datagrams(end) = &self.connection.end {
+            self.received.set(end.waiting() as u64);
+        }
+    }
+
     /// Takes the session's first datagram, if its content is not used.
     pub(crate) fn take_first(&self) {
-        if let ClientEnd::Datagrams(end) = &self.connection.end
-            && let Some(bytes) = end.take()
-        {
-            self.received.set(self.received.get() + bytes.len() as u64);
+        if let ClientEnd::Datagrams(end) = &self.connection.end {
+            end.take();
         }
+    }
+
+    /// Whether something was read from a client over TCP before the session's content.
+    pub(crate) fn has_been_read(&self) -> bool {
+        let is_secure = self
+            .connection
+            .transport()
+            .is_some_and(Transport::is_secure);
+        let protocols = &self.servers.protocols;
+        protocols.proxy_protocol || is_secure || !self.server.preread.is_off()
+    }
+
+    /// Counts the preread bytes as received, once.
+    pub(crate) fn count_preread(&self) {
+        if self.preread_counted.replace(true) {
+            return;
+        }
+        let preread = self.preread.take();
+        let length = preread.len() as u64;
+        self.preread.set(preread);
+        let received = self.preread_replaced.take().unwrap_or(length);
+        self.received.set(self.received.get() + received);
     }
 }
 

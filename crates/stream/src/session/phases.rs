@@ -82,6 +82,7 @@ async fn run(session: &mut Session, listed: &mut Option<Listed>) -> Result<Sessi
     if session.servers.protocols.proxy_protocol {
         received = proxy_protocol::read(session).await?;
     }
+    session.count_first();
     if let Err(status) = check(session) {
         session.take_first();
         return Err(status);
