@@ -1,10 +1,10 @@
 //! Whatever a proxy sends before its client's bytes: a header lies within what came and within the
 //! limit, none is read from less than all of it, the limit never makes another header of it, and
-//! every name can be asked for.
+//! every name can be asked for. Before a datagram the same bytes are a header of the same length.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use proto::proxy_protocol::{Error, parse};
+use proto::proxy_protocol::{Error, parse, parse_datagram};
 
 /// The default of `client_header_buffer_size`.
 const LENGTH_MAX: usize = 1024;
@@ -30,9 +30,23 @@ fuzz_target!(|input: (u8, &[u8], &[u8])| {
         _ => b"",
     };
     let bytes = [begin, bytes].concat();
+    let of_datagram = parse_datagram(&bytes, LENGTH_MAX);
+    if let Ok(header) = of_datagram
+        && let Some(told) = header.told
+    {
+        let _ = told.ends();
+    }
     let header = match parse(&bytes, LENGTH_MAX) {
-        Ok(Some(header)) => header,
+        Ok(Some(header)) => {
+            // Addresses of datagrams may be cut off, which a connection's header does not look at.
+            match of_datagram {
+                Ok(other) => assert_eq!(header.length, other.length),
+                Err(error) => assert!(error == Error::Truncated && header.told.is_none()),
+            }
+            header
+        }
         Ok(None) => {
+            assert!(of_datagram.is_err());
             assert!(bytes.len() < LENGTH_MAX + 16, "more could follow for ever");
             return;
         }

@@ -4,6 +4,7 @@
 
 mod beginnings;
 mod behind;
+mod bulk;
 mod counted;
 mod datagrams;
 mod groups;

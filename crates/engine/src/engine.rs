@@ -86,6 +86,13 @@ pub trait Engine {
         None
     }
 
+    /// Starts to wait for bytes of the stream `key` without receiving them; its receive is then in
+    /// flight, and [`OperationOutcome::Ready`] completes it. False if a receive has to be submitted
+    /// instead, which tells of the end of input.
+    fn await_bytes(&mut self, _key: Key) -> bool {
+        false
+    }
+
     /// Creates a stream socket that can be connected to `to`, with these options.
     ///
     /// # Errors
@@ -122,8 +129,9 @@ pub trait Engine {
         sys::take_datagram_socket(connected(socket.descriptor())?)
     }
 
-    /// Closes the datagram socket `key`. No operation on it may be in flight.
-    fn close_datagrams(&mut self, _key: Key, socket: Socket) {
+    /// Closes the datagram socket `key`. No operation on it may be in flight. If it `is_own`, no
+    /// other process has it.
+    fn close_datagrams(&mut self, _key: Key, socket: Socket, _is_own: bool) {
         drop(socket);
     }
 

@@ -404,6 +404,19 @@ impl Epoll {
         None
     }
 
+    fn watch_bytes(&mut self, key: Key) -> bool {
+        let Some(source) = source_of(&mut self.sources, key).filter(|source| !source.ended) else {
+            return false;
+        };
+        source.fresh = false;
+        source.readable = false;
+        if !source.registered && register(&self.epoll, source, key).is_err() {
+            return false;
+        }
+        source.receiving = true;
+        true
+    }
+
     fn send(&mut self, mut sending: Sending, key: Key) -> Option<OperationOutcome> {
         let Some(source) = source_of(&mut self.sources, key) else {
             return Some(self.sent(key, sending, 0, SendStop::Failed(disconnected())));
@@ -533,6 +546,8 @@ impl Epoll {
                     kind: OpKind::Connect,
                 },
                 outcome: OperationOutcome::Connected(match &source.socket {
+                    // A refusal comes with its flags, so that success need not be asked for.
+                    Some(_) if !over => Ok(()),
                     Some(socket) => sys::pending_error(socket.as_fd()),
                     None => Err(disconnected()),
                 }),
@@ -601,6 +616,10 @@ impl Engine for Epoll {
             Op::RecvMsg { socket, into } => self.receive_datagrams(socket, into, key),
             Op::SendMsg { socket, datagrams } => self.send_datagrams(socket, datagrams, key),
         }
+    }
+
+    fn await_bytes(&mut self, key: Key) -> bool {
+        self.watch_bytes(key)
     }
 
     fn sends_at_once(&self) -> bool {
@@ -710,10 +729,12 @@ impl Engine for Epoll {
         self.notifier.clone()
     }
 
-    fn close_datagrams(&mut self, key: Key, socket: Socket) {
+    fn close_datagrams(&mut self, key: Key, socket: Socket, is_own: bool) {
         let known = self.datagrams.get_mut(key.index as usize);
         let known = known.filter(|known| known.generation == key.generation);
+        // The kernel forgets a socket by itself that is closed everywhere.
         if known.is_some_and(|known| std::mem::take(&mut known.registered))
+            && !is_own
             && let Some(descriptor) = socket.descriptor()
         {
             // As for listeners.

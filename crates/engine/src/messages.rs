@@ -736,8 +736,7 @@ mod tests {
 
     #[test]
     fn coalesced_datagrams_are_taken_apart() {
-        let receiver = UdpSocket::bind("[::]:0").unwrap();
-        rustix::net::sockopt::set_ipv6_v6only(&receiver, false).unwrap();
+        let receiver = UdpSocket::bind("0.0.0.0:0").unwrap();
         let sender = UdpSocket::bind("127.0.0.1:0").unwrap();
         let port = receiver.local_addr().unwrap().port();
         sender.connect(("127.0.0.1", port)).unwrap();

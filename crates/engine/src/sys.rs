@@ -468,6 +468,8 @@ pub(crate) fn transmit(
                 // which.
                 (0, result)
             }
+            // As for a file: the next call tells whether the socket is full.
+            Some(Segment::Piped { pipe, length }) => (0, pipe.pour(socket, *length)),
             Some(Segment::Keys(keys)) => {
                 if let Err(error) = kernel_tls::set_keys(socket, keys) {
                     return (taken, SendStop::Failed(error));
@@ -577,7 +579,7 @@ fn send_parts(
                 }
                 break;
             }
-            (Segment::Keys(_) | Segment::Record { .. }, _) => break,
+            (Segment::Piped { .. } | Segment::Keys(_) | Segment::Record { .. }, _) => break,
         }
     }
     let mut control = rustix::net::SendAncillaryBuffer::default();

@@ -16,12 +16,13 @@ use std::cell::OnceCell;
 use std::future::Future;
 use std::io;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use engine::net::{Address, Drained, Recv, Segment, Stream, TcpInfo};
-use engine::{Buffer, Deadline};
-use framework::connection_handler::HandoverInfo;
+use engine::{Buffer, Deadline, Pipe};
+use framework::door::HandoverInfo;
 
 use crate::tls::session::Session;
 use crate::tls::upstream::ClientSession;
@@ -210,6 +211,35 @@ impl Transport {
             };
             session.feed(&self.stream, received?);
         }
+    }
+
+    /// Whether [`splice`](Self::splice) can move bytes to another connection.
+    pub fn can_splice(&self, to: &Transport) -> bool {
+        !self.is_secure() && !to.is_secure() && self.stream.can_splice(&to.stream)
+    }
+
+    /// See [`Stream::readable`]; only for connections that [can splice](Self::can_splice).
+    ///
+    /// # Errors
+    /// Those of the stream.
+    pub async fn readable(&self, deadline: impl Into<Deadline>) -> io::Result<()> {
+        self.stream.readable(deadline).await
+    }
+
+    /// Moves received bytes to `to` through an empty pipe, without waiting for any and without
+    /// copying them, and returns their number. None if there are none, or if a connection uses TLS.
+    pub async fn splice(&self, to: &Transport, pipe: &Arc<Pipe>) -> u64 {
+        if self.is_secure() || to.is_secure() {
+            return 0;
+        }
+        let length = self.stream.splice(pipe).await as u64;
+        if length > 0 {
+            to.stream.push(Segment::Piped {
+                pipe: Arc::clone(pipe),
+                length,
+            });
+        }
+        length
     }
 
     /// Stops decrypting received data, because the caller drops it.

@@ -77,6 +77,7 @@ impl DatagramSocket {
             let connected = DatagramSocket::over(worker, socket);
             if let Some(state) = worker.datagrams.get_mut(connected.key) {
                 state.outgoing = true;
+                state.is_own = true;
             }
             Ok(connected)
         })
@@ -123,6 +124,7 @@ impl DatagramSocket {
         let state = DatagramsState {
             socket,
             outgoing: false,
+            is_own: false,
             coalesces: false,
             receiving: false,
             sending: false,
@@ -239,6 +241,8 @@ pub(crate) struct DatagramsState {
     socket: Socket,
     /// The socket counts among [`outgoing`](super::outgoing).
     outgoing: bool,
+    /// The thread has made it, and no other process has it.
+    is_own: bool,
     /// Datagrams that arrive together may be received as one message.
     coalesces: bool,
     /// The engine watches it for something to receive.
@@ -291,7 +295,7 @@ impl Reactor {
                 }
                 // Most sessions exchange one datagram each, for which the call would not pay. A
                 // socket that others know keeps its options: another program may inherit it.
-                if state.outgoing && !state.coalesces && state.arrived.len() >= COALESCES_FROM {
+                if state.is_own && !state.coalesces && state.arrived.len() >= COALESCES_FROM {
                     state.coalesces = true;
                     state.socket.descriptor().map(coalesce);
                 }
@@ -487,7 +491,7 @@ impl Reactor {
         if self.datagrams.get(key).is_some_and(done)
             && let Some(state) = self.datagrams.remove(key)
         {
-            self.engine.close_datagrams(key, state.socket);
+            self.engine.close_datagrams(key, state.socket, state.is_own);
         }
     }
 }

@@ -6,6 +6,7 @@ use bytes::Bytes;
 
 use crate::file::File;
 use crate::kernel_tls::SealingKeys;
+use crate::pipe::Pipe;
 
 /// A segment of a stream's output.
 #[derive(Clone, Debug)]
@@ -20,6 +21,14 @@ pub enum Segment {
         /// Offset of the range in the file.
         offset: u64,
         /// Length of the range in bytes.
+        length: u64,
+    },
+    /// Bytes in a pipe, from [`Stream::splice`](super::Stream::splice), sent without copying them
+    /// through this process.
+    Piped {
+        /// The pipe, which holds these bytes first.
+        pipe: Arc<Pipe>,
+        /// Their number.
         length: u64,
     },
     /// Keys for kernel TLS: the kernel encrypts everything after this segment. The stream fails if
@@ -40,7 +49,7 @@ impl Segment {
     pub fn len(&self) -> u64 {
         match self {
             Segment::Bytes(bytes) => bytes.len() as u64,
-            Segment::File { length, .. } => *length,
+            Segment::File { length, .. } | Segment::Piped { length, .. } => *length,
             Segment::Keys(_) => 0,
             Segment::Record { bytes, .. } => bytes.len() as u64,
         }
@@ -65,6 +74,7 @@ impl Segment {
                 *offset += count;
                 *length = length.saturating_sub(count);
             }
+            Segment::Piped { length, .. } => *length = length.saturating_sub(count),
             Segment::Keys(_) => {}
         }
     }

@@ -1,6 +1,6 @@
 //! The owner's handle of a connected stream socket. `table.rs` implements the operations.
 
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::io;
 use std::marker::PhantomData;
 use std::mem::ManuallyDrop;
@@ -17,7 +17,11 @@ use crate::budget;
 use crate::buffer::Buffer;
 use crate::clock::Deadline;
 use crate::engine::Control;
+use crate::pipe::Pipe;
 use crate::worker::{enter, try_enter};
+
+/// Operations of the budget that a splice counts as.
+const SPLICE_COST: u32 = 4;
 
 /// A connected stream socket. Dropping it closes the connection and discards unsent data;
 /// [`finish`](Self::finish) sends that data first.
@@ -89,6 +93,41 @@ impl Stream {
             budget::spend();
         }
         result
+    }
+
+    /// Moves bytes that the kernel has received into an empty pipe, without waiting for any, and
+    /// returns their number, to be sent as [`Segment::Piped`]. None if there are none, at the end
+    /// of input and after an error, which a receive then reports, or if the engine cannot do it.
+    pub async fn splice(&self, pipe: &Pipe) -> usize {
+        // One call moves as much as several receives.
+        for _ in 0..SPLICE_COST {
+            budget::take().await;
+        }
+        enter(|worker| worker.splice(self.key, pipe))
+    }
+
+    /// Waits until a [`splice`](Self::splice) may move bytes or a receive may return; nothing is
+    /// taken. Cancel-safe.
+    ///
+    /// # Errors
+    /// `TimedOut` at the deadline. Whatever else has happened a receive tells.
+    pub async fn readable(&self, deadline: impl Into<Deadline>) -> io::Result<()> {
+        let deadline = deadline.into();
+        let mut is_waiting = false;
+        poll_fn(|context| {
+            enter(|worker| {
+                worker.poll_readable(self.key, deadline, &mut is_waiting, context.waker())
+            })
+        })
+        .await
+    }
+
+    /// Whether [`splice`](Self::splice) can move bytes to another stream: both have sockets of the
+    /// kernel.
+    #[must_use]
+    pub fn can_splice(&self, to: &Stream) -> bool {
+        let has_socket = |key| enter(|worker| worker.engine.descriptor(key).is_some());
+        has_socket(self.key) && has_socket(to.key)
     }
 
     /// Puts received bytes back, so that the next receive returns them: for another part of the

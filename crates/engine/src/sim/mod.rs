@@ -344,7 +344,7 @@ impl Sim {
                     let bytes = front_bytes(outgoing, network.faults.window.max(1));
                     network.send(socket, &bytes)
                 }
-                Some(Segment::Keys(_) | Segment::Record { .. }) => {
+                Some(Segment::Piped { .. } | Segment::Keys(_) | Segment::Record { .. }) => {
                     return (taken, SendStop::Failed(io::ErrorKind::Unsupported.into()));
                 }
                 Some(Segment::File { .. }) if of_files >= chunk => return (taken, SendStop::Chunk),
@@ -695,7 +695,7 @@ impl Engine for Sim {
         self.address(socket).map(drop)
     }
 
-    fn close_datagrams(&mut self, _key: Key, socket: Socket) {
+    fn close_datagrams(&mut self, _key: Key, socket: Socket, _is_own: bool) {
         if let Socket::Simulated(number) = socket {
             self.network.borrow_mut().mailboxes.remove(&number);
         }

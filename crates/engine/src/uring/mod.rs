@@ -135,6 +135,9 @@ const OTHER: u64 = 8;
 /// A poll for room in a datagram socket.
 const ROOM: u64 = 9;
 
+/// A poll for bytes in a stream's socket that are not received into memory.
+const BYTES: u64 = 10;
+
 /// The bits of a submission's user data for its kind, and those for the key's generation.
 const KIND_BITS: u32 = 4;
 const KIND_MASK: u64 = (1 << KIND_BITS) - 1;
@@ -286,6 +289,25 @@ impl Uring {
         // outlives all operations. The source's descriptor is only closed by a close that is queued
         // later.
         unsafe { self.ring.push(entry.user_data(user_data(RECV, key))) };
+        true
+    }
+
+    /// Queues a poll for bytes. False if the socket is closed.
+    fn watch_bytes(&mut self, key: Key) -> bool {
+        let Some(source) = self.source(key) else {
+            return false;
+        };
+        let Some(socket) = source.fd() else {
+            return false;
+        };
+        source.receiving = true;
+        source.ending = false;
+        let entry = opcode::PollAdd::new(socket, (libc::POLLIN | libc::POLLRDHUP) as u32)
+            .build()
+            .user_data(user_data(BYTES, key));
+        // SAFETY: a poll has no pointers. The source's descriptor is only closed by a close that is
+        // queued later.
+        unsafe { self.ring.push(entry) };
         true
     }
 
@@ -478,6 +500,10 @@ impl Uring {
         };
         let outcome = match kind {
             RECV => self.received(key, entry, more),
+            BYTES => {
+                source.receiving = false;
+                Some((OpKind::Recv, OperationOutcome::Ready))
+            }
             SEND => self.sent(key, entry.result()),
             WRITABLE => self.writable(key, entry.result()),
             LINKED_CLOSE => self.closed_after_send(key, entry.result()),
@@ -737,6 +763,10 @@ impl Engine for Uring {
         }
     }
 
+    fn await_bytes(&mut self, key: Key) -> bool {
+        self.watch_bytes(key)
+    }
+
     fn cancel(&mut self, token: Token) -> Option<OperationOutcome> {
         let index = token.key.index as usize;
         if token.kind == OpKind::Accept {
@@ -756,7 +786,9 @@ impl Engine for Uring {
         match token.kind {
             OpKind::Recv if source.receiving => {
                 source.ending = true;
+                // One of the two is in flight; the other cancellation finds nothing.
                 self.end(RECV, token.key);
+                self.end(BYTES, token.key);
             }
             OpKind::Connect if source.address.is_some() => self.end(CONNECT, token.key),
             OpKind::Send if source.sending.is_some() => {

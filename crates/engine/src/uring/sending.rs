@@ -66,7 +66,7 @@ impl Sending {
             None => self.last == CloseMode::Quick && total <= LINKED_SEND_MAX,
             Some(Segment::Bytes(_)) => true,
             Some(Segment::File { .. }) => self.outgoing.warm > 0,
-            Some(Segment::Keys(_) | Segment::Record { .. }) => false,
+            Some(Segment::Piped { .. } | Segment::Keys(_) | Segment::Record { .. }) => false,
         };
         if follows {
             flags |= libc::MSG_MORE;

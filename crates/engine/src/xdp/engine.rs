@@ -510,8 +510,12 @@ impl Engine for Xdp {
         }
     }
 
-    fn close_datagrams(&mut self, key: Key, socket: Socket) {
-        self.kernel.close_datagrams(key, socket);
+    fn close_datagrams(&mut self, key: Key, socket: Socket, is_own: bool) {
+        self.kernel.close_datagrams(key, socket, is_own);
+    }
+
+    fn await_bytes(&mut self, key: Key) -> bool {
+        !self.is_carried(key) && self.kernel.await_bytes(key)
     }
 
     fn control(&mut self, key: Key, control: Control) -> io::Result<()> {

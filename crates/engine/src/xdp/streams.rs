@@ -167,7 +167,7 @@ fn transmit(
             }
             // The connection holds a share of the bytes, and no copy.
             Some(Segment::Bytes(bytes)) => stack.send(id, bytes.clone()).map_err(error_of),
-            Some(Segment::Keys(_) | Segment::Record { .. }) => {
+            Some(Segment::Piped { .. } | Segment::Keys(_) | Segment::Record { .. }) => {
                 return (taken, SendStop::Failed(io::ErrorKind::Unsupported.into()));
             }
             Some(Segment::File { .. }) if of_files >= chunk => return (taken, SendStop::Chunk),

@@ -3,16 +3,25 @@
 
 use std::cell::{Cell, RefCell};
 use std::io::{self, ErrorKind};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ::upstream::Lease;
 use bytes::Bytes;
 use engine::select::{Either, either};
+use engine::{Buffer, Pipe};
 use transport::Transport;
 
 use super::settings::{Proxy, Rates};
 use crate::session::Session;
 use crate::subject::{SessionBytes, WithoutFields};
+
+/// From so many receives in a row on that fill their buffer, bytes go through a pipe.
+const FULL_BUFFERS: u32 = 8;
+
+/// After so many waits in a row that each less than so many bytes followed, bytes are copied again.
+const FEW_MAX: u32 = 4;
+const MANY: u64 = 16 << 10;
 
 /// Why forwarding in one direction ended.
 enum Ended {
@@ -169,11 +178,21 @@ impl RelayDirection<'_> {
     /// ends are silent. Each direction waits only for its own receiver, so that an end which does
     /// not read does not block the other direction.
     async fn carry(&self) -> Ended {
+        let mut full = 0;
         loop {
             match self.receive().await {
-                Ok(Some(bytes)) => self.pass_at_rate(bytes).await,
+                Ok(Some(buffer)) => {
+                    full = if buffer.is_full() { full + 1 } else { 0 };
+                    self.pass_at_rate(buffer.into_bytes()).await;
+                }
                 Ok(None) => break,
                 Err(ended) => return ended,
+            }
+            if full >= FULL_BUFFERS && self.can_splice() {
+                full = 0;
+                if let Err(ended) = self.carry_through_pipes().await {
+                    return ended;
+                }
             }
             if self.to.backlog() > self.settings.buffer_size
                 && let Err(ended) = self.wait_for_receiver(self.settings.buffer_size).await
@@ -184,6 +203,67 @@ impl RelayDirection<'_> {
         match self.wait_for_receiver(0).await {
             Ok(()) => Ended::Closed,
             Err(ended) => ended,
+        }
+    }
+
+    /// Whether bytes may be forwarded without being seen.
+    fn can_splice(&self) -> bool {
+        self.rate == 0 && self.from.can_splice(self.to)
+    }
+
+    /// Forwards bytes through pipes, as long as many come, and there is a pipe. Returns when a
+    /// receive is to tell what comes next.
+    async fn carry_through_pipes(&self) -> Result<(), Ended> {
+        let mut few = 0;
+        let mut has_waited = false;
+        while few < FEW_MAX
+            && let Some(pipe) = Pipe::take()
+        {
+            let count = self.pass_through(pipe).await?;
+            if has_waited && count == 0 {
+                break; // it is the end
+            }
+            few = if count < MANY { few + 1 } else { 0 };
+            self.wait_for_bytes().await?;
+            has_waited = true;
+        }
+        Ok(())
+    }
+
+    /// Forwards what the kernel has received through a pipe, and returns how much that was. The
+    /// receiver takes what the pipe holds before it is filled again. Waits hold no pipe.
+    async fn pass_through(&self, pipe: Pipe) -> Result<u64, Ended> {
+        let (pipe, mut total) = (Arc::new(pipe), 0);
+        loop {
+            self.wait_for_receiver(0).await?;
+            let count = self.from.splice(self.to, &pipe).await;
+            if count == 0 {
+                break;
+            }
+            self.active.set(engine::now());
+            self.note_first_byte();
+            total += count;
+            self.received.set(self.received.get() + count);
+            self.pushed.set(self.pushed.get() + count);
+            self.to.start_send();
+            self.note_sent();
+        }
+        if let Some(pipe) = Arc::into_inner(pipe) {
+            pipe.give_back();
+        }
+        Ok(total)
+    }
+
+    /// Waits until the sender has sent something, without receiving it.
+    async fn wait_for_bytes(&self) -> Result<(), Ended> {
+        loop {
+            let deadline = self.active.get() + self.settings.timeout;
+            let waited = self.from.readable(Some(deadline)).await;
+            match waited {
+                Err(error) if is_timeout(&error) && !self.is_silent() => {}
+                Err(_) => return Err(Ended::Silence),
+                Ok(()) => return Ok(()),
+            }
         }
     }
 
@@ -204,7 +284,7 @@ impl RelayDirection<'_> {
     }
 
     /// Receives the next bytes; `None` at the end of the sender's data.
-    async fn receive(&self) -> Result<Option<Bytes>, Ended> {
+    async fn receive(&self) -> Result<Option<Buffer>, Ended> {
         let timeout = self.settings.timeout;
         loop {
             let deadline = self.active.get() + timeout;
@@ -213,7 +293,7 @@ impl RelayDirection<'_> {
                 Ok(buffer) => {
                     self.active.set(engine::now());
                     self.note_first_byte();
-                    return Ok(Some(buffer.into_bytes()));
+                    return Ok(Some(buffer));
                 }
                 Err(error) if is_timeout(&error) => {
                     if self.is_silent() {
