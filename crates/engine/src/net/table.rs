@@ -4,6 +4,8 @@
 //! What its owner has said ([`HandleState`]), how far its socket is ([`SocketState`]), what has
 //! come ([`ReceiveState`]) and what is being sent ([`SendState`]) are a state each.
 
+mod splicing;
+
 use std::collections::VecDeque;
 use std::io;
 use std::net::{SocketAddr, SocketAddrV4};
@@ -23,7 +25,6 @@ use crate::buffer::Buffer;
 use crate::clock::Deadline;
 use crate::engine::{Control, Op, OpKind, OperationOutcome, Outgoing, SendStop, Socket, Token};
 use crate::file::residency;
-use crate::pipe::Pipe;
 use crate::sys::PARTS_MAX;
 use crate::worker::{Reactor, Timer, enter};
 
@@ -300,53 +301,6 @@ impl Reactor {
             self.arm_timer(key);
             return Poll::Pending;
         }
-    }
-
-    /// Fills an empty pipe with what the kernel has received, unless a receive comes first.
-    pub(crate) fn splice(&mut self, key: Key, pipe: &Pipe) -> usize {
-        let may_receive = |state: &&StreamState| {
-            !state.receiving && state.arrived.is_none() && state.receive == ReceiveState::Bytes
-        };
-        if self.streams.get(key).filter(may_receive).is_none() {
-            return 0;
-        }
-        let socket = self.engine.descriptor(key);
-        socket.map_or(0, |socket| pipe.fill(socket))
-    }
-
-    /// Waits until there may be something to receive, which is not taken. `is_waiting` is false at
-    /// the first poll.
-    pub(crate) fn poll_readable(
-        &mut self,
-        key: Key,
-        deadline: Deadline,
-        is_waiting: &mut bool,
-        waker: &Waker,
-    ) -> Poll<io::Result<()>> {
-        let Some(state) = self.streams.get_mut(key) else {
-            return Poll::Ready(Ok(())); // a receive tells
-        };
-        let is_known = state.arrived.is_some()
-            || state.receive == ReceiveState::Ended
-            || state.receive_failure != StoredError::NONE;
-        if is_known || *is_waiting && !state.receiving {
-            return Poll::Ready(Ok(()));
-        }
-        if !state.receiving {
-            if !self.engine.await_bytes(key) {
-                return Poll::Ready(Ok(()));
-            }
-            state.receiving = true;
-        }
-        *is_waiting = true;
-        let deadline_ms = deadline.ms();
-        if deadline_ms <= self.clock.now_ms() {
-            return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
-        }
-        state.reader = Some(waker.clone());
-        state.reader_deadline_ms = deadline_ms;
-        self.arm_timer(key);
-        Poll::Pending
     }
 
     /// Makes the next receive return these bytes.
