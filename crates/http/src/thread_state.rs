@@ -10,6 +10,7 @@ use framework::generation::GenerationView;
 use framework::slot::{Slot, ThreadGeneration, ThreadState};
 
 use crate::config::plan::Http;
+use crate::logging::zone_meter::ZoneTable;
 use crate::response::prebuilt::PrebuiltCache;
 
 /// The `http` block for one thread. Requests hold it by `Rc`, so that they touch no reference count
@@ -18,6 +19,8 @@ pub struct HttpThreadState {
     http: Arc<Http>,
     /// Whether the configuration uses `$realpath_root`, whose evaluation needs the disk.
     pub prepares_root: bool,
+    /// What the thread counts by zones.
+    pub(crate) zones: ZoneTable,
     /// Complete responses kept in memory.
     pub prebuilt: RefCell<PrebuiltCache>,
 }
@@ -48,6 +51,7 @@ impl ThreadState for HttpSlot {
         HttpSlot(Rc::new(HttpThreadState {
             prepares_root: http.variables.find("realpath_root").is_some(),
             http,
+            zones: ZoneTable::new(),
             prebuilt: RefCell::default(),
         }))
     }

@@ -2,14 +2,14 @@
 //!
 //! <https://nginx.org/en/docs/http/ngx_http_api_module.html#status_zone>. Each thread counts for
 //! itself (`ZoneMeter`), into memory that no other thread writes to. A zone has a number of its own
-//! in the process, by which a thread finds its meter without a look at the generation, and goes on
-//! with it over reloads. What a plan counts stands in it as two numbers, so that counting is a
-//! handful of additions: no handler is run for it. Where nothing says `status_zone` nothing is
-//! counted. Not here: the directive, and how sums are shown.
+//! in the process, at which a thread's table of a generation (`ZoneTable`) has its meter; that goes
+//! on over reloads. What a plan counts stands in it as two numbers, so that counting is a handful of
+//! additions: no handler is run for it. Where nothing says `status_zone` nothing is counted. Not
+//! here: the directive, and how sums are shown.
 
-use std::cell::RefCell;
+use std::cell::{OnceCell, RefCell};
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 use framework::counters::{Count, Counters, ThreadCounters};
@@ -89,8 +89,7 @@ impl Drop for RequestUnderWay {
     fn drop(&mut self) {
         let _ = METERS.try_with(|meters| {
             let meters = meters.try_borrow().ok()?;
-            let meter = meters.by_number.get(self.0 as usize)?.as_ref()?;
-            meter.processing.subtract(1);
+            meters.get(&self.0)?.processing.subtract(1);
             Some(())
         });
     }
@@ -109,10 +108,20 @@ impl RequestUnderWay {
 pub(crate) fn begins(request: &mut Request) {
     let number = request.plan.phases.zones.of_server;
     if number != NONE {
-        let counts = &request.local.counts;
-        let counted = with_meter(counts, number, |meter| meter.processing.add(1));
-        request.counted = counted.map(|()| RequestUnderWay(number));
+        begins_in(request, number);
     }
+}
+
+fn begins_in(request: &mut Request, number: u32) {
+    let meter = match request.http.zones.made(number) {
+        Some(meter) => meter,
+        None => match request.http.zones.make(&request.local.counts, number) {
+            Some(meter) => meter,
+            None => return,
+        },
+    };
+    meter.processing.add(1);
+    request.counted = Some(RequestUnderWay(number));
 }
 
 /// A request has ended.
@@ -124,98 +133,97 @@ pub(crate) fn ended(request: &mut Request) {
     }
 }
 
+/// Counts a request in its zones. What calls another function is left to [`prepare`], so that this
+/// one keeps nothing over a call.
+#[inline(never)]
 fn count(request: &mut Request, zones: CountedZones) {
+    let table = &request.http.zones;
+    let of_server = table.made(zones.of_server);
+    let of_location = table.made(zones.of_location);
+    let has_begun = match &request.counted {
+        None => 0,
+        Some(under_way) if under_way.0 == zones.of_server => 1,
+        Some(_) => return prepare(request, zones),
+    };
+    let is_missing = |meter: Option<&ZoneMeter>, number| meter.is_none() && number != NONE;
+    if is_missing(of_server, zones.of_server) || is_missing(of_location, zones.of_location) {
+        return prepare(request, zones);
+    }
     let (status, sent) = (request.response.status, request.sent.bytes);
     let received = request.client.length() as u64 + request.body.received_framed();
-    let counts = &request.local.counts;
-    if zones.of_server != NONE {
-        let has_begun = match request.counted.take() {
-            Some(under_way) if under_way.0 == zones.of_server => {
-                std::mem::forget(under_way);
-                1
-            }
-            // One of another server is dropped.
-            _ => 0,
-        };
-        with_meter(counts, zones.of_server, |meter| {
-            meter.processing.subtract(has_begun);
-            meter.count(status, sent, received);
-        });
+    if let Some(meter) = of_server {
+        meter.processing.subtract(has_begun);
+        meter.count(status, sent, received);
     }
-    if zones.of_location != NONE {
-        with_meter(counts, zones.of_location, |meter| {
-            meter.count(status, sent, received);
-        });
+    if let Some(meter) = of_location {
+        meter.count(status, sent, received);
     }
+    std::mem::forget(request.counted.take()); // it is no longer under way
 }
 
-/// The meters of a thread at the numbers of their zones, as far as it has counted into them.
-struct ThreadMeters {
-    /// Whose they are: a thread may serve for several servers one after the other, in tests.
-    owner: Weak<ThreadCounters>,
-    by_number: Vec<Option<Arc<ZoneMeter>>>,
+/// Makes what is missing to count a request, and counts it.
+#[cold]
+#[inline(never)]
+fn prepare(request: &mut Request, zones: CountedZones) {
+    let is_of_server =
+        |under_way: &mut RequestUnderWay| under_way.0 == zones.of_server && zones.of_server != NONE;
+    // One that began in another server is under way there no more.
+    let begun = request
+        .counted
+        .take_if(|under_way| !is_of_server(under_way));
+    drop(begun);
+    for number in [zones.of_server, zones.of_location] {
+        if number != NONE
+            && request
+                .http
+                .zones
+                .make(&request.local.counts, number)
+                .is_none()
+        {
+            return;
+        }
+    }
+    count(request, zones);
+}
+
+/// The meters of a thread under one generation, at the numbers of their zones, as far as it has
+/// counted into them.
+#[derive(Debug)]
+pub(crate) struct ZoneTable(Box<[OnceCell<Arc<ZoneMeter>>]>);
+
+impl ZoneTable {
+    /// A table for all zones that have a number now.
+    pub(crate) fn new() -> ZoneTable {
+        let zones = ZONES.lock().unwrap_or_else(PoisonError::into_inner).len();
+        ZoneTable((0..zones).map(|_| OnceCell::new()).collect())
+    }
+
+    /// The meter of a zone, if there is one yet.
+    #[inline]
+    fn made(&self, number: u32) -> Option<&ZoneMeter> {
+        self.0.get(number as usize)?.get().map(|meter| &**meter)
+    }
+
+    /// The meter of a zone: the one that the thread has had under an earlier generation, or a new
+    /// one.
+    #[cold]
+    #[inline(never)]
+    fn make(&self, counts: &ThreadCounters, number: u32) -> Option<&ZoneMeter> {
+        let place = self.0.get(number as usize)?;
+        let zones = ZONES.lock().unwrap_or_else(PoisonError::into_inner);
+        let name = zones.get(number as usize)?.clone();
+        drop(zones);
+        let meters = counts.shelf.of::<ZoneMeters>();
+        let meter = Arc::clone(meters.lock().entry(name).or_default());
+        let known = Arc::clone(&meter);
+        let _ = METERS.try_with(|meters| Some(meters.try_borrow_mut().ok()?.insert(number, known)));
+        Some(place.get_or_init(|| meter))
+    }
 }
 
 thread_local! {
-    static METERS: RefCell<ThreadMeters> = const {
-        RefCell::new(ThreadMeters {
-            owner: Weak::new(),
-            by_number: Vec::new(),
-        })
-    };
-}
-
-/// Does something with this thread's meter of a zone; `None` where the thread is about to end.
-#[inline]
-fn with_meter<R>(
-    counts: &Arc<ThreadCounters>,
-    number: u32,
-    work: impl FnOnce(&ZoneMeter) -> R,
-) -> Option<R> {
-    let found = METERS.try_with(|meters| {
-        {
-            let known = meters.try_borrow().ok()?;
-            if std::ptr::eq(known.owner.as_ptr(), Arc::as_ptr(counts))
-                && let Some(Some(meter)) = known.by_number.get(number as usize)
-            {
-                return Some(work(meter));
-            }
-        }
-        make(meters, counts, number).map(|meter| work(&meter))
-    });
-    found.ok().flatten()
-}
-
-/// The meter that the thread has had before, or a new one.
-#[cold]
-#[inline(never)]
-fn make(
-    meters: &RefCell<ThreadMeters>,
-    counts: &Arc<ThreadCounters>,
-    number: u32,
-) -> Option<Arc<ZoneMeter>> {
-    let mut meters = meters.try_borrow_mut().ok()?;
-    if !std::ptr::eq(meters.owner.as_ptr(), Arc::as_ptr(counts)) {
-        meters.by_number.clear();
-        meters.owner = Arc::downgrade(counts);
-    }
-    let number = number as usize;
-    let zones = ZONES.lock().unwrap_or_else(PoisonError::into_inner);
-    let name = zones.get(number)?.clone();
-    drop(zones);
-    let meter = Arc::clone(
-        counts
-            .shelf
-            .of::<ZoneMeters>()
-            .lock()
-            .entry(name)
-            .or_default(),
-    );
-    if meters.by_number.len() <= number {
-        meters.by_number.resize_with(number + 1, || None);
-    }
-    let place = meters.by_number.get_mut(number)?;
-    Some(Arc::clone(place.insert(meter)))
+    /// The meters of this thread, for requests that end without having been logged.
+    static METERS: RefCell<BTreeMap<u32, Arc<ZoneMeter>>> = const { RefCell::new(BTreeMap::new()) };
 }
 
 /// The least status that is counted by itself.
@@ -223,8 +231,10 @@ const STATUS_MIN: u16 = 100;
 
 const STATUSES: usize = 500;
 
-/// What one thread counts of one zone.
+/// What one thread counts of one zone. Alone on its cache lines, which the processor fetches in
+/// pairs.
 #[derive(Debug)]
+#[repr(align(128))]
 struct ZoneMeter {
     /// Requests that have begun and not ended.
     processing: Count,
@@ -383,9 +393,20 @@ mod tests {
             zones.of_server
         );
         assert!(!CountedZones::default().are_any());
-        for counts in [&threads[0], &threads[1], &threads[0]] {
-            with_meter(counts, zones.of_server, |meter| meter.count(200, 1, 0));
+        let tables = [(); 2].map(|()| ZoneTable::new());
+        assert!(tables[0].made(zones.of_server).is_none() && tables[0].made(NONE).is_none());
+        for thread in [0, 1, 0] {
+            let meter = tables[thread].make(&threads[thread], zones.of_server);
+            meter.unwrap().count(200, 1, 0);
         }
+        // Under another generation the thread goes on.
+        let later = ZoneTable::new();
+        later.make(&threads[0], zones.of_server);
+        let meter = later.made(zones.of_server).unwrap();
+        assert_eq!(meter.codes[100].read(), 2);
+        meter.processing.add(1);
+        drop(RequestUnderWay(zones.of_server));
+        assert_eq!(meter.processing.read(), 0);
         let of = |kind| ZoneSums::of(&counters, &(kind, "a".into())).codes;
         assert_eq!(of(ZoneKind::Server), [(200, 3)].into());
         assert_eq!(of(ZoneKind::Location), [].into());
