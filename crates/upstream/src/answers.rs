@@ -1,8 +1,8 @@
 //! Counters of a peer's responses: statuses, times, and a histogram of times.
 //!
-//! Counted by all threads together, from the first configuration on that shows it
-//! ([`count_answers`]): a server whose configuration shows none of it counts nothing. A peer takes
-//! a kilobyte for each class of statuses that it has answered with.
+//! Counted by all threads together, from when somebody may look at it ([`count_answers`]): a server
+//! where nobody does counts nothing. A peer takes a kilobyte for each class of statuses that it has
+//! answered with.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -15,7 +15,10 @@ static COUNTED: AtomicBool = AtomicBool::new(false);
 
 /// Starts counting responses, until the process ends.
 pub fn count_answers() {
-    COUNTED.store(true, Ordering::Relaxed);
+    // All threads read it with each response.
+    if !are_counted() {
+        COUNTED.store(true, Ordering::Relaxed);
+    }
 }
 
 fn are_counted() -> bool {

@@ -366,6 +366,13 @@ fn answers_of_servers_are_counted() {
     let a = behind('a');
     let server = Server::start("", &lines(&format!("server {a};")));
     let peer = || get(&server, "/http/upstreams/u")["peers"][0].clone();
+    // Not before anybody has asked for it.
+    assert_eq!(by(&server), "a");
+    let first = peer();
+    assert_eq!(
+        (&first["requests"], &first["responses"]),
+        (&json!(1), &Value::Null)
+    );
     for _ in 0..3 {
         assert_eq!(by(&server), "a");
     }

@@ -152,7 +152,6 @@ pub fn content(compiler: &Compiler<'_>, scope: ScopeRef<'_>) -> Result<Option<Co
     let Some(writes) = scope.own(&API)? else {
         return Ok(None);
     };
-    ::upstream::count_answers();
     let lines = scope.own_lines(&API.spec);
     let position = lines.first().map(|line| line.position);
     let prefix = match scope.line().map(LocationName::parse).transpose()? {
@@ -271,6 +270,7 @@ impl Api {
             Ok(asked) => asked,
             Err(failure) => return Ok(Err(failure)),
         };
+        ::upstream::count_answers();
         if matches!(request.method, Method::Get | Method::Head) {
             return Ok(show(request, &asked));
         }
