@@ -2,13 +2,14 @@
 //! one which has ended. On both engines; TIDEGATE_BINARY with nginx 1.31 checks the test itself.
 
 use std::io::{Read, Write};
-use std::net::{TcpStream, UdpSocket};
+use std::net::TcpStream;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
 use support::master::wait_for;
+use support::name_server::NameServer;
 use support::{PATIENCE, Server, engines, is_nginx, origin};
 
 /// An upstream that numbers its connections from 1, and does what the path of a request says.
@@ -477,92 +478,6 @@ fn a_server_has_no_more_requests_than_it_may_have() {
     }
 }
 
-/// A name server that says what is told to it: of A the last bytes of addresses 127.0.0.x, of SRV
-/// priority, port and name.
-struct NameServer {
-    port: u16,
-    says: Arc<Mutex<Says>>,
-}
-
-#[derive(Clone, Default)]
-struct Says {
-    addresses: Vec<u8>,
-    services: Vec<(u16, u16, &'static str)>,
-    /// A response code other than 0.
-    code: u8,
-}
-
-impl NameServer {
-    fn start() -> NameServer {
-        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
-        let port = socket.local_addr().unwrap().port();
-        let says = Arc::new(Mutex::new(Says::default()));
-        let shared = Arc::clone(&says);
-        thread::spawn(move || {
-            let mut question = [0; 512];
-            while let Ok((length, client)) = socket.recv_from(&mut question) {
-                let answer = shared.lock().unwrap().answer(&question[..length]);
-                let _ = socket.send_to(&answer, client);
-            }
-        });
-        NameServer { port, says }
-    }
-
-    fn says(&self, addresses: &[u8]) {
-        let says = &mut *self.says.lock().unwrap();
-        (says.addresses, says.code) = (addresses.to_vec(), 0);
-    }
-}
-
-impl Says {
-    fn answer(&self, question: &[u8]) -> Vec<u8> {
-        let kind = u16::from_be_bytes([question[question.len() - 4], question[question.len() - 3]]);
-        let data: Vec<Vec<u8>> = match kind {
-            _ if self.code != 0 => Vec::new(),
-            1 => {
-                let addresses = self.addresses.iter();
-                addresses.map(|last| vec![127, 0, 0, *last]).collect()
-            }
-            33 => {
-                let services = self.services.iter();
-                let data = services.map(|(priority, port, name)| {
-                    let mut data = [priority.to_be_bytes(), [0, 1], port.to_be_bytes()].concat();
-                    for label in name.split('.') {
-                        data.push(label.len() as u8);
-                        data.extend_from_slice(label.as_bytes());
-                    }
-                    data.push(0);
-                    data
-                });
-                data.collect()
-            }
-            _ => Vec::new(),
-        };
-        let mut answer = question[..2].to_vec();
-        answer.extend_from_slice(&[
-            0x81,
-            0x80 | self.code,
-            0,
-            1,
-            0,
-            data.len() as u8,
-            0,
-            0,
-            0,
-            0,
-        ]);
-        answer.extend_from_slice(&question[12..]);
-        for data in data {
-            answer.extend_from_slice(&[0xc0, 12]);
-            answer.extend_from_slice(&kind.to_be_bytes());
-            answer.extend_from_slice(&[0, 1, 0, 0, 0, 1]);
-            answer.extend_from_slice(&(data.len() as u16).to_be_bytes());
-            answer.extend_from_slice(&data);
-        }
-        answer
-    }
-}
-
 /// Servers at 127.0.0.2 to 4, which say so, and a group of those that a name stands for.
 fn named(server: &str, name_server: &NameServer) -> String {
     let at = |last: u8| format!("server {{ listen 127.0.0.{last}:PORT; return 200 {last}; }}\n");
@@ -598,7 +513,7 @@ fn a_name_is_looked_up_again_and_again(engine: &'static str) {
     name_server.says(&[3, 4]);
     wait(&["200 3", "200 4"]);
     // A name server that fails leaves what is known, also over a reload.
-    name_server.says.lock().unwrap().code = 2;
+    name_server.answers().code = 2;
     server.wait_for_log("[error]");
     server.wait_for_log("peers.test could not be resolved (2: Server failure)");
     assert_eq!(who_answer(&server), ["200 3", "200 4"]);
@@ -608,7 +523,7 @@ fn a_name_is_looked_up_again_and_again(engine: &'static str) {
         assert_eq!(who_answer(&server), ["200 3", "200 4"]);
     }
     // One that knows of no such name ends it.
-    name_server.says.lock().unwrap().code = 3;
+    name_server.answers().code = 3;
     wait_for("the end of the name", || {
         body_of(&server, "/").starts_with("502")
     });
@@ -678,7 +593,7 @@ fn a_service_has_servers_of_its_own() {
     );
     assert!(body_of(&server, "/").starts_with("502"));
     {
-        let says = &mut *name_server.says.lock().unwrap();
+        let says = &mut *name_server.answers();
         says.addresses = vec![2];
         // Two names of one address, one of them standing by, at a port where nobody listens.
         let nobody = support::port::free_port();
@@ -689,7 +604,7 @@ fn a_service_has_servers_of_its_own() {
     }
     wait_for("a server", || who_answer(&server) == ["200 2"]);
     // The other way round: the first is the one where nobody listens, and the other answers.
-    name_server.says.lock().unwrap().services[1].0 = 0;
+    name_server.answers().services[1].0 = 0;
     wait_for("the one that stands by", || {
         who_answer(&server) == ["200 2"] && server.error_log().contains("Connection refused")
     });

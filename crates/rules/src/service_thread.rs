@@ -3,12 +3,12 @@
 use std::fmt::Arguments;
 use std::future::Future;
 use std::rc::Rc;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::{Poll, Waker};
+use std::sync::Arc;
 
 use engine::select::either;
 use engine::{EngineKind, Runtime};
 use framework::counters::Counters;
+use framework::flag::Flag;
 use framework::generation::Generation;
 use framework::report::ThreadReport;
 use framework::service::RunningService;
@@ -22,7 +22,7 @@ pub fn start<F: Future<Output = ()>>(
     purpose: &'static str,
     work: impl FnOnce() -> F + Send + 'static,
 ) -> Option<RunningService> {
-    let ending = StopSignal::default();
+    let ending = Flag::default();
     let told = ending.clone();
     let body = move || {
         let runtime = Runtime::new(EngineKind::Epoll, engine::Settings::default());
@@ -75,37 +75,10 @@ impl ThreadReport for WithoutClients {
 }
 
 /// Tells the thread to end when dropped.
-struct StopOnDrop(StopSignal);
+struct StopOnDrop(Flag);
 
 impl Drop for StopOnDrop {
     fn drop(&mut self) {
-        let waiting = {
-            let mut state = self.0.lock();
-            state.0 = true;
-            state.1.take()
-        };
-        waiting.into_iter().for_each(Waker::wake);
-    }
-}
-
-/// Whether the thread must end, and the waker of its task.
-#[derive(Clone, Default)]
-struct StopSignal(Arc<Mutex<(bool, Option<Waker>)>>);
-
-impl StopSignal {
-    fn lock(&self) -> MutexGuard<'_, (bool, Option<Waker>)> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    async fn wait(&self) {
-        std::future::poll_fn(|context| {
-            let mut state = self.lock();
-            if state.0 {
-                return Poll::Ready(());
-            }
-            state.1 = Some(context.waker().clone());
-            Poll::Pending
-        })
-        .await;
+        self.0.raise();
     }
 }

@@ -1,7 +1,7 @@
 //! Counters of a peer's responses: statuses, times, and a histogram of times.
 //!
-//! Counted by all threads together, from when somebody may look at it ([`count_answers`]): a server
-//! where nobody does counts nothing. A peer takes a kilobyte for each class of statuses that it has
+//! Counted by all threads together, from the first request for it on ([`count_answers`]): a server
+//! without such a request counts nothing. A peer takes a kilobyte for each class of statuses that it has
 //! answered with.
 
 use std::sync::OnceLock;

@@ -9,28 +9,33 @@ use engine::net::Address;
 use framework::handover::{StateReader, StateWriter, Unfit};
 
 use crate::health::{Check, CheckCounts, Finding, Health};
+use crate::hosts::Host;
 use crate::moment::millis;
 use crate::peer::Peer;
 use crate::peers::SideOf;
-use crate::roster::{Host, Roster};
+use crate::roster::Roster;
 use crate::state::State;
 
 /// Saves a group.
 pub(crate) fn save(roster: &Roster, out: &mut StateWriter) {
-    out.number(roster.hosts().len() as u64);
-    for host in roster.hosts() {
+    let (peers, now) = (roster.peers(), millis(engine::now()));
+    out.number(peers.hosts().len() as u64);
+    for host in peers.hosts().iter().map(|listed| &listed.host) {
         out.text(&host.name);
         out.optional(host.service.as_ref(), |out, service| out.text(service));
         out.number(u64::from(host.side == SideOf::Backups));
     }
-    let (peers, now) = (roster.peers(), millis(engine::now()));
+    // The next process knows the hosts by their places in this list.
+    let place_of = |key: usize| peers.hosts().iter().position(|host| host.key == key);
     for side in [SideOf::Peers, SideOf::Backups] {
         out.number(peers.side(side).len() as u64);
         for peer in peers.side(side).iter() {
             out.text(&peer.server);
             out.text(&peer.name);
             out.number(u64::try_from(peer.weight).unwrap_or(1));
-            out.optional(peer.host, |out, host| out.number(host as u64));
+            out.optional(peer.host.and_then(place_of), |out, host| {
+                out.number(host as u64);
+            });
             peer.state().save(now, out);
             out.optional(peer.health(), |out, health| save_health(health, out));
         }
@@ -48,7 +53,6 @@ pub(crate) fn read(group: &Roster, saved: &mut StateReader<'_>) -> Result<Roster
             name,
             port: 0,
             service: service.map(Bytes::copy_from_slice),
-            route: None,
             id_of: |_| Bytes::new(),
             side: if saved.number()? == 1 {
                 SideOf::Backups

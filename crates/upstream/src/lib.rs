@@ -21,6 +21,7 @@ mod gate;
 mod group;
 mod handover;
 mod health;
+mod hosts;
 mod in_flight;
 mod latency;
 mod lease;
@@ -57,9 +58,10 @@ pub use causes::Causes;
 pub use gate::{Admitted, Concurrency, Entry, Load, Patience, WaitingRequest};
 pub use group::{Group, Keepalive, Queueing};
 pub use health::{Check, CheckCounts, Checks, Finding, Health, HealthChange};
+pub use hosts::{Host, ListedHost, ResolvedAddress};
 pub use lease::Lease;
 pub use members::{
-    Availability, Edit, Keep, MEMBERS_MAX, Member, MemberChange, MemberError, Patch,
+    Availability, Edit, Keep, MEMBERS_MAX, Member, MemberChange, MemberError, Origin, Patch,
 };
 pub use outliers::{Cause, Outliers, PutOut};
 pub use peer::{Peer, PeerSet, Standing};
@@ -67,7 +69,7 @@ pub use peers::{Peers, SideOf};
 pub use queue::QueueTicket;
 pub use remembered::Remembered;
 pub use retries::RetryBudget;
-pub use roster::{Host, ResolvedAddress, Roster};
+pub use roster::{HostLookup, Roster};
 pub use selection::{FailureEffect, Selection};
 pub use state::State;
 pub use try_peers::{Answered, CONNECTING, TryResult, try_peers, unless_gone};

@@ -1,7 +1,9 @@
-//! The members of a group, as the API shows and changes them.
+//! The members of a group, as the API shows and changes them: its peers, and the hosts that some of
+//! them have been looked up for.
 //!
-//! Each peer has a number that is unique in its group, over reloads and changes. A change makes
-//! another list of peers: requests in flight keep their list. If the group saves its members
+//! Each has a number that is unique in its group, over reloads and changes. A change makes another
+//! list of peers: requests in flight keep their list. What is changed of a host holds for all its
+//! peers. If the group saves its members
 //! ([`Keep`]), a change is saved before it takes effect, and a reload reads it; otherwise a reload
 //! restores the members of the configuration, and [`Roster::undone`] reports the undone changes.
 //!
@@ -19,24 +21,36 @@ use bytes::Bytes;
 use engine::net::Address;
 
 use crate::balancer::Method;
+use crate::hosts::{Host, ListedHost};
 use crate::peer::{Peer, PeerSet};
 use crate::peers::{Peers, SideOf};
-use crate::roster::{Host, Roster};
+use crate::roster::Roster;
 
 /// Members of a group at most, if they are added at run time.
 pub const MEMBERS_MAX: usize = 10_000;
 
-/// A peer as the API shows it.
+/// A peer or a host as the API shows it.
 #[derive(Debug)]
 pub struct Member {
     /// Its number, which is unique in the group.
     pub number: u64,
     /// Whether it is a primary or a backup peer.
     pub side: SideOf,
-    /// The peer of the member.
+    /// The peer of the member; of a host, the template of its peers.
     pub peer: Peer,
-    /// The number of the server whose host name has this address, if it comes from a DNS lookup.
-    pub parent: Option<u64>,
+    /// Whether it was configured or looked up.
+    pub origin: Origin,
+}
+
+/// Where a member comes from.
+#[derive(Clone, Debug)]
+pub enum Origin {
+    /// An address that was configured or added.
+    Address,
+    /// A host that was configured or added, whose addresses are looked up.
+    Host(Arc<ListedHost>),
+    /// An address that was looked up for a host, with the number of that.
+    Lookup(u64, Arc<ListedHost>),
 }
 
 /// Changes of a member; `None` leaves a value as it is.
@@ -76,6 +90,8 @@ pub enum Availability {
 pub enum Edit {
     /// Adds this peer.
     Add(Box<Peer>, SideOf),
+    /// Adds this host, whose addresses are then looked up.
+    AddHost(Box<Host>),
     /// Changes the member of this number.
     Change(u64, Box<Patch>),
     /// Removes the member of this number.
@@ -87,12 +103,14 @@ pub enum Edit {
 pub enum MemberError {
     /// No member has this number.
     NotFound,
-    /// The member comes from a DNS lookup, which determines its address.
+    /// The member is a host or comes from a DNS lookup, which determines its address.
     Immutable,
     /// The member comes from a DNS lookup, which determines its weight.
     WeightImmutable,
-    /// Another member has this address.
+    /// Another member has this address, or is this host.
     Exists,
+    /// Nothing looks up the addresses of hosts.
+    NoResolver,
     /// The group has [`MEMBERS_MAX`] members.
     Full,
     /// The edit could not be saved.
@@ -105,10 +123,10 @@ pub trait Keep: std::fmt::Debug + Send + Sync {
     ///
     /// # Errors
     /// The saved members have not changed.
-    fn write(&self, peers: &Peers, hosts: &[Host]) -> io::Result<()>;
+    fn write(&self, peers: &Peers) -> io::Result<()>;
 
     /// Whether these members are the saved ones.
-    fn has(&self, peers: &Peers, hosts: &[Host]) -> bool;
+    fn has(&self, peers: &Peers) -> bool;
 }
 
 /// How a member has been edited since the configuration was read.
@@ -142,6 +160,34 @@ impl Peer {
         }
     }
 
+    /// Applies the changes, except for the address; a peer that may be chosen again recovers.
+    fn patch_at(&mut self, patch: &Patch, now: Instant) {
+        let was_closed = self.down || self.draining;
+        self.patch(patch);
+        if was_closed && !self.down && !self.draining {
+            self.recover(now);
+        }
+    }
+
+    /// Takes over what an address before has been set to by itself, other than its host.
+    pub(crate) fn take_own_settings(&mut self, known: &Peer, host: &Peer) {
+        if (known.down, known.draining) != (host.down, host.draining) {
+            (self.down, self.draining) = (known.down, known.draining);
+        }
+        if known.max_conns != host.max_conns {
+            self.max_conns = known.max_conns;
+        }
+        if known.max_fails != host.max_fails {
+            self.max_fails = known.max_fails;
+        }
+        if known.fail_timeout != host.fail_timeout {
+            self.fail_timeout = known.fail_timeout;
+        }
+        if known.slow_start != host.slow_start {
+            self.slow_start = known.slow_start;
+        }
+    }
+
     /// Whether both peers have the same settings.
     fn is_set_like(&self, other: &Peer) -> bool {
         let of = |peer: &Peer| {
@@ -163,33 +209,122 @@ impl Peers {
     }
 }
 
+/// A list of peers that is being made.
+struct PeersDraft {
+    /// The primary and the backup peers.
+    sides: [Vec<Peer>; 2],
+    hosts: Vec<Arc<ListedHost>>,
+}
+
+/// The place of a member in a list.
+#[derive(Clone, Copy)]
+enum MemberPlace {
+    Peer(SideOf, usize),
+    Host(usize),
+}
+
+impl PeersDraft {
+    fn of(peers: &Peers) -> PeersDraft {
+        let side = |side| peers.side(side).iter().map(Peer::share).collect();
+        PeersDraft {
+            sides: [SideOf::Peers, SideOf::Backups].map(side),
+            hosts: peers.hosts().to_vec(),
+        }
+    }
+
+    fn side(&mut self, side: SideOf) -> &mut Vec<Peer> {
+        let [primary, backup] = &mut self.sides;
+        match side {
+            SideOf::Peers => primary,
+            SideOf::Backups => backup,
+        }
+    }
+
+    /// The place of the member with a number.
+    fn find(&self, before: &Peers, number: u64) -> Result<MemberPlace, MemberError> {
+        for (side, peers) in [SideOf::Peers, SideOf::Backups]
+            .into_iter()
+            .zip(&self.sides)
+        {
+            let mut peers = peers.iter();
+            if let Some(at) = peers.position(|peer| before.number_of(peer) == number) {
+                return Ok(MemberPlace::Peer(side, at));
+            }
+        }
+        let mut hosts = self.hosts.iter();
+        let at = hosts.position(|host| before.number_of_host(host) == number);
+        at.map(MemberPlace::Host).ok_or(MemberError::NotFound)
+    }
+
+    /// The list that follows another one.
+    fn following(self, before: &Peers, method: Method) -> Peers {
+        let [primary, backup] = self.sides.map(PeerSet::new);
+        let after = before.followed_by(primary, backup, method);
+        after.with_hosts(self.hosts)
+    }
+}
+
+impl Peers {
+    /// Where a peer comes from.
+    fn origin(&self, peer: &Peer) -> Origin {
+        let mut hosts = self.hosts().iter();
+        match hosts.find(|host| peer.host == Some(host.key)) {
+            Some(host) => Origin::Lookup(self.number_of_host(host), Arc::clone(host)),
+            None => Origin::Address,
+        }
+    }
+
+    fn member_of_host(&self, host: &Arc<ListedHost>) -> Member {
+        Member {
+            number: self.number_of_host(host),
+            side: host.host.side,
+            peer: host.host.template.share(),
+            origin: Origin::Host(Arc::clone(host)),
+        }
+    }
+
+    fn member_of_peer(&self, peer: &Peer, side: SideOf) -> Member {
+        Member {
+            number: self.number_of(peer),
+            side,
+            peer: peer.share(),
+            origin: self.origin(peer),
+        }
+    }
+}
+
 impl Roster {
-    /// All members, primary peers first.
+    /// All peers, primary ones first.
     pub fn members(&self) -> Vec<Member> {
         self.number_hosts();
+        Roster::peers_of(&self.peers())
+    }
+
+    /// The roster of the newest configuration, which has every change, also those by requests that
+    /// other threads have served by that already.
+    pub fn newest(self: &Arc<Roster>) -> Arc<Roster> {
+        let mut newest = Arc::clone(self);
+        while let Some(next) = newest.next() {
+            newest = next;
+        }
+        newest
+    }
+
+    /// All hosts and peers, as they are configured.
+    pub fn servers(&self) -> Vec<Member> {
+        self.number_hosts();
         let peers = self.peers();
+        let hosts = peers.hosts().iter().map(|host| peers.member_of_host(host));
+        hosts.chain(Roster::peers_of(&peers)).collect()
+    }
+
+    fn peers_of(peers: &Peers) -> Vec<Member> {
         let sides = [SideOf::Peers, SideOf::Backups].into_iter();
         let members = sides.flat_map(|side| {
             let of_side = peers.side(side).iter();
-            of_side.map(move |peer| (side, peer))
+            of_side.map(move |peer| peers.member_of_peer(peer, side))
         });
-        members
-            .map(|(side, peer)| Member {
-                number: peers.number_of(peer),
-                side,
-                peer: peer.share(),
-                parent: peer.host.and_then(|host| self.number_of_host(host)),
-            })
-            .collect()
-    }
-
-    /// The servers whose host names are looked up, with their numbers.
-    pub fn parents(&self) -> Vec<(u64, &Host)> {
-        self.number_hosts();
-        let hosts = self.hosts().iter().enumerate();
-        hosts
-            .filter_map(|(at, host)| Some((self.number_of_host(at)?, host)))
-            .collect()
+        members.collect()
     }
 
     /// How many removed peers still have requests.
@@ -213,95 +348,128 @@ impl Roster {
         let _changing = self.changing();
         // Hosts are numbered in their order, and before any new member.
         self.number_hosts();
-        // During a reload, the change also applies to the next roster, which saves it.
-        let next = self.next();
-        let edit = match &next {
-            Some(next) => match (edit.clone(), next.edit(edit, now)?) {
-                // Both rosters share the member's number and state.
-                (Edit::Add(..), added) => Edit::Add(Box::new(added.peer), added.side),
-                (edit, _) => edit,
-            },
-            None => edit,
+        let Some(next) = self.next() else {
+            return self.make(edit, None, now);
         };
+        // From a reload on, the change is one of the next roster, which saves it.
+        let made = next.edit(edit.clone(), now)?;
+        let edit = match edit {
+            // Both rosters share the member's number and state.
+            Edit::Add(..) => Edit::Add(Box::new(made.peer.share()), made.side),
+            edit => edit,
+        };
+        // It also applies here, for requests that go on, unless there is no such member here.
+        let _ = self.make(edit, Some(made.number), now);
+        Ok(made)
+    }
+
+    /// Makes a change in this roster; `number` is that of the member in the next roster, which has
+    /// saved the change.
+    fn make(&self, edit: Edit, number: Option<u64>, now: Instant) -> Result<Member, MemberError> {
         let before = self.peers();
-        let mut sides = [SideOf::Peers, SideOf::Backups].map(|side| {
-            let peers = before.side(side).iter();
-            peers.map(Peer::share).collect::<Vec<Peer>>()
-        });
+        let mut draft = PeersDraft::of(&before);
+        let is_host = matches!(edit, Edit::AddHost(_));
         let (member, done) = match edit {
             Edit::Add(peer, side) => (
-                self.add(&before, &mut sides, *peer, side)?,
+                Roster::add(&before, &mut draft, *peer, side)?,
                 MemberChange::Added,
             ),
-            Edit::Change(number, patch) => (
-                self.change(&before, &mut sides, number, &patch, now)?,
-                MemberChange::Changed,
+            Edit::AddHost(host) => (
+                self.add_host(&before, &mut draft, *host, number)?,
+                MemberChange::Added,
             ),
-            Edit::Remove(number) => (
-                self.remove(&before, &mut sides, number)?,
-                MemberChange::Removed,
-            ),
+            Edit::Change(number, patch) => {
+                let member = match draft.find(&before, number)? {
+                    MemberPlace::Peer(side, at) => {
+                        Roster::change(&before, &mut draft, (side, at), &patch, now)?
+                    }
+                    MemberPlace::Host(at) => {
+                        Roster::change_host(&before, &mut draft, at, &patch, now)?
+                    }
+                };
+                (member, MemberChange::Changed)
+            }
+            Edit::Remove(number) => {
+                let member = match draft.find(&before, number)? {
+                    MemberPlace::Peer(side, at) => Roster::remove(&before, &mut draft, side, at)?,
+                    MemberPlace::Host(at) => Roster::remove_host(&before, &mut draft, at),
+                };
+                (member, MemberChange::Removed)
+            }
         };
-        let [primary, backup] = sides.map(PeerSet::new);
-        let after = before.followed_by(primary, backup, self.method());
-        if let (Some(keep), None) = (self.keep(), &next) {
-            keep.write(&after, self.hosts())
-                .map_err(MemberError::Unwritten)?;
+        let after = draft.following(&before, self.method());
+        if let (Some(keep), None) = (self.keep(), number) {
+            keep.write(&after).map_err(MemberError::Unwritten)?;
         }
         if done == MemberChange::Removed {
-            before.note_removed(&member.peer);
+            Roster::note_gone(&before, &member);
         }
         self.note_edit(&member.peer, done);
         self.put(after);
+        if let (true, Some(lookup)) = (is_host, self.lookup()) {
+            lookup.host_added();
+        }
         // A request that waits for a peer may find one now.
         self.peers().queue().call_next();
         Ok(member)
     }
 
     fn add(
-        &self,
         before: &Peers,
-        sides: &mut [Vec<Peer>; 2],
+        draft: &mut PeersDraft,
         peer: Peer,
         side: SideOf,
     ) -> Result<Member, MemberError> {
         if before.iter().any(|known| known.name == peer.name) {
             return Err(MemberError::Exists);
         }
-        if before.iter().count() >= MEMBERS_MAX {
-            return Err(MemberError::Full);
+        has_room(before)?;
+        let member = before.member_of_peer(&peer, side);
+        draft.side(side).push(peer);
+        Ok(member)
+    }
+
+    /// Adds a host, with this number if it has one already.
+    fn add_host(
+        &self,
+        before: &Peers,
+        draft: &mut PeersDraft,
+        host: Host,
+        number: Option<u64>,
+    ) -> Result<Member, MemberError> {
+        if self.lookup().is_none() {
+            return Err(MemberError::NoResolver);
         }
-        let member = Member {
-            number: before.number_of(&peer),
-            side,
-            peer: peer.share(),
-            parent: None,
-        };
-        of_side(sides, side).push(peer);
+        if draft.hosts.iter().any(|known| known.host.is_same(&host)) {
+            return Err(MemberError::Exists);
+        }
+        has_room(before)?;
+        let listed = self.list(host);
+        if let Some(number) = number {
+            let _ = listed.number.set(number); // it has none yet
+        }
+        let member = before.member_of_host(&listed);
+        draft.hosts.push(listed);
         Ok(member)
     }
 
     fn change(
-        &self,
         before: &Peers,
-        sides: &mut [Vec<Peer>; 2],
-        number: u64,
+        draft: &mut PeersDraft,
+        (side, at): (SideOf, usize),
         patch: &Patch,
         now: Instant,
     ) -> Result<Member, MemberError> {
-        let (side, at) = self.find(before, sides, number)?;
+        let peer = draft.side(side).get_mut(at).ok_or(MemberError::NotFound)?;
+        let number = before.number_of(peer);
         let is_taken = |address: &Address| {
             let others = before.iter();
             let mut others = others.filter(|other| before.number_of(other) != number);
             others.any(|other| other.address == *address)
         };
-        let parent = before.side(side).get(at).and_then(|peer| peer.host);
-        let peer = of_side(sides, side)
-            .get_mut(at)
-            .ok_or(MemberError::NotFound)?;
         match &patch.address {
             Some((address, _)) if *address == peer.address => {}
-            Some(_) if parent.is_some() => return Err(MemberError::Immutable),
+            Some(_) if peer.host.is_some() => return Err(MemberError::Immutable),
             Some((address, _)) if is_taken(address) => return Err(MemberError::Exists),
             Some((address, server)) => {
                 let mut moved = peer.at(address.clone());
@@ -313,62 +481,84 @@ impl Roster {
             }
             None => {}
         }
-        if parent.is_some() && patch.weight.is_some_and(|weight| weight != peer.weight) {
+        if peer.host.is_some() && patch.weight.is_some_and(|weight| weight != peer.weight) {
             return Err(MemberError::WeightImmutable);
         }
-        let was_closed = peer.down || peer.draining;
-        peer.patch(patch);
-        if was_closed && !peer.down && !peer.draining {
-            peer.recover(now);
+        peer.patch_at(patch, now);
+        Ok(before.member_of_peer(peer, side))
+    }
+
+    /// Changes a host and all its peers.
+    fn change_host(
+        before: &Peers,
+        draft: &mut PeersDraft,
+        at: usize,
+        patch: &Patch,
+        now: Instant,
+    ) -> Result<Member, MemberError> {
+        let listed = draft.hosts.get_mut(at).ok_or(MemberError::NotFound)?;
+        let weight = listed.host.template.weight;
+        if patch.address.is_some() {
+            return Err(MemberError::Immutable);
         }
-        Ok(Member {
-            number,
-            side,
-            peer: peer.share(),
-            parent: parent.and_then(|host| self.number_of_host(host)),
-        })
+        // The servers of a service have weights of their own.
+        let is_service = listed.host.service.is_some();
+        if is_service && patch.weight.is_some_and(|asked| asked != weight) {
+            return Err(MemberError::WeightImmutable);
+        }
+        let mut changed = ListedHost::clone(listed);
+        changed.host.template.patch(patch);
+        *listed = Arc::new(changed);
+        let listed = Arc::clone(listed);
+        let of_peers = Patch {
+            weight: patch.weight.filter(|_| !is_service),
+            id: None,
+            ..patch.clone()
+        };
+        let peers = draft.sides.iter_mut().flatten();
+        for peer in peers.filter(|peer| peer.host == Some(listed.key)) {
+            peer.patch_at(&of_peers, now);
+            if patch.id.is_some() {
+                peer.id = listed.host.id_for(&peer.name);
+            }
+        }
+        Ok(before.member_of_host(&listed))
     }
 
     fn remove(
-        &self,
         before: &Peers,
-        sides: &mut [Vec<Peer>; 2],
-        number: u64,
+        draft: &mut PeersDraft,
+        side: SideOf,
+        at: usize,
     ) -> Result<Member, MemberError> {
-        let (side, at) = self.find(before, sides, number)?;
-        let of = of_side(sides, side);
+        let of = draft.side(side);
         if of.get(at).is_none_or(|peer| peer.host.is_some()) {
             return Err(MemberError::Immutable);
         }
-        Ok(Member {
-            number,
-            side,
-            peer: of.remove(at),
-            parent: None,
-        })
+        Ok(before.member_of_peer(&of.remove(at), side))
     }
 
-    /// The position of the member with a number.
-    fn find(
-        &self,
-        before: &Peers,
-        sides: &[Vec<Peer>; 2],
-        number: u64,
-    ) -> Result<(SideOf, usize), MemberError> {
-        for (side, peers) in [SideOf::Peers, SideOf::Backups].into_iter().zip(sides) {
-            let at = peers
-                .iter()
-                .position(|peer| before.number_of(peer) == number);
-            if let Some(at) = at {
-                return Ok((side, at));
-            }
+    /// Removes a host and all its peers.
+    fn remove_host(before: &Peers, draft: &mut PeersDraft, at: usize) -> Member {
+        let listed = draft.hosts.remove(at);
+        for peers in &mut draft.sides {
+            peers.retain(|peer| peer.host != Some(listed.key));
         }
-        let is_parent = self.parents().iter().any(|(parent, _)| *parent == number);
-        Err(if is_parent {
-            MemberError::Immutable
-        } else {
-            MemberError::NotFound
-        })
+        before.member_of_host(&listed)
+    }
+
+    /// Notes that a member, and the peers of a host, have left the group.
+    fn note_gone(before: &Peers, member: &Member) {
+        match &member.origin {
+            Origin::Host(listed) => {
+                let peers = before.iter();
+                peers
+                    .filter(|peer| peer.host == Some(listed.key))
+                    .for_each(|peer| before.note_removed(peer));
+                listed.removal.raise();
+            }
+            _ => before.note_removed(&member.peer),
+        }
     }
 
     fn note_edit(&self, peer: &Peer, done: MemberChange) {
@@ -389,16 +579,15 @@ impl Roster {
         edited.push((peer.server.clone(), peer.name.clone(), done));
     }
 
-    /// Takes over the edits of the roster before a reload. If the members are saved and were
-    /// changed after this configuration read them, the previous members are taken over; if they are
-    /// not saved, edits that the configuration contradicts are undone.
+    /// Takes over the edits of the roster before a reload, which is locked. If the members are
+    /// saved and were changed after this configuration read them, the previous members are taken
+    /// over; if they are not saved, edits that the configuration contradicts are undone.
     pub(crate) fn take_edits(self: &Arc<Self>, previous: &Roster) {
-        let _changing = previous.changing();
         *lock(&previous.next) = Arc::downgrade(self);
         if let Some(keep) = self.keep() {
             let known = previous.peers();
             let differs = !is_written_alike(&known, &self.peers());
-            if previous.keep().is_some() && differs && keep.has(&known, previous.hosts()) {
+            if previous.keep().is_some() && differs && keep.has(&known) {
                 self.take_members(&known);
             }
             return;
@@ -408,8 +597,12 @@ impl Roster {
         // The peers are not shared here: `share` would give them a state, and they could not adopt
         // one.
         fn find<'a>(peers: &'a Peers, server: &Bytes, name: &Bytes) -> Option<&'a Peer> {
+            let hosts = peers.hosts().iter().map(|host| &host.host.template);
+            // The port of a host may be left out of its server, but not of its name.
+            let mut hosts = hosts.filter(|template| template.name == *name);
             let mut all = peers.iter();
             all.find(|peer| (&peer.server, &peer.name) == (server, name))
+                .or_else(|| hosts.next())
         }
         let undone = lock(&previous.edited)
             .iter()
@@ -440,7 +633,15 @@ impl Roster {
             PeerSet::new(peers.collect::<Vec<Peer>>())
         });
         let [primary, backup] = sides;
-        self.put(Peers::new(primary, backup, self.method()));
+        let hosts = known.hosts().iter().map(|listed| {
+            let mut host = listed.host.clone();
+            host.template.checks.clone_from(&checks);
+            self.list(host)
+        });
+        // Without a resolver, they stay in the file, which the next start reports.
+        let hosts = hosts.filter(|_| self.takes_hosts()).collect::<Vec<_>>();
+        let peers = Peers::new(primary, backup, self.method());
+        self.put(peers.with_hosts(hosts));
     }
 
     /// Takes the changes that the reload with this configuration has undone, by the names of the
@@ -471,19 +672,27 @@ impl Method {
 
 /// Whether two lists have the same members with the same settings.
 fn is_written_alike(one: &Peers, other: &Peers) -> bool {
-    [SideOf::Peers, SideOf::Backups].into_iter().all(|side| {
+    let are_peers_alike = [SideOf::Peers, SideOf::Backups].into_iter().all(|side| {
         let (one, other) = (one.written(side), other.written(side));
         let mut pairs = one.iter().zip(other.iter());
         one.len() == other.len()
             && pairs.all(|(one, other)| one.name == other.name && one.is_set_like(other))
-    })
+    });
+    let (one, other) = (one.hosts(), other.hosts());
+    let mut hosts = one.iter().zip(other.iter());
+    let are_hosts_alike = hosts.all(|(one, other)| {
+        one.host.is_same(&other.host) && one.host.template.is_set_like(&other.host.template)
+    });
+    are_peers_alike && one.len() == other.len() && are_hosts_alike
 }
 
-fn of_side(sides: &mut [Vec<Peer>; 2], side: SideOf) -> &mut Vec<Peer> {
-    let [primary, backup] = sides;
-    match side {
-        SideOf::Peers => primary,
-        SideOf::Backups => backup,
+/// Whether a group may have one more member.
+fn has_room(peers: &Peers) -> Result<(), MemberError> {
+    let members = peers.iter().count() + peers.hosts().len();
+    if members < MEMBERS_MAX {
+        Ok(())
+    } else {
+        Err(MemberError::Full)
     }
 }
 

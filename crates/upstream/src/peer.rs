@@ -40,7 +40,7 @@ pub struct Peer {
     pub checks: Option<Checks>,
     /// `down`: the peer gets no requests.
     pub down: bool,
-    /// The host of the roster that the address was looked up for, if it was.
+    /// The key of the host in the roster that the address was looked up for, if it was.
     pub(crate) host: Option<usize>,
     /// `drain`: the peer only gets requests that name it.
     pub draining: bool,

@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use crate::balancer::{self, Balancer, Method};
 use crate::gate::Gate;
+use crate::hosts::ListedHost;
 use crate::peer::{Peer, PeerSet};
 use crate::queue::Queue;
 use crate::retries::Retries;
@@ -43,6 +44,8 @@ pub struct Peers {
     pub primary: PeerSet,
     /// The backup peers, which get requests if no primary peer is available.
     pub backup: PeerSet,
+    /// The servers whose addresses are looked up, in the order of their keys.
+    hosts: Arc<[Arc<ListedHost>]>,
     /// The state that all threads share, whose lock is held while a peer is chosen. Shared with the
     /// same group before a reload, which may have the same peers.
     turn: OnceLock<Arc<RotationState>>,
@@ -56,13 +59,22 @@ impl Peers {
             balancer: balancer::of(method, &primary),
             primary,
             backup,
+            hosts: Arc::default(),
             turn: OnceLock::new(),
         }
     }
 
-    /// The next list of peers of the same group.
+    /// Sets the servers whose addresses are looked up.
+    #[must_use]
+    pub fn with_hosts(self, hosts: impl Into<Arc<[Arc<ListedHost>]>>) -> Peers {
+        let hosts = hosts.into();
+        Peers { hosts, ..self }
+    }
+
+    /// The next list of peers of the same group, with the same hosts.
     pub(crate) fn followed_by(&self, primary: PeerSet, backup: PeerSet, method: Method) -> Peers {
         Peers {
+            hosts: Arc::clone(&self.hosts),
             turn: OnceLock::from(Arc::clone(self.turn())),
             ..Peers::new(primary, backup, method)
         }
@@ -83,6 +95,16 @@ impl Peers {
     /// All peers, primary ones first.
     pub fn iter(&self) -> impl Iterator<Item = &Peer> {
         self.primary.iter().chain(self.backup.iter())
+    }
+
+    /// The servers whose addresses are looked up, in the order of their keys.
+    pub fn hosts(&self) -> &Arc<[Arc<ListedHost>]> {
+        &self.hosts
+    }
+
+    /// The number of a host, which identifies it in its group.
+    pub(crate) fn number_of_host(&self, host: &ListedHost) -> u64 {
+        *host.number.get_or_init(|| self.next_number())
     }
 
     /// Whether there is only one peer.

@@ -3,13 +3,16 @@
 //!
 //! A request keeps the list of peers with which it began; changes apply to later requests.
 
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, Weak};
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak};
 
+use base::hash::Map;
 use bytes::Bytes;
-use engine::net::Address;
 
 use crate::balancer::Method;
 use crate::health::Checks;
+use crate::hosts::{Host, ListedHost, ResolvedAddress};
 use crate::members::{Edited, Keep, MemberChange};
 use crate::peer::{Peer, PeerSet};
 use crate::peers::{Peers, SideOf};
@@ -22,9 +25,10 @@ pub struct Roster {
     /// Held while the next list is made, which may take long.
     changing: Mutex<()>,
     method: Method,
-    hosts: Box<[Host]>,
-    /// The number of each host, assigned on demand.
-    host_numbers: Box<[OnceLock<u64>]>,
+    /// The key of the next host.
+    next_key: AtomicUsize,
+    /// Looks up the names of hosts that are added; `None` if nothing can.
+    lookup: Option<Arc<dyn HostLookup>>,
     /// The health checks of every peer.
     pub(crate) checks: Option<Checks>,
     /// Where its members are saved, if they are.
@@ -37,48 +41,28 @@ pub struct Roster {
     pub(crate) next: Mutex<Weak<Roster>>,
 }
 
-/// A server whose addresses are looked up periodically (`resolve`).
-#[derive(Clone, Debug)]
-pub struct Host {
-    /// The name of the host.
-    pub name: Bytes,
-    /// The port of its peers; with `service`, the lookup tells it.
-    pub port: u16,
-    /// The service whose servers are looked up (SRV).
-    pub service: Option<Bytes>,
-    /// The template of its peers.
-    pub template: Peer,
-    /// The `route` parameter of its peers.
-    pub route: Option<Bytes>,
-    /// Makes the id of a peer without `route`, from its address.
-    pub id_of: fn(&[u8]) -> Bytes,
-    /// Whether its peers are primary or backup peers.
-    pub side: SideOf,
-}
-
-/// An address that a DNS lookup has returned.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ResolvedAddress {
-    /// The address, with its port.
-    pub address: Address,
-    /// The server's name, if it differs from the host's.
-    pub server: Option<Bytes>,
-    /// The weight of an SRV record.
-    pub weight: Option<u16>,
-    /// Whether the address is a backup.
-    pub is_backup: bool,
+/// Looks up the names of hosts.
+pub trait HostLookup: std::fmt::Debug + Send + Sync {
+    /// A host has been added to a roster.
+    fn host_added(&self);
 }
 
 impl Roster {
     /// A roster of these peers and the addresses of `hosts`, with this balancing method.
     pub fn new(primary: Vec<Peer>, backup: Vec<Peer>, method: Method, hosts: Vec<Host>) -> Roster {
         let peers = Peers::new(PeerSet::new(primary), PeerSet::new(backup), method);
+        let next_key = AtomicUsize::new(hosts.len());
+        let hosts = hosts.into_iter().enumerate();
+        let hosts: Vec<_> = hosts
+            .map(|(key, host)| ListedHost::new(key, host))
+            .collect();
+        let peers = peers.with_hosts(hosts);
         Roster {
             current: RwLock::new(Arc::new(peers)),
             changing: Mutex::new(()),
             method,
-            host_numbers: hosts.iter().map(|_| OnceLock::new()).collect(),
-            hosts: hosts.into(),
+            next_key,
+            lookup: None,
             checks: None,
             keep: None,
             edited: Mutex::default(),
@@ -99,6 +83,17 @@ impl Roster {
         Roster { keep, ..self }
     }
 
+    /// Sets what looks up the names of hosts that are added.
+    #[must_use]
+    pub fn looked_up_by(self, lookup: Option<Arc<dyn HostLookup>>) -> Roster {
+        Roster { lookup, ..self }
+    }
+
+    /// Whether hosts may be added.
+    pub fn takes_hosts(&self) -> bool {
+        self.lookup.is_some()
+    }
+
     /// The peers now of the roster.
     pub fn peers(&self) -> Arc<Peers> {
         let current = self.current.read();
@@ -110,23 +105,25 @@ impl Roster {
         self.method
     }
 
-    /// The servers whose addresses are to be looked up.
-    pub fn hosts(&self) -> &[Host] {
-        &self.hosts
+    /// The servers whose addresses are to be looked up, in the order of their keys.
+    pub fn hosts(&self) -> Arc<[Arc<ListedHost>]> {
+        Arc::clone(self.peers().hosts())
     }
 
-    /// Updates the addresses of a host: known peers stay as they are, missing ones are removed, new
-    /// ones are appended. Returns whether anything has changed.
-    pub fn resolved(&self, host: usize, found: &[ResolvedAddress]) -> bool {
-        let Some(of) = self.hosts.get(host) else {
-            return false;
-        };
+    /// Updates the addresses of the host with this key: known peers stay as they are, missing ones
+    /// are removed, new ones are appended. Returns whether anything has changed; nothing has if the
+    /// host has been removed.
+    pub fn resolved(&self, key: usize, found: &[ResolvedAddress]) -> bool {
         let _changing = self.changing();
         let before = self.peers();
+        let Some(listed) = before.hosts().iter().find(|host| host.key == key) else {
+            return false;
+        };
+        let of = &listed.host;
         let mut missing: Vec<&ResolvedAddress> = found.iter().collect();
         let mut gone = false;
         let mut keep = |side: SideOf, peer: &Peer| {
-            if peer.host != Some(host) {
+            if peer.host != Some(key) {
                 return true;
             }
             let same = missing
@@ -144,8 +141,7 @@ impl Roster {
             return false;
         }
         for found in missing {
-            let mut peer = of.makes(found);
-            peer.host = Some(host);
+            let peer = of.makes_listed(found, key);
             let [primary, backup] = &mut kept;
             match of.side_of(found) {
                 SideOf::Peers => primary.push(peer),
@@ -177,94 +173,102 @@ impl Roster {
         self.keep.is_some()
     }
 
+    /// A host of this roster, with a key of its own.
+    pub(crate) fn list(&self, host: Host) -> Arc<ListedHost> {
+        let key = self.next_key.fetch_add(1, Ordering::Relaxed);
+        ListedHost::new(key, host)
+    }
+
+    pub(crate) fn lookup(&self) -> Option<&dyn HostLookup> {
+        self.lookup.as_deref()
+    }
+
     /// Gives every host without a number one, after the peers of the configuration.
     pub(crate) fn number_hosts(&self) {
         let peers = self.peers();
         for peer in peers.iter().filter(|peer| peer.host.is_none()) {
             peers.number_of(peer);
         }
-        for number in &self.host_numbers {
-            number.get_or_init(|| peers.next_number());
+        for host in peers.hosts().iter() {
+            peers.number_of_host(host);
         }
-    }
-
-    pub(crate) fn number_of_host(&self, host: usize) -> Option<u64> {
-        self.host_numbers.get(host)?.get().copied()
     }
 
     /// Takes over the state before a reload: the states of the same peers, and the addresses of the
     /// same names.
     pub(crate) fn adopt(self: &Arc<Self>, previous: &Roster) {
+        // An edit is made either before, and taken over, or after, and made here as well.
+        let _changing = previous.changing();
         self.take_edits(previous);
         let before = previous.peers();
         // A peer with a state of its own adopts none, so this must precede all changes of the list.
         self.peers().adopt(&before);
-        for (number, host) in self.hosts.iter().enumerate() {
-            let same = |known: &Host| {
-                (&known.name, &known.service, known.side) == (&host.name, &host.service, host.side)
-            };
-            let Some(known) = previous.hosts.iter().position(same) else {
-                continue;
-            };
-            if let (Some(own), Some(known)) = (
-                self.host_numbers.get(number),
-                previous.number_of_host(known),
-            ) {
-                let _ = own.set(known); // the host is the same server
-            }
-            let found = [SideOf::Peers, SideOf::Backups]
-                .into_iter()
-                .flat_map(|side| {
-                    let of_host = before.side(side).iter();
-                    let of_host = of_host.filter(move |peer| peer.host == Some(known));
-                    of_host.map(move |peer| ResolvedAddress {
-                        address: host.placed(&peer.address),
-                        server: (host.service.is_some()).then(|| peer.server.clone()),
-                        weight: u16::try_from(peer.weight).ok(),
-                        is_backup: side == SideOf::Backups,
-                    })
-                });
-            self.resolved(number, &found.collect::<Vec<_>>());
-            self.peers().adopt(&before);
+        self.adopt_hosts(&before);
+    }
+
+    /// Takes over the numbers and addresses of the same hosts.
+    fn adopt_hosts(&self, before: &Peers) {
+        let now = self.peers();
+        if now.hosts().is_empty() || before.hosts().is_empty() {
+            return;
         }
+        let mut by_host: Map<usize, Vec<(SideOf, &Peer)>> = Map::default();
+        for side in [SideOf::Peers, SideOf::Backups] {
+            for peer in before.side(side).iter() {
+                if let Some(key) = peer.host {
+                    by_host.entry(key).or_default().push((side, peer));
+                }
+            }
+        }
+        let mut sides = [SideOf::Peers, SideOf::Backups]
+            .map(|side| now.side(side).iter().map(Peer::share).collect::<Vec<_>>());
+        for (listed, known) in same_hosts(now.hosts(), before.hosts()) {
+            let host = &listed.host;
+            if let Some(number) = known.number.get() {
+                let _ = listed.number.set(*number); // the host is the same server
+            }
+            for (side, peer) in by_host.remove(&known.key).into_iter().flatten() {
+                let found = ResolvedAddress {
+                    address: host.placed(&peer.address),
+                    server: host.service.is_some().then(|| peer.server.clone()),
+                    weight: u16::try_from(peer.weight).ok(),
+                    is_backup: side == SideOf::Backups,
+                };
+                let [primary, backup] = &mut sides;
+                let side = match host.side_of(&found) {
+                    SideOf::Peers => primary,
+                    SideOf::Backups => backup,
+                };
+                let mut made = host.makes_listed(&found, listed.key);
+                if self.is_kept() {
+                    made.take_own_settings(peer, &known.host.template);
+                }
+                side.push(made);
+            }
+        }
+        let [primary, backup] = sides.map(PeerSet::new);
+        self.put(now.followed_by(primary, backup, self.method));
+        self.peers().adopt(before);
     }
 }
 
-impl Host {
-    /// The peer for an address.
-    fn makes(&self, found: &ResolvedAddress) -> Peer {
-        let template = &self.template;
-        let mut peer = template.at(found.address.clone());
-        if let Some(server) = &found.server {
-            peer.server = server.clone();
-        }
-        // A configured weight takes precedence over that of a lookup.
-        peer.weight = match (template.weight, found.weight) {
-            (1, Some(weight)) if self.service.is_some() => i64::from(weight.max(1)),
-            (weight, _) => weight,
-        };
-        peer.id = match &self.route {
-            Some(route) => route.clone(),
-            None => (self.id_of)(&peer.name),
-        };
-        peer
-    }
-
-    /// An address of an earlier lookup, with the current port of the host.
-    fn placed(&self, address: &Address) -> Address {
-        match address {
-            Address::Inet(known) if self.service.is_none() => {
-                Address::Inet(std::net::SocketAddr::new(known.ip(), self.port))
+/// The hosts that are the same as earlier ones, with these. A host of another port is taken for the
+/// same one if no host of its own port was there.
+fn same_hosts<'a>(
+    hosts: &'a [Arc<ListedHost>],
+    before: &'a [Arc<ListedHost>],
+) -> impl Iterator<Item = (&'a Arc<ListedHost>, &'a Arc<ListedHost>)> {
+    let mut known: VecDeque<&Arc<ListedHost>> = before.iter().collect();
+    let mut found: Vec<Option<&Arc<ListedHost>>> = vec![None; hosts.len()];
+    for is_same in [Host::is_same, Host::is_same_name] {
+        for (listed, found) in hosts.iter().zip(&mut found) {
+            if found.is_none() {
+                let mut all = known.iter();
+                let at = all.position(|known| is_same(&known.host, &listed.host));
+                *found = at.and_then(|at| known.remove(at));
             }
-            address => address.clone(),
         }
     }
-
-    fn side_of(&self, found: &ResolvedAddress) -> SideOf {
-        if found.is_backup {
-            SideOf::Backups
-        } else {
-            self.side
-        }
-    }
+    let pairs = hosts.iter().zip(found);
+    pairs.filter_map(|(listed, known)| Some((listed, known?)))
 }

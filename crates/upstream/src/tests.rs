@@ -765,7 +765,6 @@ fn host(name: &'static str) -> Host {
             peer.server = name.into();
             peer.max_fails = 7;
         }),
-        route: None,
         id_of: Bytes::copy_from_slice,
         side: SideOf::Peers,
     }

@@ -161,7 +161,7 @@ fn with_state() -> (Server, String) {
     (server, group)
 }
 
-fn state_of(group: &str) -> String {
+pub(super) fn state_of(group: &str) -> String {
     let path = group.split("state ").nth(1).unwrap();
     fs::read_to_string(path.split(';').next().unwrap()).unwrap_or_default()
 }

@@ -4,6 +4,7 @@
 
 mod changes;
 mod counters;
+mod names;
 mod pairs;
 mod terminal;
 
@@ -423,3 +424,58 @@ fn a_dashboard_of_its_own() {
         assert_eq!(answer.status, 200, "{path}");
     }
 }
+
+/// What is too long is refused before it is read, and what comes slowly keeps nobody waiting.
+fn long_and_slow_bodies(engine: &'static str) {
+    if is_nginx() {
+        return;
+    }
+    let server = Server::start(engine, &lines("server 127.0.0.1:9;"));
+    let path = "/api/9/http/upstreams/u/servers/0";
+    let open = |fields: &str| {
+        let mut stream = TcpStream::connect(("127.0.0.1", server.port)).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        let head = format!("PATCH {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n");
+        stream
+            .write_all(format!("{head}{fields}\r\n\r\n").as_bytes())
+            .unwrap();
+        stream
+    };
+    let status = |stream: &mut TcpStream| {
+        let mut head = [0; 12];
+        stream.read_exact(&mut head).unwrap();
+        String::from_utf8(head[9..].to_vec()).unwrap()
+    };
+    // A length alone is enough.
+    for length in ["20000", "1000000", "9223372036854775807"] {
+        let mut stream = open(&format!("Content-Length: {length}"));
+        assert_eq!(status(&mut stream), "413", "{length}");
+    }
+    // In chunks nothing says how long it is.
+    let mut stream = open("Transfer-Encoding: chunked");
+    let chunk = format!("1000\r\n{}\r\n", "x".repeat(0x1000));
+    for _ in 0..300 {
+        // The answer may come, and the connection end, before all of it is sent.
+        if stream.write_all(chunk.as_bytes()).is_err() {
+            break;
+        }
+    }
+    assert_eq!(status(&mut stream), "413");
+    // One byte after the other, while others are answered.
+    let body = br#"{"weight":7}"#;
+    let mut slow = open(&format!("Content-Length: {}", body.len()));
+    slow.set_nodelay(true).unwrap();
+    for byte in body {
+        assert_eq!(get(&server, "/http/upstreams/u/servers/0")["weight"], 1);
+        slow.write_all(&[*byte]).unwrap();
+    }
+    assert_eq!(status(&mut slow), "200");
+    assert_eq!(get(&server, "/http/upstreams/u/servers/0")["weight"], 7);
+    // One that leaves in the middle changes nothing.
+    let mut leaves = open("Content-Length: 12");
+    leaves.write_all(br#"{"weight":9"#).unwrap();
+    drop(leaves);
+    assert_eq!(get(&server, "/http/upstreams/u/servers/0")["weight"], 7);
+}
+
+support::test_on_each_engine!(long_and_slow_bodies);

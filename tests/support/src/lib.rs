@@ -13,6 +13,7 @@ pub mod http2;
 pub mod load;
 pub mod master;
 pub mod mmdb;
+pub mod name_server;
 pub mod origin;
 pub mod php;
 pub mod port;

@@ -68,7 +68,7 @@ pub(super) enum ApiError {
     Nested,
     /// The address of a server is invalid, for this reason.
     BadAddress(String),
-    /// The address of a server is a host name, and no resolver looks it up.
+    /// The address of a server is a host name, and the group has no resolver.
     NoResolver,
     /// The body is not a JSON object.
     Json,
@@ -198,7 +198,7 @@ impl ApiError {
             ApiError::UnknownParameter(name) => return format!("unknown parameter \"{name}\""),
             ApiError::MissingServer => "missing \"server\" argument",
             ApiError::Nested => "nested object or list",
-            ApiError::BadAddress(error) => return format!("{error} while parsing \"server\""),
+            ApiError::BadAddress(text) => return text.clone(),
             ApiError::NoResolver => "no resolver defined to resolve",
             ApiError::Json => "json error",
             ApiError::BodyUnread => "reading request body failed",

@@ -2,13 +2,12 @@
 
 use std::time::Duration;
 
-use ::upstream::{Availability, Edit, Member, MemberError, Patch, Peer, SideOf};
+use ::upstream::{Availability, Edit, Host, Member, MemberError, Origin, Patch, Peer, SideOf};
 use bytes::Bytes;
 use conf::parse;
-use engine::net::Address;
-use framework::address;
+use framework::address::{self, WrittenAddress};
 use http::request::Request;
-use rules::upstream::{Block, hash_of, route_of};
+use rules::upstream::{Block, hash_of, host_of, route_of};
 use serde_json::{Map, Value};
 
 use super::failure::ApiError;
@@ -20,7 +19,11 @@ const WEIGHT_MAX: u64 = 65_535;
 /// A server in the body of a request.
 #[derive(Debug, Default)]
 pub(super) struct MemberPatch {
+    /// The changes, without the address.
     patch: Patch,
+    /// The address or host name, as received.
+    server: Option<String>,
+    service: Option<Bytes>,
     side: Option<SideOf>,
     id: Option<u64>,
     /// The members of the body as received, for the log.
@@ -29,14 +32,14 @@ pub(super) struct MemberPatch {
 
 impl MemberPatch {
     /// Parses the body of a request.
-    pub(super) fn parse(body: &[u8], default_port: Option<u16>) -> Result<MemberPatch, ApiError> {
+    pub(super) fn parse(body: &[u8]) -> Result<MemberPatch, ApiError> {
         let body: Map<String, Value> = serde_json::from_slice(body).map_err(|_| ApiError::Json)?;
         let mut written = MemberPatch::default();
         for (name, value) in &body {
             if value.is_object() || value.is_array() {
                 return Err(ApiError::Nested);
             }
-            written.take(name, value, default_port)?;
+            written.take(name, value)?;
         }
         let (drain, down) = (flag(&body, "drain")?, flag(&body, "down")?);
         written.patch.standing = match (drain, down) {
@@ -49,19 +52,14 @@ impl MemberPatch {
         Ok(written)
     }
 
-    fn take(
-        &mut self,
-        name: &str,
-        value: &Value,
-        default_port: Option<u16>,
-    ) -> Result<(), ApiError> {
+    fn take(&mut self, name: &str, value: &Value) -> Result<(), ApiError> {
         let patch = &mut self.patch;
         match name {
             "server" => {
                 let text = value
                     .as_str()
                     .ok_or(ApiError::BadValue("server", "UpstreamConfFormatError"))?;
-                patch.address = Some(address_of(text, default_port)?);
+                self.server = Some(text.to_owned());
             }
             "weight" => {
                 let weight = value
@@ -119,11 +117,15 @@ impl MemberPatch {
                 let id = value.as_u64();
                 self.id = Some(id.ok_or(ApiError::BadValue("id", "UpstreamConfFormatError"))?);
             }
-            "service" => match value.as_str() {
-                Some("") => return Err(ApiError::BadValue("service", "UpstreamBadService")),
-                Some(_) => return Err(ApiError::NoResolver),
-                None => return Err(ApiError::BadValue("service", "UpstreamConfFormatError")),
-            },
+            "service" => {
+                let service = value
+                    .as_str()
+                    .ok_or(ApiError::BadValue("service", "UpstreamConfFormatError"))?;
+                if service.is_empty() || service.contains('\0') {
+                    return Err(ApiError::BadValue("service", "UpstreamBadService"));
+                }
+                self.service = Some(Bytes::copy_from_slice(service.as_bytes()));
+            }
             "down" | "drain" => {}
             other => return Err(ApiError::UnknownParameter(other.to_owned())),
         }
@@ -145,22 +147,36 @@ fn text_of(value: &Value) -> Option<&[u8]> {
     value.as_str().map(str::as_bytes)
 }
 
-/// Parses an address; returns it with its written form.
-fn address_of(text: &str, default_port: Option<u16>) -> Result<(Address, Bytes), ApiError> {
+/// Parses the address or host name of a server.
+fn address_of<'a>(
+    text: &'a str,
+    service: Option<&Bytes>,
+    default_port: Option<u16>,
+) -> Result<WrittenAddress<'a>, ApiError> {
+    let bad = |error: &str| ApiError::BadAddress(format!("{error} while parsing \"{text}\""));
     if text.contains('\0') {
-        return Err(ApiError::BadAddress("invalid host".to_owned()));
+        return Err(bad("invalid host"));
     }
-    let written = address::parse(text.as_bytes());
-    let written = written.map_err(|error| ApiError::BadAddress(error.to_owned()))?;
-    let is_port_missing = default_port.is_none() && written.port.is_none() && !written.unix;
-    if is_port_missing {
-        return Err(ApiError::BadAddress("no port".to_owned()));
+    let written = address::parse(text.as_bytes()).map_err(bad)?;
+    if service.is_some() {
+        let bad = |text: &str| Err(ApiError::BadAddress(text.to_owned()));
+        if written.port.is_some() {
+            return bad(&format!("service upstream \"{text}\" may not have port"));
+        }
+        if written.literal(NO_PORT).is_some() {
+            return bad(&format!("service upstream \"{text}\" requires domain name"));
+        }
+        return Ok(written);
     }
-    let address = written.literal(default_port.unwrap_or_default());
-    let address = address.ok_or(ApiError::NoResolver)?;
-    let server = Bytes::from(address.to_string());
-    Ok((address, server))
+    if default_port.is_none() && written.port.is_none() && !written.unix {
+        let text = format!("no port in server \"{text}\"");
+        return Err(ApiError::BadAddress(text));
+    }
+    Ok(written)
 }
+
+/// The port of a server whose port lookups tell.
+const NO_PORT: u16 = 0;
 
 /// Checks that a group may be changed.
 fn changeable(block: &Block) -> Result<(), ApiError> {
@@ -180,20 +196,35 @@ pub(super) async fn add(
     if written.id.is_some() {
         return Err(ApiError::UnknownParameter("id".to_owned()));
     }
-    let roster = block.group.roster();
+    let roster = block.group.roster().newest();
     let side = written.side.unwrap_or(SideOf::Peers);
     if side == SideOf::Backups && !roster.method().takes_backups() {
         return Err(ApiError::NoBackup(name_of(block)));
     }
     let mut patch = written.patch;
-    let (address, server) = patch.address.take().ok_or(ApiError::MissingServer)?;
-    let mut peer = Peer::new(address);
-    peer.server = server;
-    named(&peer.name, &mut patch);
-    peer.id = hash_of(&peer.name);
-    peer.patch(&patch);
-    roster.prepare(&mut peer);
-    let member = edit(block, Edit::Add(Box::new(peer), side)).await?;
+    let server = written.server.ok_or(ApiError::MissingServer)?;
+    let service = written.service;
+    let address = address_of(&server, service.as_ref(), block.default_port)?;
+    let port = block.default_port.unwrap_or(NO_PORT);
+    let adding = match address.literal(port) {
+        Some(address) => {
+            let mut peer = Peer::new(address);
+            named(&peer.name, &mut patch);
+            peer.id = hash_of(&peer.name);
+            peer.patch(&patch);
+            roster.prepare(&mut peer);
+            Edit::Add(Box::new(peer), side)
+        }
+        None if !roster.takes_hosts() => return Err(ApiError::NoResolver),
+        None => {
+            let bad = |error| ApiError::BadAddress(format!("{error} while parsing \"{server}\""));
+            let mut host = host_of(&address, service, port, side).map_err(bad)?;
+            host.template.patch(&patch);
+            roster.prepare(&mut host.template);
+            Edit::AddHost(Box::new(host))
+        }
+    };
+    let member = edit(block, adding).await?;
     let what = format_args!("added with {}", written.text);
     tell(request, block, member.number, &member.peer, what, user);
     Ok(member)
@@ -215,15 +246,39 @@ pub(super) async fn change(
     if written.id.is_some_and(|written| written != id) {
         return Err(ApiError::BadValue("id", "UpstreamConfFormatError"));
     }
+    let host = match &member.origin {
+        Origin::Host(listed) => Some(&listed.host),
+        Origin::Address | Origin::Lookup(..) => None,
+    };
+    let service = host.and_then(|host| host.service.as_ref());
+    if written.service.is_some() && written.service.as_ref() != service {
+        return Err(ApiError::BadValue("service", "UpstreamConfFormatError"));
+    }
     let mut patch = written.patch;
-    if let Some((address, _)) = &patch.address {
-        let name = Bytes::from(address.to_string());
-        let has_route = member.peer.id != hash_of(&member.peer.name);
-        if !has_route && patch.id.is_none() {
-            patch.id = Some(hash_of(&name));
+    let is_routed = member.peer.id != hash_of(&member.peer.name);
+    if let Some(server) = &written.server {
+        let address = address_of(server, service, block.default_port)?;
+        let port = block.default_port.unwrap_or(NO_PORT);
+        match (address.literal(port), host) {
+            (None, Some(host)) if is_same(host, &address, port) => {}
+            (_, Some(_)) => return Err(ApiError::ServerImmutable(id)),
+            (Some(address), None) => {
+                let name = Bytes::from(address.to_string());
+                if !is_routed && patch.id.is_none() {
+                    patch.id = Some(hash_of(&name));
+                }
+                named(&name, &mut patch);
+                patch.address = Some((address, name));
+            }
+            (None, None) if matches!(member.origin, Origin::Lookup(..)) => {
+                return Err(ApiError::ServerImmutable(id));
+            }
+            (None, None) => {
+                let text = format!("invalid server argument: \"{server}\" is not an address");
+                return Err(ApiError::BadAddress(text));
+            }
         }
-        named(&name, &mut patch);
-    } else {
+    } else if host.is_none() {
         named(&member.peer.name, &mut patch);
     }
     let changed = edit(block, Edit::Change(id, Box::new(patch))).await;
@@ -237,6 +292,13 @@ pub(super) async fn change(
     let what = format_args!("changed by {}", written.text);
     tell(request, block, id, &member.peer, what, user);
     Ok(member)
+}
+
+/// Whether an address names this host.
+fn is_same(host: &Host, written: &WrittenAddress<'_>, default_port: u16) -> bool {
+    let name = written.name.strip_suffix(b".").unwrap_or(written.name);
+    let port = written.port.unwrap_or(default_port);
+    name.eq_ignore_ascii_case(&host.name) && (port == host.port || host.service.is_some())
 }
 
 /// Without a route, a server's identifier is derived from its address.
@@ -262,23 +324,16 @@ pub(super) async fn remove(
 
 /// The server with this number.
 pub(super) fn find(block: &Block, id: u64) -> Result<Member, ApiError> {
-    let roster = block.group.roster();
-    let members = roster.members().into_iter();
-    let found = members.into_iter().find(|member| member.number == id);
-    found.ok_or_else(|| {
-        if roster.parents().iter().any(|(number, _)| *number == id) {
-            ApiError::ServerImmutable(id)
-        } else {
-            ApiError::ServerNotFound(id)
-        }
-    })
+    let mut members = block.group.roster().newest().servers().into_iter();
+    let found = members.find(|member| member.number == id);
+    found.ok_or(ApiError::ServerNotFound(id))
 }
 
 /// Edits a group. Writing its file may take time, during which other edits wait.
 async fn edit(block: &Block, edit: Edit) -> Result<Member, ApiError> {
     let roster = block.group.roster();
     let id = match &edit {
-        Edit::Add(..) => 0,
+        Edit::Add(..) | Edit::AddHost(_) => 0,
         Edit::Change(id, _) | Edit::Remove(id) => *id,
     };
     let now = engine::now();
@@ -293,6 +348,7 @@ async fn edit(block: &Block, edit: Edit) -> Result<Member, ApiError> {
         MemberError::Immutable => ApiError::ServerImmutable(id),
         MemberError::WeightImmutable => ApiError::WeightImmutable(id),
         MemberError::Exists => ApiError::EntryExists,
+        MemberError::NoResolver => ApiError::NoResolver,
         MemberError::Full => ApiError::OutOfMemory(name_of(block)),
         MemberError::Unwritten(error) => {
             let (name, error) = (logs::Printable(&block.group.name), logs::Errno(&error));
@@ -353,11 +409,6 @@ mod tests {
             ("{\"drain\":1}", ApiError::BadValue("drain", format)),
             ("{\"backup\":null}", ApiError::BadValue("backup", format)),
             (
-                "{\"server\":\"127.0.0.1:0\"}",
-                ApiError::BadAddress("invalid port".into()),
-            ),
-            ("{\"server\":\"example.org\"}", ApiError::NoResolver),
-            (
                 "{\"weight\":0}",
                 ApiError::BadValue("weight", "UpstreamBadWeight"),
             ),
@@ -395,16 +446,61 @@ mod tests {
             ),
         ] {
             assert_eq!(
-                MemberPatch::parse(body.as_bytes(), Some(80)).unwrap_err(),
+                MemberPatch::parse(body.as_bytes()).unwrap_err(),
                 expected,
                 "{body}"
             );
         }
         let deep = "[".repeat(100_000);
         assert_eq!(
-            MemberPatch::parse(deep.as_bytes(), Some(80)).unwrap_err(),
+            MemberPatch::parse(deep.as_bytes()).unwrap_err(),
             ApiError::Json
         );
+    }
+
+    /// Texts from nginx.org's description of the API.
+    #[test]
+    fn addresses_that_are_refused() {
+        let service = Bytes::from("http");
+        for (text, service, default_port, expected) in [
+            (
+                "127.0.0.1:0",
+                None,
+                Some(80),
+                "invalid port while parsing \"127.0.0.1:0\"",
+            ),
+            (
+                "a\0b",
+                None,
+                Some(80),
+                "invalid host while parsing \"a\0b\"",
+            ),
+            (
+                "peers.example",
+                None,
+                None,
+                "no port in server \"peers.example\"",
+            ),
+            (
+                "peers.example:80",
+                Some(&service),
+                Some(80),
+                "service upstream \"peers.example:80\" may not have port",
+            ),
+            (
+                "127.0.0.1",
+                Some(&service),
+                None,
+                "service upstream \"127.0.0.1\" requires domain name",
+            ),
+        ] {
+            assert_eq!(
+                address_of(text, service, default_port).map(drop),
+                Err(ApiError::BadAddress(expected.to_owned())),
+                "{text}"
+            );
+        }
+        assert!(address_of("peers.example", Some(&service), None).is_ok());
     }
 
     #[test]
@@ -420,7 +516,7 @@ mod tests {
             ("{\"down\":false}", Some(Availability::Up)),
             ("{\"drain\":false}", Some(Availability::Up)),
         ] {
-            let written = MemberPatch::parse(body.as_bytes(), Some(80)).unwrap();
+            let written = MemberPatch::parse(body.as_bytes()).unwrap();
             assert_eq!(written.patch.standing, expected, "{body}");
         }
     }

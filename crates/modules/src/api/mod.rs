@@ -399,7 +399,7 @@ fn show(request: &Request, asked: &RequestedEndpoint) -> Result<ApiResponse, Api
             UpstreamSelector::Server(name, id) => {
                 let block = upstreams::group(request, of, name)?;
                 let member = members::find(&block, *id)?;
-                upstreams::server(&block.group, &member, &mut json);
+                upstreams::server(&member, &mut json);
             }
         },
     }
@@ -441,18 +441,18 @@ async fn change(
         }
         Endpoint::Upstreams(of, UpstreamSelector::Servers(name)) => {
             let block = upstreams::group(request, of, name)?;
-            let written = MemberPatch::parse(body, block.default_port)?;
+            let written = MemberPatch::parse(body)?;
             let member = members::add(request, &block, written, user).await?;
-            upstreams::server(&block.group, &member, &mut json);
+            upstreams::server(&member, &mut json);
             return Ok(ApiResponse::Json(201, json));
         }
         Endpoint::Upstreams(of, UpstreamSelector::Server(name, id)) => {
             let block = upstreams::group(request, of, name)?;
             match request.method {
                 Method::Patch => {
-                    let written = MemberPatch::parse(body, block.default_port)?;
+                    let written = MemberPatch::parse(body)?;
                     let member = members::change(request, &block, *id, written, user).await?;
-                    upstreams::server(&block.group, &member, &mut json);
+                    upstreams::server(&member, &mut json);
                 }
                 _ => {
                     members::remove(request, &block, *id, user).await?;

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use ::upstream::{AnswerCounts, Group, Member, Peer, SideOf};
+use ::upstream::{AnswerCounts, Group, Member, Origin, Peer, SideOf};
 use base::json;
 use http::request::Request;
 use jiff::{SignedDuration, Timestamp};
@@ -51,7 +51,7 @@ pub(super) fn one(block: &Block, version: u8, json: &mut json::Writer, fields: &
     }
     let now = engine::now();
     let group = &block.group;
-    let roster = group.roster();
+    let roster = group.roster().newest();
     let protocol = match block.parent_block {
         "stream" => Protocol::Stream,
         _ => Protocol::Http {
@@ -176,48 +176,37 @@ fn responses(answers: &AnswerCounts, has_codes: bool, json: &mut json::Writer) {
     });
 }
 
-/// Writes the configuration of all servers of a group.
+/// Writes the configuration of all servers of a group: names first, then addresses.
 pub(super) fn servers(group: &Group, json: &mut json::Writer) {
-    let roster = group.roster();
     json.array(|json| {
-        let members = roster.members();
-        for (number, host) in roster.parents() {
-            let mut server = host.name.to_vec();
-            if host.service.is_none() {
-                server.extend_from_slice(format!(":{}", host.port).as_bytes());
-            }
-            let is_backup = host.side == SideOf::Backups;
-            show::whole(json, |object| {
-                object.number("id", number);
-                object.string("server", &server);
-                if let Some(service) = &host.service {
-                    object.string("service", service);
-                }
-                let route = host.route.as_deref().unwrap_or_default();
-                settings(&host.template, is_backup, route, object);
-            });
-        }
-        for member in members {
-            server(group, &member, json);
+        for member in group.roster().newest().servers() {
+            server(&member, json);
         }
     });
 }
 
 /// Writes the configuration of a server.
-pub(super) fn server(group: &Group, member: &Member, json: &mut json::Writer) {
+pub(super) fn server(member: &Member, json: &mut json::Writer) {
     let peer = &member.peer;
-    let parents = group.roster().parents();
-    let parent = parents
-        .iter()
-        .find(|(number, _)| Some(*number) == member.parent);
+    let is_backup = member.side == SideOf::Backups;
     show::whole(json, |object| {
         object.number("id", member.number);
-        object.string("server", &peer.name);
-        let is_backup = member.side == SideOf::Backups;
-        settings(peer, is_backup, route_of(peer), object);
-        if let Some((number, host)) = parent {
-            object.string("parent", number.to_string().as_bytes());
-            object.string("host", &host.name);
+        match &member.origin {
+            Origin::Host(listed) => {
+                object.string("server", &listed.host.server());
+                if let Some(service) = &listed.host.service {
+                    object.string("service", service);
+                }
+                settings(peer, is_backup, &peer.id, object);
+            }
+            Origin::Address | Origin::Lookup(..) => {
+                object.string("server", &peer.name);
+                settings(peer, is_backup, route_of(peer), object);
+            }
+        }
+        if let Origin::Lookup(parent, listed) = &member.origin {
+            object.string("parent", parent.to_string().as_bytes());
+            object.string("host", &listed.host.name);
         }
     });
 }

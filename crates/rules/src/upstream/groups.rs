@@ -16,7 +16,7 @@ use framework::registry::Registry;
 use variables::{Context as _, Text};
 
 use super::limit::Limits;
-use super::lookups::{GroupLookup, Lookups};
+use super::lookups::{GroupLookup, LookupThread, Lookups};
 use super::protocol::Upstreams;
 use super::state::UndoneChanges;
 
@@ -125,8 +125,10 @@ fn ip_of(address: &Address) -> Option<IpAddr> {
 /// The groups of one configuration: those of `upstream` blocks, and host names.
 pub struct Groups<U: Upstreams> {
     entries: Vec<Entry<U>>,
-    /// Groups with servers whose names are resolved repeatedly.
+    /// Groups that may have servers whose names are resolved repeatedly.
     pub(super) lookups: Vec<GroupLookup>,
+    /// Resolves these names.
+    pub(super) thread: Arc<LookupThread>,
 }
 
 impl<U: Upstreams> Default for Groups<U> {
@@ -134,6 +136,7 @@ impl<U: Upstreams> Default for Groups<U> {
         Groups {
             entries: Vec::new(),
             lookups: Vec::new(),
+            thread: Arc::default(),
         }
     }
 }
@@ -145,10 +148,11 @@ pub fn add<U: Upstreams>(compiler: &Compiler<'_>, generation: &mut Generation) {
     let mut groups = compiler.registries.take::<Groups<U>>();
     let all = std::mem::take(&mut groups.lookups);
     if !all.is_empty() {
-        let upstreams = PhantomData::<U>;
-        generation
-            .services
-            .push(Arc::new(Lookups { all, upstreams }));
+        generation.services.push(Arc::new(Lookups {
+            all,
+            thread: Arc::clone(&groups.thread),
+            upstreams: PhantomData::<U>,
+        }));
     }
     let blocks: Vec<Arc<Group<U>>> = groups.blocks().map(Arc::clone).collect();
     if !blocks.is_empty() {

@@ -3,14 +3,22 @@
 //! <https://nginx.org/en/docs/http/ngx_http_upstream_module.html#resolve>. One thread resolves the
 //! names for the whole process, however many generations still serve; each group's roster holds the
 //! addresses. A lookup that fails leaves the addresses unchanged, unless the name does not exist.
+//!
+//! Names also come and go with requests to the API: the thread is started with the first name.
+//!
+//! ```text
+//! (compiled) ── start ──▶ Idle ── a name ──▶ Running ── the service ends ──▶ Off
+//! ```
 
 use std::marker::PhantomData;
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use ::upstream::{Host, ResolvedAddress, Roster};
+use ::upstream::{Host, HostLookup, ListedHost, ResolvedAddress, Roster};
 use engine::net::Address;
+use engine::select::either;
+use framework::flag::Flag;
 use framework::generation::Generation;
 use framework::service::{RunningService, Service};
 use logs::{Printable, event};
@@ -33,6 +41,7 @@ pub(super) struct GroupLookup {
 /// The service that resolves the names of a configuration.
 pub(super) struct Lookups<U: Upstreams> {
     pub(super) all: Vec<GroupLookup>,
+    pub(super) thread: Arc<LookupThread>,
     pub(super) upstreams: PhantomData<U>,
 }
 
@@ -41,29 +50,109 @@ impl<U: Upstreams> Service for Lookups<U> {
         format!("names of {} upstreams", U::BLOCK)
     }
 
-    /// Starts a thread; the previous one ends.
+    /// Starts a thread if there are names; the previous one ends.
     fn start(&self, _: &Arc<Generation>, before: Option<RunningService>) -> Option<RunningService> {
         drop(before);
-        let lookups = self.all.clone();
-        service_thread::start("resolve", "names of upstreams", || look_up_all(lookups))
+        *self.thread.lock() = ThreadState::Idle(self.all.clone());
+        self.thread.host_added();
+        Some(Box::new(UntilDropped(Arc::clone(&self.thread))))
     }
 }
 
-/// Resolves every name, each at the interval of its records.
-async fn look_up_all(lookups: Vec<GroupLookup>) {
-    for lookup in lookups {
-        for number in 0..lookup.roster.hosts().len() {
-            engine::spawn(refresh_loop(lookup.clone(), number));
+/// The thread that resolves the names of a configuration.
+#[derive(Debug, Default)]
+pub(super) struct LookupThread(Mutex<ThreadState>);
+
+#[derive(Default)]
+enum ThreadState {
+    /// The configuration has not taken effect, or does no more.
+    #[default]
+    Off,
+    /// There was no name yet in these groups.
+    Idle(Vec<GroupLookup>),
+    /// The thread runs. The flag tells it that a name has been added.
+    Running(
+        Flag,
+        #[expect(dead_code, reason = "ends the thread when dropped")] RunningService,
+    ),
+}
+
+// Implemented by hand, since a running service is any value.
+impl std::fmt::Debug for ThreadState {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.write_str(match self {
+            ThreadState::Off => "Off",
+            ThreadState::Idle(_) => "Idle",
+            ThreadState::Running(..) => "Running",
+        })
+    }
+}
+
+impl LookupThread {
+    fn lock(&self) -> MutexGuard<'_, ThreadState> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl HostLookup for LookupThread {
+    fn host_added(&self) {
+        let mut state = self.lock();
+        match &*state {
+            ThreadState::Running(added, _) => added.raise(),
+            ThreadState::Idle(lookups) if lookups.iter().any(GroupLookup::has_names) => {
+                let (lookups, added) = (lookups.clone(), Flag::default());
+                let told = added.clone();
+                let work = move || look_up_all(lookups, told);
+                // If there is no thread, the next name tries again.
+                if let Some(running) = service_thread::start("resolve", "names of upstreams", work)
+                {
+                    *state = ThreadState::Running(added, running);
+                }
+            }
+            ThreadState::Idle(_) | ThreadState::Off => {}
         }
     }
-    std::future::pending().await
 }
 
-async fn refresh_loop(lookup: GroupLookup, number: usize) {
-    let GroupLookup { roster, resolving } = &lookup;
-    let Some(host) = roster.hosts().get(number) else {
-        return;
-    };
+/// Ends the thread when dropped.
+struct UntilDropped(Arc<LookupThread>);
+
+impl Drop for UntilDropped {
+    fn drop(&mut self) {
+        *self.0.lock() = ThreadState::Off;
+    }
+}
+
+impl GroupLookup {
+    fn has_names(&self) -> bool {
+        !self.roster.hosts().is_empty()
+    }
+}
+
+/// Resolves every name, each at the interval of its records, and those that are added.
+async fn look_up_all(lookups: Vec<GroupLookup>, added: Flag) {
+    // Hosts that are added have greater keys than the hosts before them.
+    let mut lookups: Vec<(GroupLookup, usize)> =
+        lookups.into_iter().map(|lookup| (lookup, 0)).collect();
+    loop {
+        for (lookup, next_key) in &mut lookups {
+            let hosts = lookup.roster.hosts();
+            let new = hosts.iter().filter(|host| host.key >= *next_key);
+            for host in new {
+                let (lookup, host) = (lookup.clone(), Arc::clone(host));
+                engine::spawn(async move {
+                    either(refresh_loop(&lookup, &host), host.removed()).await;
+                });
+            }
+            *next_key = hosts.last().map_or(*next_key, |host| host.key + 1);
+        }
+        added.take().await;
+    }
+}
+
+async fn refresh_loop(lookup: &GroupLookup, listed: &ListedHost) {
+    let GroupLookup { roster, resolving } = lookup;
+    let (key, host) = (listed.key, &listed.host);
     loop {
         let found = match &host.service {
             None => look_up(resolving, host).await,
@@ -71,12 +160,12 @@ async fn refresh_loop(lookup: GroupLookup, number: usize) {
         };
         let pause = match found {
             Ok((found, valid)) => {
-                roster.resolved(number, &found);
+                roster.resolved(key, &found);
                 // As in nginx, one second after the records expire.
                 valid + Duration::from_secs(1)
             }
             Err(Unresolved::Failed(DnsError::NotFound)) => {
-                roster.resolved(number, &[]);
+                roster.resolved(key, &[]);
                 resolving.absence() + RETRY_MIN
             }
             Err(_) => resolving.timeout().max(RETRY_MIN),

@@ -43,7 +43,7 @@ pub use methods::{LEAST_TIME, timed};
 use protocol::BLOCKS;
 pub use protocol::{Servers, Upstreams};
 use servers::Server;
-pub use servers::{hash_of, route_of};
+pub use servers::{hash_of, host_of, route_of};
 
 /// Parsed line by line, since the method before a line determines its parameters.
 static SERVER: Setting<()> = Setting::new(
@@ -262,15 +262,18 @@ fn declare<U: Upstreams>(compiler: &Compiler<'_>, block: ScopeRef<'_>) -> Result
     }
     let sticky = U::sticky(compiler, block, &name.text())?;
     let resolving = if hosts.is_empty() {
-        None
+        // Names may be added at run time.
+        let resolving = compiler.feature::<Resolving>(block)?;
+        Some(resolving).filter(|resolving| zone.is_some() && resolving.is_possible())
     } else {
         Some(resolving(compiler, block, name)?)
     };
+    let lookup = Arc::clone(&groups.thread);
     let roster = Roster::new(primary, backup, chosen.method, hosts);
-    let roster =
-        roster
-            .with_checks(checks)
-            .kept_by(state::kept(compiler, block, U::SERVERS.default_port)?);
+    let roster = roster
+        .with_checks(checks)
+        .looked_up_by(resolving.is_some().then_some(lookup))
+        .kept_by(state::kept(compiler, block, U::SERVERS.default_port)?);
     let roster = Arc::new(roster);
     remember::<U>(compiler, &name.text(), &roster)?;
     if let Some(resolving) = resolving {

@@ -9,6 +9,7 @@ use conf::{Fault, Files, Line, Word, parse};
 use engine::net::Address;
 use framework::address::{self, WrittenAddress};
 use md5::{Digest, Md5};
+use proto::dns::HostName;
 
 use super::methods::Supported;
 use super::protocol::Servers;
@@ -185,13 +186,13 @@ impl Server {
         if !self.resolve || written.literal(self.default_port).is_some() {
             return Ok(None);
         }
+        let mut template = self.peer(no_address());
+        template.id = self.route.clone().unwrap_or_default();
         Ok(Some(Host {
-            name: Bytes::copy_from_slice(written.name.strip_suffix(b".").unwrap_or(written.name)),
+            name: host_name(&written),
             port: written.port.unwrap_or(self.default_port),
             service: self.service.clone(),
-            // The address is not used.
-            template: self.peer(Address::Unix(Default::default())),
-            route: self.route.clone(),
+            template,
             id_of: hash_of,
             side: if self.backup {
                 SideOf::Backups
@@ -229,6 +230,42 @@ impl Server {
         };
         peer
     }
+}
+
+/// A host by its name, whose addresses are looked up; `written` is no literal address.
+///
+/// # Errors
+/// An error text for a name that no lookup can be made for.
+pub fn host_of(
+    written: &WrittenAddress<'_>,
+    service: Option<Bytes>,
+    default_port: u16,
+    side: SideOf,
+) -> Result<Host, &'static str> {
+    let name = host_name(written);
+    if HostName::parse(&name).is_none() {
+        return Err("invalid host");
+    }
+    let mut host = Host {
+        template: Peer::new(no_address()),
+        port: written.port.unwrap_or(default_port),
+        name,
+        service,
+        id_of: hash_of,
+        side,
+    };
+    host.template.server = host.server();
+    Ok(host)
+}
+
+/// The name without the dot that marks it as complete.
+fn host_name(written: &WrittenAddress<'_>) -> Bytes {
+    Bytes::copy_from_slice(written.name.strip_suffix(b".").unwrap_or(written.name))
+}
+
+/// The address of a template, which is not used.
+fn no_address() -> Address {
+    Address::Unix(Default::default())
 }
 
 /// Whether a parameter is only for servers with names.

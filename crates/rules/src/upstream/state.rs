@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ::upstream::{Group, Host, Keep, MemberChange, Peer, Peers, SideOf};
+use ::upstream::{Group, Keep, MemberChange, Peer, Peers, SideOf};
 use conf::plain::{self, PlainFileError};
 use conf::{Fault, Line, ScopeRef, Setting, Word};
 use framework::address;
@@ -95,12 +95,12 @@ struct StateFile {
 }
 
 impl Keep for StateFile {
-    fn write(&self, peers: &Peers, hosts: &[Host]) -> io::Result<()> {
-        kept_file::write(&self.path, &text(peers, hosts, self.default_port))
+    fn write(&self, peers: &Peers) -> io::Result<()> {
+        kept_file::write(&self.path, &text(peers, self.default_port))
     }
 
-    fn has(&self, peers: &Peers, hosts: &[Host]) -> bool {
-        fs::read(&self.path).is_ok_and(|known| known == text(peers, hosts, self.default_port))
+    fn has(&self, peers: &Peers) -> bool {
+        fs::read(&self.path).is_ok_and(|known| known == text(peers, self.default_port))
     }
 }
 
@@ -137,7 +137,7 @@ impl Service for UndoneChanges {
 }
 
 /// The lines of a file.
-fn text(peers: &Peers, hosts: &[Host], default_port: u16) -> Vec<u8> {
+fn text(peers: &Peers, default_port: u16) -> Vec<u8> {
     let mut out = Vec::new();
     for side in [SideOf::Peers, SideOf::Backups] {
         for peer in peers.written(side) {
@@ -156,19 +156,10 @@ fn text(peers: &Peers, hosts: &[Host], default_port: u16) -> Vec<u8> {
             line(server, peer, side, id, &mut out);
         }
     }
-    for host in hosts {
-        let mut server = host.name.to_vec();
-        if host.service.is_none() {
-            server.extend_from_slice(format!(":{}", host.port).as_bytes());
-        }
+    for host in peers.hosts().iter().map(|listed| &listed.host) {
         let at = out.len();
-        line(
-            &server,
-            &host.template,
-            host.side,
-            host.route.as_deref(),
-            &mut out,
-        );
+        let id = Some(&host.template.id[..]).filter(|id| !id.is_empty());
+        line(&host.server(), &host.template, host.side, id, &mut out);
         out.truncate(out.len().max(at + 2) - 2); // without ";\n"
         out.extend_from_slice(b" resolve");
         if let Some(service) = &host.service {
@@ -279,7 +270,7 @@ mod tests {
 
     #[test]
     fn lines_of_a_file() {
-        let written = String::from_utf8(text(&peers(), &[], 80)).unwrap();
+        let written = String::from_utf8(text(&peers(), 80)).unwrap();
         assert_eq!(
             written,
             "server 10.0.0.1;\n\
@@ -298,14 +289,14 @@ mod tests {
             path: folder.join("servers"),
             default_port: 80,
         };
-        assert!(!file.has(&peers(), &[]));
-        file.write(&peers(), &[]).unwrap();
-        assert!(file.has(&peers(), &[]));
+        assert!(!file.has(&peers()));
+        file.write(&peers()).unwrap();
+        assert!(file.has(&peers()));
         // If the temporary name is a directory, the file cannot be written.
         fs::create_dir(folder.join("servers.new")).unwrap();
         let empty = Peers::new(PeerSet::default(), PeerSet::default(), Method::RoundRobin);
-        assert!(file.write(&empty, &[]).is_err());
-        assert!(file.has(&peers(), &[]), "the file is as it was");
+        assert!(file.write(&empty).is_err());
+        assert!(file.has(&peers()), "the file is as it was");
         fs::remove_dir_all(&folder).unwrap();
         assert!(!Path::new(&folder).exists());
     }

@@ -194,7 +194,6 @@ fn peers_that_a_lookup_adds_must_pass_first() {
         port: 80,
         service: None,
         template,
-        route: None,
         id_of: Bytes::copy_from_slice,
         side: SideOf::Peers,
     };

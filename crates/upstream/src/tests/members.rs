@@ -4,7 +4,7 @@ use std::io;
 use std::sync::Mutex;
 
 use super::*;
-use crate::{Availability, Edit, Keep, MemberChange, MemberError, Patch};
+use crate::{Availability, Edit, HostLookup, Keep, MemberChange, MemberError, Origin, Patch};
 
 /// Where members are written down; what is there may be changed by others.
 #[derive(Clone, Debug, Default)]
@@ -19,7 +19,7 @@ impl Page {
 }
 
 impl Keep for Page {
-    fn write(&self, peers: &Peers, _: &[Host]) -> io::Result<()> {
+    fn write(&self, peers: &Peers) -> io::Result<()> {
         let mut page = self.0.lock().unwrap();
         if *page == "full" {
             return Err(io::ErrorKind::StorageFull.into());
@@ -28,7 +28,7 @@ impl Keep for Page {
         Ok(())
     }
 
-    fn has(&self, peers: &Peers, _: &[Host]) -> bool {
+    fn has(&self, peers: &Peers) -> bool {
         *self.0.lock().unwrap() == Page::text(peers)
     }
 }
@@ -199,4 +199,114 @@ fn what_cannot_be_written_down_does_not_happen() {
         assert!(matches!(refused, Err(MemberError::Unwritten(_))));
         assert_eq!(members(&roster), "0a1");
     }
+}
+
+/// Counts the hosts that it is told of.
+#[derive(Debug, Default)]
+struct Told(std::sync::atomic::AtomicUsize);
+
+impl HostLookup for Told {
+    fn host_added(&self) {
+        self.0.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+    }
+}
+
+fn add_host(name: &'static str, port: u16) -> Edit {
+    let host = Host { port, ..host(name) };
+    Edit::AddHost(Box::new(host))
+}
+
+/// Numbers and servers of the hosts.
+fn hosts(roster: &Roster) -> String {
+    let servers = roster.servers().into_iter();
+    let hosts = servers.filter_map(|member| match member.origin {
+        Origin::Host(listed) => {
+            let server = String::from_utf8(listed.host.server().to_vec()).unwrap();
+            Some(format!("{}={server}", member.number))
+        }
+        Origin::Address | Origin::Lookup(..) => None,
+    });
+    hosts.collect::<Vec<_>>().join(" ")
+}
+
+#[test]
+fn a_host_comes_and_goes_with_its_peers() {
+    let now = Instant::now();
+    let told = Arc::<Told>::default();
+    let roster = Roster::new(vec![peer("s")], Vec::new(), Method::RoundRobin, vec![]);
+    let refused = roster.edit(add_host("a", 1), now);
+    assert!(matches!(refused, Err(MemberError::NoResolver)));
+    let roster = Arc::new(roster.looked_up_by(Some(told.clone())));
+    for (name, port) in [("a", 1), ("b", 1), ("a", 2)] {
+        roster.edit(add_host(name, port), now).unwrap();
+    }
+    let refused = roster.edit(add_host("A", 2), now);
+    assert!(matches!(refused, Err(MemberError::Exists)));
+    assert_eq!(told.0.load(std::sync::atomic::Ordering::Relaxed), 3);
+    assert_eq!(hosts(&roster), "1=a:1 2=b:1 3=a:2");
+    let keys: Vec<usize> = roster.hosts().iter().map(|host| host.key).collect();
+    assert!(roster.resolved(keys[0], &at(&["1"])));
+    assert!(roster.resolved(keys[2], &at(&["2", "3"])));
+    assert_eq!(members(&roster), "0s1 411 521 631");
+    // A request goes on with an address that has left with its host.
+    let group = Arc::new(Group::new("u".into(), Arc::clone(&roster), None));
+    let mut selection = Selection::new(&group, 0);
+    assert_eq!(name(selection.next(now)), "s");
+    assert_eq!(name(selection.next(now)), "1");
+    roster.edit(weight(1, 7), now).unwrap();
+    assert_eq!(members(&roster), "0s1 417 521 631");
+    roster.edit(Edit::Remove(1), now).unwrap();
+    assert_eq!(
+        (roster.zombies(), hosts(&roster)),
+        (1, "2=b:1 3=a:2".into())
+    );
+    assert_eq!(members(&roster), "0s1 521 631");
+    drop(selection);
+    assert_eq!(roster.zombies(), 0);
+    // What was found for it meanwhile is of no use.
+    assert!(!roster.resolved(keys[0], &at(&["9"])));
+    // One that comes again is another one.
+    roster.edit(add_host("a", 1), now).unwrap();
+    assert_eq!(hosts(&roster), "2=b:1 3=a:2 7=a:1");
+    assert!(!roster.resolved(keys[0], &at(&["9"])));
+}
+
+/// Hosts of one name are told apart by their ports.
+#[test]
+fn hosts_keep_their_numbers_and_addresses_over_a_reload() {
+    let now = Instant::now();
+    let of = |ports: &[u16]| {
+        let hosts = ports.iter().map(|port| Host {
+            port: *port,
+            ..host("h")
+        });
+        let roster = Roster::new(vec![], vec![], Method::RoundRobin, hosts.collect());
+        Arc::new(roster.looked_up_by(Some(Arc::<Told>::default())))
+    };
+    let before = of(&[1, 2]);
+    before.edit(add_host("x", 3), now).unwrap();
+    before.resolved(0, &at(&["a"]));
+    before.resolved(1, &at(&["b"]));
+    assert_eq!(members(&before), "3a1 4b1");
+    let after = of(&[5, 2, 1]);
+    after.adopt(&before);
+    // The one of another port is new, since both that were there are taken.
+    assert_eq!(hosts(&after), "5=h:5 1=h:2 0=h:1");
+    assert_eq!(members(&after), "4b1 3a1");
+    let undone = after.undone();
+    assert_eq!(undone, [(Bytes::from("x:3"), MemberChange::Added)]);
+    // A change that is made here while that is not in force yet holds there as well.
+    let added = before.edit(add_host("y", 4), now).unwrap();
+    assert_eq!(added.number, 6);
+    assert_eq!(hosts(&after), "5=h:5 1=h:2 0=h:1 6=y:4");
+    assert_eq!(hosts(&before), "0=h:1 1=h:2 2=x:3 6=y:4");
+    // One that is new there is changed by its number here as well.
+    let new = after.edit(add_host("z", 5), now).unwrap().number;
+    before.edit(weight(new, 2), now).unwrap();
+    assert_eq!(hosts(&before.newest()), "5=h:5 1=h:2 0=h:1 6=y:4 7=z:5");
+    before.edit(Edit::Remove(new), now).unwrap();
+    before.edit(Edit::Remove(6), now).unwrap();
+    before.edit(weight(1, 3), now).unwrap();
+    assert_eq!(hosts(&after), "5=h:5 1=h:2 0=h:1");
+    assert_eq!(members(&after), "4b3 3a1");
 }

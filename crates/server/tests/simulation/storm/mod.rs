@@ -115,8 +115,8 @@ fn resolve(roster: &Roster, random: &mut Random) {
             is_backup: false,
         })
         .collect();
-    for host in 0..roster.hosts().len() {
-        roster.resolved(host, &found);
+    for host in roster.hosts().iter() {
+        roster.resolved(host.key, &found);
     }
 }
 

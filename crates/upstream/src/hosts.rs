@@ -1,0 +1,155 @@
+//! Servers of a group by their host names: each stands for the addresses that lookups find.
+//!
+//! The hosts are a part of the list of peers ([`Peers::hosts`](crate::Peers::hosts)), so a request
+//! to the API sees a host and its peers at one moment. Not here: the lookups, which belong to the
+//! layers above.
+
+use std::sync::{Arc, OnceLock};
+
+use bytes::Bytes;
+use engine::net::Address;
+use framework::flag::Flag;
+
+use crate::peer::Peer;
+use crate::peers::SideOf;
+
+/// A server whose addresses are looked up periodically (`resolve`).
+#[derive(Clone, Debug)]
+pub struct Host {
+    /// The name of the host.
+    pub name: Bytes,
+    /// The port of its peers; with `service`, the lookup tells it.
+    pub port: u16,
+    /// The service whose servers are looked up (SRV).
+    pub service: Option<Bytes>,
+    /// The template of its peers. Its id is that of all of them, or empty.
+    pub template: Peer,
+    /// Makes the id of a peer from its address, if the template has none.
+    pub id_of: fn(&[u8]) -> Bytes,
+    /// Whether its peers are primary or backup peers.
+    pub side: SideOf,
+}
+
+/// An address that a DNS lookup has returned.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ResolvedAddress {
+    /// The address, with its port.
+    pub address: Address,
+    /// The server's name, if it differs from the host's.
+    pub server: Option<Bytes>,
+    /// The weight of an SRV record.
+    pub weight: Option<u16>,
+    /// Whether the address is a backup.
+    pub is_backup: bool,
+}
+
+/// A host of a roster.
+#[derive(Clone, Debug)]
+pub struct ListedHost {
+    /// Identifies the host in its roster. Hosts that are added later have greater keys.
+    pub key: usize,
+    /// The host as it is configured.
+    pub host: Host,
+    /// The number of the host in its group, assigned on demand. A reload passes it on.
+    pub(crate) number: OnceLock<u64>,
+    /// Raised when the host has left the roster.
+    pub(crate) removal: Flag,
+}
+
+impl Host {
+    /// The server as `server` has it: the name, with the port unless lookups tell it.
+    pub fn server(&self) -> Bytes {
+        if self.service.is_some() {
+            return self.name.clone();
+        }
+        let port = format!(":{}", self.port);
+        [&self.name[..], port.as_bytes()].concat().into()
+    }
+
+    /// The server and the service, for log lines.
+    fn label(&self) -> Bytes {
+        match &self.service {
+            Some(service) => [&self.name[..], b" service=", service].concat().into(),
+            None => self.server(),
+        }
+    }
+
+    /// Whether both have the same addresses.
+    pub(crate) fn is_same(&self, other: &Host) -> bool {
+        self.is_same_name(other) && self.port == other.port
+    }
+
+    /// Whether both have the same addresses, but for their ports.
+    pub(crate) fn is_same_name(&self, other: &Host) -> bool {
+        (&self.service, self.side) == (&other.service, other.side)
+            && self.name.eq_ignore_ascii_case(&other.name)
+    }
+
+    /// The peer for an address.
+    pub(crate) fn makes(&self, found: &ResolvedAddress) -> Peer {
+        let template = &self.template;
+        let mut peer = template.at(found.address.clone());
+        if let Some(server) = &found.server {
+            peer.server = server.clone();
+        }
+        // A configured weight takes precedence over that of a lookup.
+        peer.weight = match (template.weight, found.weight) {
+            (1, Some(weight)) if self.service.is_some() => i64::from(weight.max(1)),
+            (weight, _) => weight,
+        };
+        peer.id = self.id_for(&peer.name);
+        peer
+    }
+
+    /// The peer for an address, of the host with this key in the roster.
+    pub(crate) fn makes_listed(&self, found: &ResolvedAddress, key: usize) -> Peer {
+        let mut peer = self.makes(found);
+        peer.host = Some(key);
+        peer
+    }
+
+    /// The id of the peer with this name.
+    pub(crate) fn id_for(&self, name: &[u8]) -> Bytes {
+        if self.template.id.is_empty() {
+            (self.id_of)(name)
+        } else {
+            self.template.id.clone()
+        }
+    }
+
+    /// An address of an earlier lookup, with the current port of the host.
+    pub(crate) fn placed(&self, address: &Address) -> Address {
+        match address {
+            Address::Inet(known) if self.service.is_none() => {
+                Address::Inet(std::net::SocketAddr::new(known.ip(), self.port))
+            }
+            address => address.clone(),
+        }
+    }
+
+    pub(crate) fn side_of(&self, found: &ResolvedAddress) -> SideOf {
+        if found.is_backup {
+            SideOf::Backups
+        } else {
+            self.side
+        }
+    }
+}
+
+impl ListedHost {
+    /// A host with this key.
+    pub(crate) fn new(key: usize, mut host: Host) -> Arc<ListedHost> {
+        host.template.name = host.label();
+        Arc::new(ListedHost {
+            key,
+            host,
+            number: OnceLock::new(),
+            removal: Flag::default(),
+        })
+    }
+
+    /// Waits until the host has left its roster.
+    pub async fn removed(&self) {
+        self.removal.wait().await;
+    }
+}
