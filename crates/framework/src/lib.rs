@@ -10,7 +10,6 @@ pub mod compile;
 pub mod connection_handler;
 pub mod counters;
 pub mod display;
-pub mod door;
 pub mod flag;
 pub mod generation;
 pub mod handover;

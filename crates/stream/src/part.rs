@@ -23,7 +23,8 @@ use crate::proxy_protocol::SessionRealIp;
 use crate::session::Session;
 use crate::upstream::{self, OfSessions};
 use crate::{
-    compile, handler, handover, health_check, preread, proxy, proxy_protocol, returned, set, tls,
+    compile, connection_handler, handover, health_check, preread, proxy, proxy_protocol, returned,
+    set, tls,
 };
 
 /// The protocol part that serves the block `stream`.

@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 
 use engine::net::{Address, Drained, Recv, Segment, Stream, TcpInfo};
 use engine::{Buffer, Deadline, Pipe};
-use framework::door::HandoverInfo;
+use framework::connection_handler::HandoverInfo;
 
 use crate::tls::session::Session;
 use crate::tls::upstream::ClientSession;
