@@ -64,7 +64,7 @@ fn first_free(wanted: u16) -> Result<ListenChoice, String> {
     ))
 }
 
-/// Binds for a moment, to check that the address is usable and to resolve port 0.
+/// Checks that an address is usable by binding it for a moment, and resolves port 0.
 fn bind(address: SocketAddr) -> io::Result<SocketAddr> {
     TcpListener::bind(address)?.local_addr()
 }
@@ -121,6 +121,7 @@ pub(crate) fn urls(addresses: &[SocketAddr]) -> Vec<String> {
     urls
 }
 
+/// The loopback address, followed by the other addresses.
 fn all<Ip: Into<IpAddr>>(loopback: IpAddr, others: Vec<Ip>) -> Vec<IpAddr> {
     let others = others.into_iter().map(Into::into);
     std::iter::once(loopback).chain(others).collect()

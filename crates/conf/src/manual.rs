@@ -11,7 +11,7 @@ use crate::spec::{BlockKind, Effect, Reload, Spec};
 /// The file name of the page that lists all pages.
 const INDEX: &str = "README.md";
 
-/// Contents of the pages from outside the declarations.
+/// Page contents that the declarations do not provide.
 #[derive(Clone, Copy)]
 pub struct Guide<'a> {
     /// The module that a directive belongs to, as in `http_gzip`.
@@ -28,8 +28,8 @@ impl Guide<'_> {
     };
 }
 
-/// Every page, by file name (`gzip.md`): one for each group, named after its first directive, and
-/// an index by module. Directives with the same name share a page.
+/// Every page, by file name (`gzip.md`): one for each [`Spec`], named after the first of its
+/// directives, and an index by module. Specs with the same first directive share a page.
 #[must_use]
 pub fn pages(registry: &Registry, guide: Guide<'_>) -> BTreeMap<String, String> {
     let mut pages: BTreeMap<String, String> = BTreeMap::new();
@@ -75,8 +75,8 @@ fn index(registry: &Registry, guide: Guide<'_>) -> String {
     page
 }
 
-/// The first example that uses the directive; for a directive of several blocks, preferably one
-/// with `http`.
+/// The first suitable example that uses the directive. If the directive is allowed only in one of
+/// [`BLOCKS`], the example must use that block; otherwise one that uses none of them is preferred.
 fn example<'a>(spec: &Spec, guide: Guide<'a>) -> Option<&'a Example> {
     let shown = |example: &&Example| spec.names().any(|name| example.shows(name));
     let all: Vec<&Example> = guide.examples.iter().filter(shown).collect();
@@ -159,7 +159,8 @@ fn syntax(spec: &Spec) -> String {
     lines.join("\n")
 }
 
-/// The forms of one name: those that begin with it, or otherwise those that begin with no name.
+/// The forms of one name: those that begin with the name or, if none does, those that begin with
+/// none of the spec's names, which all names share.
 fn forms<'a>(spec: &'a Spec, name: &str) -> Vec<&'a str> {
     let named = |form: &str, name: &str| match form.strip_prefix(name) {
         Some(rest) => rest.is_empty() || rest.starts_with(' '),

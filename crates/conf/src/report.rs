@@ -27,7 +27,9 @@ pub fn arrange(loaded: &mut Loaded, compiled: Vec<Diagnostic>) -> Vec<Diagnostic
             place.map(|place| (place.file, place.offset)),
         )
     });
-    // Diagnostics of reading, together with those that nginx would find while reading.
+    // In nginx's order: the diagnostics of reading, and those of compiling that nginx would find
+    // while reading. The `bool` says whether the diagnostic is from compiling; the `u32` is the
+    // sequence number of its line.
     let mut while_reading: Vec<(Diagnostic, bool, u32)> = read
         .into_iter()
         .map(|(found, order)| (found, false, order))
@@ -57,7 +59,7 @@ pub fn arrange(loaded: &mut Loaded, compiled: Vec<Diagnostic>) -> Vec<Diagnostic
         .filter_map(|found| found.position)
         .collect();
     let words = loaded.tree.words_around(&causes);
-    // If an argument is missing, it may be the name.
+    // A directive that lacks an argument may lack the name that it should define.
     let incomplete = |found: &&Diagnostic| found.message.starts_with("invalid number of arguments");
     let incomplete: Vec<String> = all
         .iter()
@@ -72,8 +74,8 @@ pub fn arrange(loaded: &mut Loaded, compiled: Vec<Diagnostic>) -> Vec<Diagnostic
     let mut is_read = true;
     for (found, is_compiled) in all {
         let is_error = found.level == Level::Emerg;
-        // If braces do not match, only the errors that nginx would find before it notices that are
-        // certain.
+        // If braces do not match, an error of compiling is certain only if nginx would find it
+        // while reading, before the first error of reading.
         let is_guess = is_compiled && !(found.while_reading && is_read);
         if is_error && is_guess && loaded.has_wrong_braces() {
             continue;
@@ -83,7 +85,8 @@ pub fn arrange(loaded: &mut Loaded, compiled: Vec<Diagnostic>) -> Vec<Diagnostic
             let user = found
                 .position
                 .and_then(|place| loaded.tree.directive_at(place));
-            // Another line that refers to the name does not define it.
+            // A broken line with the directive that refers to the name does not define the name: it
+            // is one more reference.
             let is_broken = words.iter().any(|(directive, word)| {
                 let is_user = user.is_some_and(|user| user.bytes == directive.bytes);
                 !is_user && mentions(&word.bytes, &missing.name)
@@ -126,7 +129,7 @@ pub fn arrange(loaded: &mut Loaded, compiled: Vec<Diagnostic>) -> Vec<Diagnostic
     kept
 }
 
-/// Whether a message is about a later place of the same file.
+/// Whether `found` is about a later place than `other` in the same file.
 fn is_behind(found: &Diagnostic, other: &Diagnostic) -> bool {
     let place = |found: &Diagnostic| found.position.map(|at| (at.file, at.offset));
     match (place(found), place(other)) {
@@ -135,7 +138,8 @@ fn is_behind(found: &Diagnostic, other: &Diagnostic) -> bool {
     }
 }
 
-/// Keeps the first of the messages that are shown once, with the other places in its hint.
+/// Of the diagnostics with [`Diagnostic::once`] and the same message, keeps the first; its hint
+/// names the places of the others.
 fn deduplicate(found: Vec<Diagnostic>) -> Vec<Diagnostic> {
     let (mut kept, mut once) = (Vec::new(), Vec::new());
     for diagnostic in found {

@@ -1,5 +1,5 @@
-//! A client's connection for its thread and its session: the client, and the transport. A client
-//! that sends datagrams has a connection for the duration of its session.
+//! A client's connection, as its worker and its session use it: the client's identity and the
+//! transport. A client that sends datagrams has a connection for the duration of its session.
 
 use std::cell::OnceCell;
 use std::rc::Rc;
@@ -21,7 +21,7 @@ pub(crate) struct Connection {
     pub(crate) worker: Rc<Worker>,
     /// How often the connection has been handed over between connection handlers.
     pub(crate) handed_over: u8,
-    /// Replaces the client in log lines if there is none: for a health check.
+    /// What log lines name instead of the client, for a session without a client (a health check).
     pub(crate) about: Option<Arc<str>>,
     /// The generation that the session keeps once a reload has removed its listener.
     kept: OnceCell<Rc<GenerationView>>,
@@ -124,9 +124,9 @@ impl ServedConnection for Connection {
             .is_some()
     }
 
-    // A session over TCP continues until either end closes, as in nginx: it is never idle. Of the
-    // sessions over UDP, the one that has been silent for longest is closed to make room for
-    // others.
+    // `None` for a session over TCP: as in nginx, it continues until either end closes, and is
+    // never idle. A session over UDP always counts as idle: those that have been silent for longest
+    // are closed to make room for others.
     fn place(&self) -> Option<u32> {
         match &self.end {
             ClientEnd::Stream(_) => None,
@@ -135,7 +135,8 @@ impl ServedConnection for Connection {
     }
 
     fn ends_when_idle(&self) -> bool {
-        // Another process may receive the client's datagrams.
+        // If another process receives the client's datagrams, or is about to, it relays them to
+        // this one, and the session continues.
         self.is_datagrams() && !self.worker.is_followed()
     }
 
@@ -156,7 +157,7 @@ impl ServedConnection for Connection {
     }
 
     fn pin_generation(&self, local: &Rc<GenerationView>) {
-        // The first generation that a reload passes is the one with which the session has started.
+        // Only the first call has an effect: the session keeps that generation over later reloads.
         let _ = self.kept.set(Rc::clone(local));
     }
 }

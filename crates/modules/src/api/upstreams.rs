@@ -11,7 +11,7 @@ use rules::upstream::{Block, Blocks, hash_of};
 use super::failure::ApiError;
 use super::show::{self, Fields, Object};
 
-/// The groups of a protocol's block, `http` or `stream`.
+/// The groups that are declared in the block `of`: `http` or `stream`.
 fn blocks(request: &Request, of: &str) -> Vec<Block> {
     let blocks = request.local.generation.part::<Blocks>();
     let blocks = blocks.iter().flat_map(|blocks| blocks.0.iter());
@@ -21,14 +21,14 @@ fn blocks(request: &Request, of: &str) -> Vec<Block> {
         .collect()
 }
 
-/// The group with this name.
+/// The group with this name, declared in the block `of`: `http` or `stream`.
 pub(super) fn group(request: &Request, of: &str, name: &[u8]) -> Result<Block, ApiError> {
     let mut blocks = blocks(request, of).into_iter();
     let found = blocks.find(|block| block.group.name == name);
     found.ok_or(ApiError::UpstreamNotFound)
 }
 
-/// Writes the state of all groups.
+/// Writes the state of all groups that are declared in the block `of`: `http` or `stream`.
 pub(super) fn all(
     request: &Request,
     of: &str,
@@ -95,6 +95,7 @@ fn peer(member: &Member, protocol: Protocol, now: Instant, object: &mut Object<'
     let peer = &member.peer;
     let state = peer.state();
     object.number("id", member.number);
+    // In nginx's API, `server` is the address, and `name` the server as configured.
     object.string("server", &peer.name);
     object.string("name", &peer.server);
     object.boolean("backup", member.side == SideOf::Backups);
@@ -109,6 +110,7 @@ fn peer(member: &Member, protocol: Protocol, now: Instant, object: &mut Object<'
         Protocol::Stream => object.number("connections", state.requests()),
     }
     let answers = state.answers.counts();
+    // Without counted responses, the averages that the balancing method measures, if it does.
     let (header_time, response_time) = answers
         .as_ref()
         .map(|answers| (answers.header_time, answers.response_time))

@@ -59,6 +59,7 @@ pub struct DiskStore {
     /// The temporary files that this process is writing.
     pub(super) temporaries: Mutex<Set<TemporaryName>>,
     pub(super) purges: Purges,
+    /// Decides which of several concurrent fetches of an entry is stored.
     pub(super) order: Order,
     /// Whether this process owns the folder.
     pub(super) is_owner: AtomicBool,
@@ -85,7 +86,7 @@ pub struct Counts {
     pub entries: u64,
     /// Disk space of the entries and of running fills, in bytes.
     pub bytes: u64,
-    /// Number of claimed fetches.
+    /// Fetches in progress that have claimed their entries.
     pub fills: u64,
     /// Entries that have been stored.
     pub stored: u64,
@@ -159,6 +160,8 @@ impl DiskStore {
         Arc::new(store)
     }
 
+    /// A store with no limit but that of the index: the caller sets the others by
+    /// [`DiskStore::set_bounds`].
     pub(super) fn of(folder: Option<CacheFolder>, index_size: usize) -> DiskStore {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         DiskStore {
@@ -257,9 +260,8 @@ impl DiskStore {
         self.claim_unless(id, now, |fill| !fill.is_overdue(age, now))
     }
 
-    /// Claims the right to fetch an entry again. The claim of a fetch that has received its whole
-    /// body is taken over even if it has not been written yet, because the new response will be
-    /// newer.
+    /// Claims the right to fetch an entry again. Takes over the claim of a fetch that has ended,
+    /// even if that fetch's body is still being written, because the new response will be newer.
     pub fn claim_newer(self: &Arc<Self>, id: &EntryId, now: Millis) -> Claim {
         self.claim_unless(id, now, |fill| !fill.is_over())
     }

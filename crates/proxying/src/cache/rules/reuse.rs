@@ -28,7 +28,7 @@ pub(crate) struct StaleUses {
     /// The stale response may also be used if an origin responds with 500, 502, 503 or 504 (RFC
     /// 5861, section 4).
     pub for_errors: bool,
-    /// The stale response must not be used for any other reason.
+    /// The response forbids stale use, so `*_cache_use_stale` does not apply.
     pub is_forbidden: bool,
 }
 
@@ -67,6 +67,7 @@ pub(crate) fn decide(stored: &Stored, wanted: &ReuseRequest, now: i64, policy: &
     {
         return Reuse::StaleAsAllowed;
     }
+    // `updating` and `error` are in seconds; 0 allows no stale use.
     Reuse::Ask(StaleUses {
         while_updating: stored.updating > 0 && may(stored.updating),
         for_failures: stored.error > 0 && may(stored.error),
