@@ -141,7 +141,12 @@ fn serve(plan: Plan) -> Result<(), String> {
                     }
                 }
             }
-            None => while cache.sweep(Instant::now()) {},
+            None => {
+                while cache.sweep(Instant::now()) {}
+                if cache.is_trim_due() {
+                    engine::trim_now();
+                }
+            }
         }
     };
     match ending {

@@ -252,6 +252,13 @@ impl Cache {
         self.store.sweep(self.seconds(now))
     }
 
+    /// Whether the allocator is to be trimmed, so that the process keeps to the limit although large
+    /// values come and go. To be asked after each sweep, on a thread that serves no connections.
+    #[must_use]
+    pub fn is_trim_due(&self) -> bool {
+        self.store.is_trim_due()
+    }
+
     /// Frees what is above a limit that has shrunk. Whether there was anything.
     pub(crate) fn shrink(&self, now: Instant) -> bool {
         self.store.shrink(self.seconds(now))

@@ -33,12 +33,12 @@ impl Service for Sweeper {
         let sweep = move || {
             while ended.recv_timeout(INTERVAL) == Err(RecvTimeoutError::Timeout) {
                 let caches = zones.iter().filter_map(|zone| zone.state().existing());
-                let mut has_shrunk = false;
+                let mut is_trim_due = false;
                 for cache in caches {
                     while cache.sweep(Instant::now()) {}
-                    has_shrunk |= cache.shrink(Instant::now());
+                    is_trim_due |= cache.shrink(Instant::now()) | cache.is_trim_due();
                 }
-                if has_shrunk {
+                if is_trim_due {
                     engine::trim_now();
                 }
             }

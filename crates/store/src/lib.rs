@@ -54,6 +54,9 @@ const SHARD_MIN: usize = 4 << 20;
 
 const SHARDS_MAX: usize = 256;
 
+/// Removed extents of one part in this many of the limit make a trim of the allocator due.
+const TRIM_SHARE: usize = 8;
+
 /// The settings of a store.
 #[derive(Clone, Copy, Debug)]
 pub struct Settings {
@@ -222,6 +225,26 @@ impl Store {
             is_more |= lock(shard).sweep(now);
         }
         is_more
+    }
+
+    /// Whether extents of an eighth of the limit were removed since this last returned true. The
+    /// caller then trims the allocator: by itself it does not give pages back to the system from
+    /// the midst of an arena, and large values of several threads would take twice the limit.
+    #[must_use]
+    pub fn is_trim_due(&self) -> bool {
+        let (mut removed, mut limit) = (0, 0);
+        for shard in &self.shards {
+            let shard = lock(shard);
+            removed += shard.removed_extents;
+            limit += shard.limit();
+        }
+        let is_due = removed > limit / TRIM_SHARE;
+        if is_due {
+            for shard in &self.shards {
+                lock(shard).removed_extents = 0;
+            }
+        }
+        is_due
     }
 
     /// The statistics of all shards together.

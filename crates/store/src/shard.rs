@@ -281,6 +281,8 @@ pub(crate) struct Shard {
     segments: Segments,
     extents: Extents,
     extent_bytes: usize,
+    /// Bytes of extents removed since the allocator was last trimmed.
+    pub(crate) removed_extents: usize,
     small: Queue,
     main: Queue,
     ghost: Ghost,
@@ -312,6 +314,7 @@ impl Shard {
             segments,
             extents: Extents::default(),
             extent_bytes: 0,
+            removed_extents: 0,
             small: Queue::default(),
             main: Queue::default(),
             ghost: Ghost::new(),
@@ -334,6 +337,10 @@ impl Shard {
     /// The CAS of the next stored object.
     pub(crate) fn cas(&self) -> u64 {
         self.cas
+    }
+
+    pub(crate) fn limit(&self) -> usize {
+        self.limit
     }
 
     /// Raises the CAS of objects stored from now on to at least this value.
@@ -618,6 +625,7 @@ impl Shard {
     fn drop_extent(&mut self, segment: u32, extent: u32) {
         let bytes = extent::occupied(self.extents.get(extent).len(), 0);
         self.extents.remove(extent);
+        self.removed_extents += bytes;
         self.segments.at_mut(segment).extents -= bytes;
         self.extent_bytes -= bytes;
         let stage = self.segments.at(segment).stage;

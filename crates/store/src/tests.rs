@@ -405,6 +405,24 @@ fn a_walk_sees_everything() {
     assert_eq!(seen.len(), 9900);
 }
 
+#[test]
+#[cfg_attr(miri, ignore = "takes hours")]
+fn a_trim_is_due_when_many_large_values_have_gone() {
+    let store = store(4 * MIB);
+    for number in 0..200_u32 {
+        set(&store, &number.to_le_bytes(), &[1; 100], None, 1);
+        set(&store, &number.to_le_bytes(), &[1; 101], None, 1);
+    }
+    assert!(!store.is_trim_due());
+    for number in 0..9_u32 {
+        assert!(!store.is_trim_due());
+        set(&store, b"large", &vec![1; 64 * KIB], None, number);
+    }
+    // Eight of them have been replaced: more than half a mebibyte.
+    assert!(store.is_trim_due());
+    assert!(!store.is_trim_due());
+}
+
 /// Other objects come and go between the steps of a walk, so that the index grows and shrinks.
 #[test]
 #[cfg_attr(miri, ignore = "takes hours")]
