@@ -3,10 +3,10 @@
 //! all that the map may have alone.
 #![no_main]
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use libfuzzer_sys::{arbitrary, fuzz_target};
-use store::{Cas, Content, Large, ObjectChange, Settings, Store, Tags, UpdateOutcome, Write};
+use store::{Cas, Content, Cursor, Large, ObjectChange, Settings, Store, Tags, UpdateOutcome, Write};
 
 /// The longest value, in bytes.
 const VALUE_MAX: usize = 4096;
@@ -26,6 +26,7 @@ enum Operation {
     Sweep,
     Pass { seconds: u16 },
     Limit { kibibytes: u16 },
+    Walk,
 }
 
 #[derive(Debug, arbitrary::Arbitrary)]
@@ -41,19 +42,32 @@ struct Plain {
     expires: Option<u32>,
 }
 
+/// A walk over all objects, a step of which is made now and then.
+struct Walk {
+    next: Cursor,
+    /// Keys of objects that have been there since it began.
+    stay: HashSet<u8>,
+    seen: HashSet<Vec<u8>>,
+}
+
 /// Keys of several lengths; of the first few there are more than one per bucket.
 fn key_of(key: u8) -> Vec<u8> {
     vec![key; usize::from(key % 7) * 20 + 1]
 }
 
 fuzz_target!(|input: Input| {
-    let limit = if input.is_small { LIMIT_MIN } else { 64 << 20 };
+    // One shard in either case, so that a walk takes more than a step for a shard.
+    let limit = if input.is_small { LIMIT_MIN } else { 7 << 20 };
     let store = Store::new(Settings { limit, value_max: VALUE_MAX, evicts: true });
     let mut may_evict = input.is_small;
     let mut map: HashMap<u8, Plain> = HashMap::new();
     let mut now = 1;
+    let mut walk: Option<Walk> = None;
     for operation in &input.operations {
         map.retain(|_, plain| plain.expires.is_none_or(|at| at > now));
+        if let Some(walk) = &mut walk {
+            walk.stay.retain(|key| map.contains_key(key));
+        }
         let (number, change, value) = match operation {
             Operation::Flush => {
                 store.flush(now, now);
@@ -62,6 +76,26 @@ fuzz_target!(|input: Input| {
             }
             Operation::Sweep => {
                 store.sweep(now);
+                continue;
+            }
+            Operation::Walk => {
+                let mut step = walk.take().unwrap_or_else(|| Walk {
+                    next: Cursor::default(),
+                    stay: map.keys().copied().collect(),
+                    seen: HashSet::new(),
+                });
+                let next = store.visit(step.next, now, |item| {
+                    step.seen.insert(item.key.to_vec());
+                });
+                match next {
+                    Some(next) => walk = Some(Walk { next, ..step }),
+                    // What was evicted and stored again meanwhile need not be seen.
+                    None if may_evict => {}
+                    None => {
+                        let is_seen = |key: &u8| step.seen.contains(&key_of(*key));
+                        assert!(step.stay.iter().all(is_seen), "a walk has missed an object");
+                    }
+                }
                 continue;
             }
             Operation::Pass { seconds } => {
