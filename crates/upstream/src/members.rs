@@ -582,8 +582,7 @@ impl Roster {
     /// Takes over the edits of the roster before a reload, which is locked. If the members are
     /// saved and were changed after this configuration read them, the previous members are taken
     /// over; if they are not saved, edits that the configuration contradicts are undone.
-    pub(crate) fn take_edits(self: &Arc<Self>, previous: &Roster) {
-        *lock(&previous.next) = Arc::downgrade(self);
+    pub(crate) fn take_edits(&self, previous: &Roster) {
         if let Some(keep) = self.keep() {
             let known = previous.peers();
             let differs = !is_written_alike(&known, &self.peers());

@@ -204,6 +204,9 @@ impl Roster {
         // A peer with a state of its own adopts none, so this must precede all changes of the list.
         self.peers().adopt(&before);
         self.adopt_hosts(&before);
+        // Not before: who looks at the newest roster must find the members under their numbers.
+        let mut next = previous.next.lock().unwrap_or_else(PoisonError::into_inner);
+        *next = Arc::downgrade(self);
     }
 
     /// Takes over the numbers and addresses of the same hosts.
