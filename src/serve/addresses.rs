@@ -26,7 +26,7 @@ pub(crate) fn choose(listen: &[String]) -> Result<ListenChoice, String> {
     let mut addresses: Vec<SocketAddr> = Vec::new();
     for text in listen {
         for address in parse(text)? {
-            let address = bind(address).map_err(|error| {
+            let address = check_bind(address).map_err(|error| {
                 process::log::failure(&format!("cannot listen on {address}"), &error)
             })?;
             if !addresses.contains(&address) {
@@ -43,7 +43,7 @@ pub(crate) fn choose(listen: &[String]) -> Result<ListenChoice, String> {
 fn first_free(wanted: u16) -> Result<ListenChoice, String> {
     let last = wanted.saturating_add(PORTS_TRIED_MAX - 1);
     for port in wanted..=last {
-        match bind(SocketAddr::from((Ipv4Addr::LOCALHOST, port))) {
+        match check_bind(SocketAddr::from((Ipv4Addr::LOCALHOST, port))) {
             Ok(address) => {
                 let note =
                     (port != wanted).then(|| format!("Port {wanted} is taken, this is {port}."));
@@ -65,7 +65,7 @@ fn first_free(wanted: u16) -> Result<ListenChoice, String> {
 }
 
 /// Checks that an address is usable by binding it for a moment, and resolves port 0.
-fn bind(address: SocketAddr) -> io::Result<SocketAddr> {
+fn check_bind(address: SocketAddr) -> io::Result<SocketAddr> {
     TcpListener::bind(address)?.local_addr()
 }
 
@@ -104,11 +104,11 @@ pub(crate) fn urls(addresses: &[SocketAddr]) -> Vec<String> {
         let ips = match address.ip() {
             IpAddr::V4(ip) if ip.is_unspecified() => {
                 let table = fs::read_to_string("/proc/net/fib_trie").unwrap_or_default();
-                all(Ipv4Addr::LOCALHOST.into(), own_ipv4(&table))
+                with_loopback(Ipv4Addr::LOCALHOST.into(), own_ipv4(&table))
             }
             IpAddr::V6(ip) if ip.is_unspecified() => {
                 let table = fs::read_to_string("/proc/net/if_inet6").unwrap_or_default();
-                all(Ipv6Addr::LOCALHOST.into(), own_ipv6(&table))
+                with_loopback(Ipv6Addr::LOCALHOST.into(), own_ipv6(&table))
             }
             ip => vec![ip],
         };
@@ -122,7 +122,7 @@ pub(crate) fn urls(addresses: &[SocketAddr]) -> Vec<String> {
 }
 
 /// The loopback address, followed by the other addresses.
-fn all<Ip: Into<IpAddr>>(loopback: IpAddr, others: Vec<Ip>) -> Vec<IpAddr> {
+fn with_loopback<Ip: Into<IpAddr>>(loopback: IpAddr, others: Vec<Ip>) -> Vec<IpAddr> {
     let others = others.into_iter().map(Into::into);
     std::iter::once(loopback).chain(others).collect()
 }
@@ -164,7 +164,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_left_out_is_the_usual() {
+    fn missing_parts_get_defaults() {
         for (text, expected) in [
             ("9000", "127.0.0.1:9000"),
             ("0.0.0.0", "0.0.0.0:8080"),
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn a_taken_port_is_an_error_where_it_was_asked_for_and_passed_by_where_not() {
+    fn taken_port_is_an_error_if_requested_and_skipped_otherwise() {
         let error = choose(&["99999".to_owned()]).err().unwrap();
         assert_eq!(error, "--listen 99999: there is no such port");
         let taken = TcpListener::bind("127.0.0.1:0").unwrap();

@@ -179,8 +179,8 @@ fn forms<'a>(spec: &'a Spec, name: &str) -> Vec<&'a str> {
             .map(str::trim)
             .collect();
     }
-    let of_nobody = |form: &&str| !spec.names().any(|name| named(form, name));
-    let common: Vec<&str> = spec.syntax.iter().copied().filter(of_nobody).collect();
+    let is_unnamed = |form: &&str| !spec.names().any(|name| named(form, name));
+    let common: Vec<&str> = spec.syntax.iter().copied().filter(is_unnamed).collect();
     if common.is_empty() { vec![""] } else { common }
 }
 

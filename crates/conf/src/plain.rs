@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_line_has_its_place() {
+    fn faults_have_their_position() {
         for (text, fault) in [
             (
                 "server a;\nserver b",

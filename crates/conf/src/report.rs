@@ -58,7 +58,7 @@ pub fn arrange(loaded: &mut Loaded, compiled: Vec<Diagnostic>) -> Vec<Diagnostic
         .filter(is_cause)
         .filter_map(|found| found.position)
         .collect();
-    let words = loaded.tree.words_around(&causes);
+    let suspect_arguments = loaded.tree.words_around(&causes);
     // A directive that lacks an argument may lack the name that it should define.
     let incomplete = |found: &&Diagnostic| found.message.starts_with("invalid number of arguments");
     let incomplete: Vec<String> = all
@@ -71,23 +71,23 @@ pub fn arrange(loaded: &mut Loaded, compiled: Vec<Diagnostic>) -> Vec<Diagnostic
     let mut places: HashSet<(u32, u32)> = HashSet::new();
     let mut warned: HashSet<(u32, u32, String)> = HashSet::new();
     let mut kept: Vec<Diagnostic> = Vec::new();
-    let mut is_read = true;
+    let mut is_before_read_error = true;
     for (found, is_compiled) in all {
         let is_error = found.level == Level::Emerg;
         // If braces do not match, an error of compiling is certain only if nginx would find it
         // while reading, before the first error of reading.
-        let is_guess = is_compiled && !(found.while_reading && is_read);
+        let is_guess = is_compiled && !(found.while_reading && is_before_read_error);
         if is_error && is_guess && loaded.has_wrong_braces() {
             continue;
         }
-        is_read &= !is_error || is_compiled;
+        is_before_read_error &= !is_error || is_compiled;
         let follows = found.missing.as_ref().is_some_and(|missing| {
             let user = found
                 .position
                 .and_then(|place| loaded.tree.directive_at(place));
             // A broken line with the directive that refers to the name does not define the name: it
             // is one more reference.
-            let is_broken = words.iter().any(|(directive, word)| {
+            let is_broken = suspect_arguments.iter().any(|(directive, word)| {
                 let is_user = user.is_some_and(|user| user.bytes == directive.bytes);
                 !is_user && mentions(&word.bytes, &missing.name)
             });

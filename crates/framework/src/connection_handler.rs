@@ -128,7 +128,7 @@ pub trait ServedConnection {
 
     /// Whether a generation has the socket that it came by, for its protocol. Connections by one
     /// that has gone stay with the generation before.
-    fn is_known(&self, next: &GenerationView) -> bool;
+    fn has_listener_in(&self, next: &GenerationView) -> bool;
 
     /// Its place among those of its thread.
     fn place(&self) -> Option<u32>;
@@ -224,7 +224,7 @@ mod tests {
             self.accepted.serial
         }
 
-        fn is_known(&self, next: &GenerationView) -> bool {
+        fn has_listener_in(&self, next: &GenerationView) -> bool {
             says(next, &self.accepted.listener, self.word)
         }
 

@@ -115,9 +115,9 @@ impl Connection {
     /// Replaces the addresses of the socket by these two, for imagined requests (`tidegate
     /// explain`).
     #[must_use]
-    pub fn between(self, peer: Address, local: Address) -> Connection {
+    pub fn with_addresses(self, peer: Address, local: Address) -> Connection {
         Connection {
-            client: self.client.between(peer, local),
+            client: self.client.with_addresses(peer, local),
             ..self
         }
     }

@@ -31,7 +31,7 @@ impl ConnectionHandler for Http {
     }
 
     fn has_listener(&self, local: &GenerationView, listener: &ListenerId) -> bool {
-        is_known(local, listener)
+        has_listener_in(local, listener)
     }
 
     fn rejection_message(&self) -> &'static [u8] {
@@ -43,7 +43,7 @@ impl ConnectionHandler for Http {
     }
 }
 
-fn is_known(local: &GenerationView, listener: &ListenerId) -> bool {
+fn has_listener_in(local: &GenerationView, listener: &ListenerId) -> bool {
     HttpThreadState::of(local).binding(listener).is_some()
 }
 
@@ -52,8 +52,8 @@ impl ServedConnection for Connection {
         self.client.serial
     }
 
-    fn is_known(&self, next: &GenerationView) -> bool {
-        is_known(next, &self.client.listener)
+    fn has_listener_in(&self, next: &GenerationView) -> bool {
+        has_listener_in(next, &self.client.listener)
     }
 
     fn place(&self) -> Option<u32> {

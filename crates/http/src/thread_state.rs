@@ -18,7 +18,7 @@ use crate::response::prebuilt::PrebuiltCache;
 pub struct HttpThreadState {
     http: Arc<Http>,
     /// Whether the configuration uses `$realpath_root`, whose evaluation needs the disk.
-    pub prepares_root: bool,
+    pub uses_realpath_root: bool,
     /// What the thread counts by zones.
     pub(crate) zones: ZoneTable,
     /// Complete responses kept in memory.
@@ -49,7 +49,7 @@ impl ThreadState for HttpSlot {
         // no `http` block: no servers
         let http: Arc<Http> = local.generation.part().unwrap_or_default();
         HttpSlot(Rc::new(HttpThreadState {
-            prepares_root: http.variables.find("realpath_root").is_some(),
+            uses_realpath_root: http.variables.find("realpath_root").is_some(),
             http,
             zones: ZoneTable::new(),
             prebuilt: RefCell::default(),

@@ -167,7 +167,7 @@ fn part(local: &GenerationView) -> Option<Arc<MemcachedPart>> {
     local.generation.part::<MemcachedPart>()
 }
 
-fn is_known(local: &GenerationView, listener: &ListenerId) -> bool {
+fn has_listener_in(local: &GenerationView, listener: &ListenerId) -> bool {
     part(local).is_some_and(|part| part.server(listener).is_some())
 }
 
@@ -267,7 +267,7 @@ impl ConnectionHandler for Memcached {
     }
 
     fn has_listener(&self, local: &GenerationView, listener: &ListenerId) -> bool {
-        is_known(local, listener)
+        has_listener_in(local, listener)
     }
 
     fn rejection_message(&self) -> &'static [u8] {
@@ -394,8 +394,8 @@ impl ServedConnection for Connection {
         self.client.serial
     }
 
-    fn is_known(&self, next: &GenerationView) -> bool {
-        is_known(next, &self.client.listener)
+    fn has_listener_in(&self, next: &GenerationView) -> bool {
+        has_listener_in(next, &self.client.listener)
     }
 
     // Clients keep connections for good: none is closed to make room for others.

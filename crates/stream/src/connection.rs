@@ -60,7 +60,7 @@ impl Connection {
         let connection = Connection::new(accepted);
         let nowhere = || Address::Unix(Default::default());
         Connection {
-            client: connection.client.between(nowhere(), nowhere()),
+            client: connection.client.with_addresses(nowhere(), nowhere()),
             about: Some(about),
             ..connection
         }
@@ -92,16 +92,17 @@ impl Connection {
     }
 
     pub(crate) fn peer(&self) -> &Address {
-        self.client.peer(|| self.ask(Transport::peer))
+        self.client.peer(|| self.transport_address(Transport::peer))
     }
 
     pub(crate) fn local(&self) -> &Address {
-        self.client.local(|| self.ask(Transport::local))
+        self.client
+            .local(|| self.transport_address(Transport::local))
     }
 
     /// An address of the transport; unused for clients that send datagrams, whose addresses are
     /// known.
-    fn ask(&self, address: impl FnOnce(&Transport) -> Address) -> Address {
+    fn transport_address(&self, address: impl FnOnce(&Transport) -> Address) -> Address {
         let transport = self.transport();
         transport.map_or_else(|| Address::Unix("".into()), address)
     }
@@ -118,7 +119,7 @@ impl ServedConnection for Connection {
         self.client.serial
     }
 
-    fn is_known(&self, next: &GenerationView) -> bool {
+    fn has_listener_in(&self, next: &GenerationView) -> bool {
         StreamLocal::of(next)
             .binding(&self.client.listener)
             .is_some()
@@ -137,13 +138,13 @@ impl ServedConnection for Connection {
     fn ends_when_idle(&self) -> bool {
         // If another process receives the client's datagrams, or is about to, it relays them to
         // this one, and the session continues.
-        self.is_datagrams() && !self.worker.is_followed()
+        self.is_datagrams() && !self.worker.has_successor()
     }
 
     fn close_reading(&self) {
         match &self.end {
             ClientEnd::Stream(transport) => transport.shutdown_read(),
-            ClientEnd::Datagrams(end) if self.worker.is_ending(self.client.serial) => end.end(),
+            ClientEnd::Datagrams(end) if self.worker.is_ending(self.client.serial) => end.finish(),
             // Another session needs the place, so pending answers are not awaited.
             ClientEnd::Datagrams(end) => end.abort(),
         }

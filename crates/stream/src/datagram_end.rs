@@ -83,7 +83,7 @@ impl DatagramEnd {
         }
     }
 
-    /// The client's next datagram; `None` once the session is [ending](Self::end) and all received
+    /// The client's next datagram; `None` once the session is [ending](Self::finish) and all received
     /// datagrams have been taken. Cancel-safe.
     pub(crate) async fn next(&self) -> Option<Buffer> {
         poll_fn(|context| {
@@ -115,7 +115,7 @@ impl DatagramEnd {
 
     /// Ends the session after its pending answers: the client's later datagrams do not belong to
     /// it.
-    pub(crate) fn end(&self) {
+    pub(crate) fn finish(&self) {
         if self.course.get() == SessionStatus::Open {
             self.course.set(SessionStatus::Ending);
         }

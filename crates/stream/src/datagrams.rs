@@ -170,7 +170,7 @@ impl Sessions {
         let header = has_headers.then(|| proxied(&datagram.bytes));
         let serial = worker.counters().next_serial();
         worker.counts().accepted.add(1);
-        let client = Client::new(listener, serial).between(Address::Inet(ends.client), own);
+        let client = Client::new(listener, serial).with_addresses(Address::Inet(ends.client), own);
         let end = DatagramEnd {
             to: datagram.with(()),
             socket,

@@ -70,7 +70,7 @@ impl Client {
         if let Some(held) = handed.held.take() {
             let _ = client.rare().held.set(held);
         }
-        client.between(handed.peer.clone(), handed.local.clone())
+        client.with_addresses(handed.peer.clone(), handed.local.clone())
     }
 
     /// The resources of the connection handlers that handed the connection over, held until it
@@ -81,7 +81,7 @@ impl Client {
 
     /// Replaces the addresses of the transport with these.
     #[must_use]
-    pub fn between(self, peer: Address, local: Address) -> Client {
+    pub fn with_addresses(self, peer: Address, local: Address) -> Client {
         self.local(|| local);
         Client {
             peer: OnceCell::from(peer),
@@ -247,7 +247,7 @@ mod tests {
             assert_eq!(client.sni_name(), Some(&b"Site"[..]));
             assert_eq!(client.listening(), "10.0.0.1:80");
 
-            let imagined = Client::new(id, 8).between(address(5), address(6));
+            let imagined = Client::new(id, 8).with_addresses(address(5), address(6));
             assert_eq!(*imagined.peer(|| address(9)), address(5));
             assert_eq!(*imagined.local(|| address(9)), address(6));
         });

@@ -12,7 +12,7 @@ use crate::health::{Check, CheckCounts, Finding, Health};
 use crate::hosts::Host;
 use crate::moment::millis;
 use crate::peer::Peer;
-use crate::peers::SideOf;
+use crate::peers::PeerSide;
 use crate::roster::Roster;
 use crate::state::State;
 
@@ -23,11 +23,11 @@ pub(crate) fn save(roster: &Roster, out: &mut StateWriter) {
     for host in peers.hosts().iter().map(|listed| &listed.host) {
         out.text(&host.name);
         out.optional(host.service.as_ref(), |out, service| out.text(service));
-        out.number(u64::from(host.side == SideOf::Backups));
+        out.number(u64::from(host.side == PeerSide::Backups));
     }
     // The next process knows the hosts by their places in this list.
     let place_of = |key: usize| peers.hosts().iter().position(|host| host.key == key);
-    for side in [SideOf::Peers, SideOf::Backups] {
+    for side in [PeerSide::Peers, PeerSide::Backups] {
         out.number(peers.side(side).len() as u64);
         for peer in peers.side(side).iter() {
             out.text(&peer.server);
@@ -55,9 +55,9 @@ pub(crate) fn read(group: &Roster, saved: &mut StateReader<'_>) -> Result<Roster
             service: service.map(Bytes::copy_from_slice),
             id_of: |_| Bytes::new(),
             side: if saved.number()? == 1 {
-                SideOf::Backups
+                PeerSide::Backups
             } else {
-                SideOf::Peers
+                PeerSide::Peers
             },
         });
     }

@@ -11,7 +11,7 @@ use engine::net::Address;
 use framework::flag::Flag;
 
 use crate::peer::Peer;
-use crate::peers::SideOf;
+use crate::peers::PeerSide;
 
 /// A server whose addresses are looked up periodically (`resolve`).
 #[derive(Clone, Debug)]
@@ -27,7 +27,7 @@ pub struct Host {
     /// Makes the id of a peer from its address, if the template has none.
     pub id_of: fn(&[u8]) -> Bytes,
     /// Whether its peers are primary or backup peers.
-    pub side: SideOf,
+    pub side: PeerSide,
 }
 
 /// An address that a DNS lookup has returned.
@@ -127,9 +127,9 @@ impl Host {
         }
     }
 
-    pub(crate) fn side_of(&self, found: &ResolvedAddress) -> SideOf {
+    pub(crate) fn side_of(&self, found: &ResolvedAddress) -> PeerSide {
         if found.is_backup {
-            SideOf::Backups
+            PeerSide::Backups
         } else {
             self.side
         }

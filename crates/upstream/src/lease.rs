@@ -11,14 +11,14 @@ use crate::latency::Latency;
 use crate::moment::millis;
 use crate::outliers::{Outliers, PutOut};
 use crate::peer::Peer;
-use crate::peers::{Peers, SideOf};
+use crate::peers::{PeerSide, Peers};
 use crate::sparing;
 
 /// A lease counts as one request of the peer until it is dropped, however the request ends.
 #[derive(Debug)]
 pub struct Lease {
     peers: Arc<Peers>,
-    side: SideOf,
+    side: PeerSide,
     index: usize,
     method: Method,
     /// When the lease began.
@@ -42,7 +42,7 @@ impl Lease {
     /// Assigns a request to the peer.
     pub(crate) fn begin(
         peers: &Arc<Peers>,
-        side: SideOf,
+        side: PeerSide,
         index: usize,
         now: u64,
         method: Method,

@@ -65,7 +65,7 @@ pub use members::{
 };
 pub use outliers::{Cause, Outliers, PutOut};
 pub use peer::{Peer, PeerSet, Standing};
-pub use peers::{Peers, SideOf};
+pub use peers::{PeerSide, Peers};
 pub use queue::QueueTicket;
 pub use remembered::Remembered;
 pub use retries::RetryBudget;

@@ -23,7 +23,7 @@ use engine::net::Address;
 use crate::balancer::Method;
 use crate::hosts::{Host, ListedHost};
 use crate::peer::{Peer, PeerSet};
-use crate::peers::{Peers, SideOf};
+use crate::peers::{PeerSide, Peers};
 use crate::roster::Roster;
 
 /// Members of a group at most, if they are added at run time.
@@ -35,7 +35,7 @@ pub struct Member {
     /// Its number, which is unique in the group.
     pub number: u64,
     /// Whether it is a primary or a backup peer.
-    pub side: SideOf,
+    pub side: PeerSide,
     /// The peer of the member; of a host, the template of its peers.
     pub peer: Peer,
     /// Whether it was configured or looked up.
@@ -89,7 +89,7 @@ pub enum Availability {
 #[derive(Clone, Debug)]
 pub enum Edit {
     /// Adds this peer.
-    Add(Box<Peer>, SideOf),
+    Add(Box<Peer>, PeerSide),
     /// Adds this host, whose addresses are then looked up.
     AddHost(Box<Host>),
     /// Changes the member of this number.
@@ -203,7 +203,7 @@ impl Peer {
 
 impl Peers {
     /// The primary or backup peers that do not come from a DNS lookup.
-    pub fn written(&self, side: SideOf) -> Vec<&Peer> {
+    pub fn written(&self, side: PeerSide) -> Vec<&Peer> {
         let peers = self.side(side).iter();
         peers.filter(|peer| peer.host.is_none()).collect()
     }
@@ -219,7 +219,7 @@ struct PeersDraft {
 /// The place of a member in a list.
 #[derive(Clone, Copy)]
 enum MemberPlace {
-    Peer(SideOf, usize),
+    Peer(PeerSide, usize),
     Host(usize),
 }
 
@@ -227,22 +227,22 @@ impl PeersDraft {
     fn of(peers: &Peers) -> PeersDraft {
         let side = |side| peers.side(side).iter().map(Peer::share).collect();
         PeersDraft {
-            sides: [SideOf::Peers, SideOf::Backups].map(side),
+            sides: [PeerSide::Peers, PeerSide::Backups].map(side),
             hosts: peers.hosts().to_vec(),
         }
     }
 
-    fn side(&mut self, side: SideOf) -> &mut Vec<Peer> {
+    fn side(&mut self, side: PeerSide) -> &mut Vec<Peer> {
         let [primary, backup] = &mut self.sides;
         match side {
-            SideOf::Peers => primary,
-            SideOf::Backups => backup,
+            PeerSide::Peers => primary,
+            PeerSide::Backups => backup,
         }
     }
 
     /// The place of the member with a number.
     fn find(&self, before: &Peers, number: u64) -> Result<MemberPlace, MemberError> {
-        for (side, peers) in [SideOf::Peers, SideOf::Backups]
+        for (side, peers) in [PeerSide::Peers, PeerSide::Backups]
             .into_iter()
             .zip(&self.sides)
         {
@@ -283,7 +283,7 @@ impl Peers {
         }
     }
 
-    fn member_of_peer(&self, peer: &Peer, side: SideOf) -> Member {
+    fn member_of_peer(&self, peer: &Peer, side: PeerSide) -> Member {
         Member {
             number: self.number_of(peer),
             side,
@@ -319,7 +319,7 @@ impl Roster {
     }
 
     fn peers_of(peers: &Peers) -> Vec<Member> {
-        let sides = [SideOf::Peers, SideOf::Backups].into_iter();
+        let sides = [PeerSide::Peers, PeerSide::Backups].into_iter();
         let members = sides.flat_map(|side| {
             let of_side = peers.side(side).iter();
             of_side.map(move |peer| peers.member_of_peer(peer, side))
@@ -418,7 +418,7 @@ impl Roster {
         before: &Peers,
         draft: &mut PeersDraft,
         peer: Peer,
-        side: SideOf,
+        side: PeerSide,
     ) -> Result<Member, MemberError> {
         if before.iter().any(|known| known.name == peer.name) {
             return Err(MemberError::Exists);
@@ -456,7 +456,7 @@ impl Roster {
     fn change(
         before: &Peers,
         draft: &mut PeersDraft,
-        (side, at): (SideOf, usize),
+        (side, at): (PeerSide, usize),
         patch: &Patch,
         now: Instant,
     ) -> Result<Member, MemberError> {
@@ -528,7 +528,7 @@ impl Roster {
     fn remove(
         before: &Peers,
         draft: &mut PeersDraft,
-        side: SideOf,
+        side: PeerSide,
         at: usize,
     ) -> Result<Member, MemberError> {
         let of = draft.side(side);
@@ -621,7 +621,7 @@ impl Roster {
     /// Takes over the members of another roster, except for those from DNS lookups.
     fn take_members(&self, known: &Peers) {
         let checks = self.checks.clone();
-        let sides = [SideOf::Peers, SideOf::Backups].map(|side| {
+        let sides = [PeerSide::Peers, PeerSide::Backups].map(|side| {
             let peers = known.side(side).iter().filter(|peer| peer.host.is_none());
             let peers = peers.map(|peer| {
                 let mut taken = peer.at(peer.address.clone());
@@ -671,12 +671,14 @@ impl Method {
 
 /// Whether two lists have the same members with the same settings.
 fn is_written_alike(one: &Peers, other: &Peers) -> bool {
-    let are_peers_alike = [SideOf::Peers, SideOf::Backups].into_iter().all(|side| {
-        let (one, other) = (one.written(side), other.written(side));
-        let mut pairs = one.iter().zip(other.iter());
-        one.len() == other.len()
-            && pairs.all(|(one, other)| one.name == other.name && one.is_set_like(other))
-    });
+    let are_peers_alike = [PeerSide::Peers, PeerSide::Backups]
+        .into_iter()
+        .all(|side| {
+            let (one, other) = (one.written(side), other.written(side));
+            let mut pairs = one.iter().zip(other.iter());
+            one.len() == other.len()
+                && pairs.all(|(one, other)| one.name == other.name && one.is_set_like(other))
+        });
     let (one, other) = (one.hosts(), other.hosts());
     let mut hosts = one.iter().zip(other.iter());
     let are_hosts_alike = hosts.all(|(one, other)| {

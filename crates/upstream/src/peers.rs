@@ -13,7 +13,7 @@ use crate::state::State;
 
 /// Primary or backup peers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SideOf {
+pub enum PeerSide {
     /// The primary peers.
     Peers,
     /// The backup peers.
@@ -85,10 +85,10 @@ impl Peers {
     }
 
     /// The primary or the backup peers.
-    pub fn side(&self, of: SideOf) -> &PeerSet {
+    pub fn side(&self, of: PeerSide) -> &PeerSet {
         match of {
-            SideOf::Peers => &self.primary,
-            SideOf::Backups => &self.backup,
+            PeerSide::Peers => &self.primary,
+            PeerSide::Backups => &self.backup,
         }
     }
 

@@ -15,7 +15,7 @@ use crate::health::Checks;
 use crate::hosts::{Host, ListedHost, ResolvedAddress};
 use crate::members::{Edited, Keep, MemberChange};
 use crate::peer::{Peer, PeerSet};
-use crate::peers::{Peers, SideOf};
+use crate::peers::{PeerSide, Peers};
 
 /// The peers of a group, and the host names that are looked up for it.
 #[derive(Debug)]
@@ -122,7 +122,7 @@ impl Roster {
         let of = &listed.host;
         let mut missing: Vec<&ResolvedAddress> = found.iter().collect();
         let mut gone = false;
-        let mut keep = |side: SideOf, peer: &Peer| {
+        let mut keep = |side: PeerSide, peer: &Peer| {
             if peer.host != Some(key) {
                 return true;
             }
@@ -132,7 +132,7 @@ impl Roster {
             gone |= same.is_none();
             same.map(|at| missing.remove(at)).is_some()
         };
-        let mut kept = [SideOf::Peers, SideOf::Backups].map(|side| {
+        let mut kept = [PeerSide::Peers, PeerSide::Backups].map(|side| {
             let peers = before.side(side).iter();
             let kept = peers.filter(|peer| keep(side, peer)).map(Peer::share);
             kept.collect::<Vec<Peer>>()
@@ -144,8 +144,8 @@ impl Roster {
             let peer = of.makes_listed(found, key);
             let [primary, backup] = &mut kept;
             match of.side_of(found) {
-                SideOf::Peers => primary.push(peer),
-                SideOf::Backups => backup.push(peer),
+                PeerSide::Peers => primary.push(peer),
+                PeerSide::Backups => backup.push(peer),
             }
         }
         let [primary, backup] = kept.map(PeerSet::new);
@@ -215,15 +215,15 @@ impl Roster {
         if now.hosts().is_empty() || before.hosts().is_empty() {
             return;
         }
-        let mut by_host: Map<usize, Vec<(SideOf, &Peer)>> = Map::default();
-        for side in [SideOf::Peers, SideOf::Backups] {
+        let mut by_host: Map<usize, Vec<(PeerSide, &Peer)>> = Map::default();
+        for side in [PeerSide::Peers, PeerSide::Backups] {
             for peer in before.side(side).iter() {
                 if let Some(key) = peer.host {
                     by_host.entry(key).or_default().push((side, peer));
                 }
             }
         }
-        let mut sides = [SideOf::Peers, SideOf::Backups]
+        let mut sides = [PeerSide::Peers, PeerSide::Backups]
             .map(|side| now.side(side).iter().map(Peer::share).collect::<Vec<_>>());
         for (listed, known) in same_hosts(now.hosts(), before.hosts()) {
             let host = &listed.host;
@@ -235,12 +235,12 @@ impl Roster {
                     address: host.placed(&peer.address),
                     server: host.service.is_some().then(|| peer.server.clone()),
                     weight: u16::try_from(peer.weight).ok(),
-                    is_backup: side == SideOf::Backups,
+                    is_backup: side == PeerSide::Backups,
                 };
                 let [primary, backup] = &mut sides;
                 let side = match host.side_of(&found) {
-                    SideOf::Peers => primary,
-                    SideOf::Backups => backup,
+                    PeerSide::Peers => primary,
+                    PeerSide::Backups => backup,
                 };
                 let mut made = host.makes_listed(&found, listed.key);
                 if self.is_kept() {

@@ -13,7 +13,7 @@ use crate::lease::Lease;
 use crate::moment::millis;
 use crate::outliers::PutOut;
 use crate::peer::Peer;
-use crate::peers::{Peers, SideOf};
+use crate::peers::{PeerSide, Peers};
 use crate::queue::QueueTicket;
 use crate::sparing;
 use crate::tried_peers::Tried;
@@ -24,7 +24,7 @@ use crate::tried_peers::Tried;
 pub struct Selection {
     group: Arc<Group>,
     peers: Arc<Peers>,
-    side: SideOf,
+    side: PeerSide,
     tried: Tried,
     /// 0 is no limit.
     tries_max: usize,
@@ -35,10 +35,10 @@ pub struct Selection {
     hint: Option<Bytes>,
     search: SearchProgress,
     /// The place of the peer chosen last, until it has failed or answered.
-    chosen: Option<(SideOf, usize)>,
+    chosen: Option<(PeerSide, usize)>,
     /// A peer that was [let off](Selection::let_off), whose attempt did not count. It is tried once
     /// more if no other peer is left.
-    again: Option<(SideOf, usize)>,
+    again: Option<(PeerSide, usize)>,
     /// The lease of the chosen peer.
     lease: Option<Lease>,
     /// The chosen peer has just returned from an ejection.
@@ -63,7 +63,7 @@ impl Selection {
         let peers = group.peers();
         Selection {
             group: Arc::clone(group),
-            side: SideOf::Peers,
+            side: PeerSide::Peers,
             tried: Tried::default(),
             tries_max,
             tries_left: tries(&peers, tries_max),
@@ -160,7 +160,7 @@ impl Selection {
         let now = millis(now);
         let here = self.peers.side(self.side).iter().enumerate();
         let mut untried = here.filter(|(index, _)| !self.tried.contains(*index));
-        let is_of_peers = self.side == SideOf::Peers;
+        let is_of_peers = self.side == PeerSide::Peers;
         let mut backup = self.peers.backup.iter();
         let looks_out = self.group.outliers.is_some();
         let may_be_asked =
@@ -215,7 +215,7 @@ impl Selection {
     pub fn begin_again(&mut self) {
         self.peers = self.group.peers();
         self.tries_left = tries(&self.peers, self.tries_max);
-        self.side = SideOf::Peers;
+        self.side = PeerSide::Peers;
         self.tried = Tried::default();
         self.search = SearchProgress::default();
         (self.chosen, self.again) = (None, None);
@@ -234,8 +234,8 @@ impl Selection {
         // Peers that were ejected by a setting that is gone may be chosen.
         let despite_outliers = self.group.outliers.is_none();
         let mut chosen = self.choose(now, despite_outliers);
-        if chosen.is_none() && self.side == SideOf::Peers && !peers.backup.is_empty() {
-            self.side = SideOf::Backups;
+        if chosen.is_none() && self.side == PeerSide::Peers && !peers.backup.is_empty() {
+            self.side = PeerSide::Backups;
             self.tried = Tried::default();
             chosen = self.choose(now, despite_outliers);
         }
@@ -280,7 +280,7 @@ impl Selection {
             search: &mut self.search,
             despite_outliers,
         };
-        let is_of_peers = self.side == SideOf::Peers;
+        let is_of_peers = self.side == PeerSide::Peers;
         let chosen = if is_of_peers || self.group.method().is_for_backups() {
             self.peers.balancer().choose(&mut asked)
         } else {

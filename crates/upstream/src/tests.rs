@@ -12,7 +12,7 @@ use bytes::Bytes;
 use engine::net::Address;
 
 use crate::balancer::{Bound, Method, Timed, Until};
-use crate::{Group, Host, Peer, PeerSet, Peers, ResolvedAddress, Roster, Selection, SideOf};
+use crate::{Group, Host, Peer, PeerSet, PeerSide, Peers, ResolvedAddress, Roster, Selection};
 
 mod own;
 
@@ -766,7 +766,7 @@ fn host(name: &'static str) -> Host {
             peer.max_fails = 7;
         }),
         id_of: Bytes::copy_from_slice,
-        side: SideOf::Peers,
+        side: PeerSide::Peers,
     }
 }
 

@@ -375,7 +375,7 @@ mod tests {
             0
         }
 
-        fn is_known(&self, _: &GenerationView) -> bool {
+        fn has_listener_in(&self, _: &GenerationView) -> bool {
             true
         }
 

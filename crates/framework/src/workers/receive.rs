@@ -275,9 +275,9 @@ impl Worker {
 
     /// Whether another process receives for the sessions of datagrams that are here, or is about
     /// to: they go on when this process is to end.
-    pub fn is_followed(&self) -> bool {
+    pub fn has_successor(&self) -> bool {
         let own = self.membership.get();
-        own.is_some_and(|own| own.siblings.is_followed())
+        own.is_some_and(|own| own.siblings.has_successor())
     }
 
     /// Whether a process that follows may ask this one about sessions, of whichever thread.

@@ -207,13 +207,13 @@ impl Siblings {
     }
 
     /// Whether another process receives for the sessions of this one, or is about to.
-    pub(super) fn is_followed(&self) -> bool {
+    pub(super) fn has_successor(&self) -> bool {
         !self.successors().is_empty()
     }
 
     /// Whether others may ask about sessions of this process.
     pub(super) fn answers_session_queries(&self) -> bool {
-        self.sessions.load(Ordering::SeqCst) > 0 && self.is_followed()
+        self.sessions.load(Ordering::SeqCst) > 0 && self.has_successor()
     }
 
     /// Another process, to which the channel leads, is about to take the place of this one.

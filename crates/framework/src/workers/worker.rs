@@ -246,7 +246,7 @@ impl Worker {
     fn pin_leftovers(&self, old: &Rc<GenerationView>) {
         let current = self.current();
         for connection in self.open_connections() {
-            if !connection.is_known(&current) {
+            if !connection.has_listener_in(&current) {
                 connection.pin_generation(old);
             }
         }
@@ -382,7 +382,7 @@ impl Worker {
 
     /// Ends sessions of datagrams where this process is to end and no other receives for them.
     pub(super) fn end_orphaned_sessions(self: &Rc<Worker>) {
-        if self.quitting.get() && !self.is_followed() {
+        if self.quitting.get() && !self.has_successor() {
             engine::spawn(close_idle(Rc::clone(self)));
         }
     }

@@ -76,7 +76,7 @@ impl InternalRequests {
             handed: None,
         };
         let nowhere = || Address::Unix(Default::default());
-        let connection = Connection::new(accepted).between(nowhere(), nowhere());
+        let connection = Connection::new(accepted).with_addresses(nowhere(), nowhere());
         connection.mark_internal(Arc::clone(about));
         let local = self.worker.current();
         let mut request = Box::new(Request::new(&local, &Rc::new(connection), &place.server));

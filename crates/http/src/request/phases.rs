@@ -251,7 +251,7 @@ async fn phases(
 ) -> Result<Step, Abort> {
     while at != Phase::Access {
         // `root` is the server's during the server's script, then the location's.
-        if at != Phase::FindLocation && request.http.prepares_root {
+        if at != Phase::FindLocation && request.http.uses_realpath_root {
             Box::pin(files::prepare_realpath_root(request)).await;
         }
         at = match advance(request, at) {

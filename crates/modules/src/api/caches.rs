@@ -111,7 +111,7 @@ fn cache(request: &Request, cache: &CacheNumbers, json: &mut json::Writer, field
         for ((name, _), (answer, before)) in ANSWERS.into_iter().zip(answered) {
             let answer = answer.since(before);
             object.field(name, |json| {
-                show::whole(json, |object| {
+                show::complete_object(json, |object| {
                     object.number("responses", answer.responses);
                     object.number("bytes", answer.bytes);
                     if let Some((responses, bytes)) = answer.written {

@@ -24,7 +24,7 @@ pub(super) fn all(request: &Request, json: &mut json::Writer) {
 
 fn certificate(facts: &CertificateFacts, json: &mut json::Writer) {
     let ends = i64::try_from(facts.not_after).unwrap_or(i64::MAX);
-    show::whole(json, |object| {
+    show::complete_object(json, |object| {
         object.string("certificate", facts.name.as_bytes());
         object.field("names", |json| {
             json.array(|json| facts.names.iter().for_each(|name| json.string(name)));

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use ::upstream::{Availability, Edit, Host, Member, MemberError, Origin, Patch, Peer, SideOf};
+use ::upstream::{Availability, Edit, Host, Member, MemberError, Origin, Patch, Peer, PeerSide};
 use bytes::Bytes;
 use conf::parse;
 use framework::address::{self, WrittenAddress};
@@ -24,7 +24,7 @@ pub(super) struct MemberPatch {
     /// The address or host name, as received.
     server: Option<String>,
     service: Option<Bytes>,
-    side: Option<SideOf>,
+    side: Option<PeerSide>,
     id: Option<u64>,
     /// The members of the body as received, for the log.
     text: String,
@@ -108,9 +108,9 @@ impl MemberPatch {
                     .as_bool()
                     .ok_or(ApiError::BadValue("backup", "UpstreamConfFormatError"))?;
                 self.side = Some(if is_backup {
-                    SideOf::Backups
+                    PeerSide::Backups
                 } else {
-                    SideOf::Peers
+                    PeerSide::Peers
                 });
             }
             "id" => {
@@ -197,8 +197,8 @@ pub(super) async fn add(
         return Err(ApiError::UnknownParameter("id".to_owned()));
     }
     let roster = block.group.roster().newest();
-    let side = written.side.unwrap_or(SideOf::Peers);
-    if side == SideOf::Backups && !roster.method().takes_backups() {
+    let side = written.side.unwrap_or(PeerSide::Peers);
+    if side == PeerSide::Backups && !roster.method().takes_backups() {
         return Err(ApiError::NoBackup(name_of(block)));
     }
     let mut patch = written.patch;

@@ -49,7 +49,7 @@ fn zone(zone: &dyn AnyZone, json: &mut json::Writer, fields: &Fields) {
     show::object(json, fields, |object| {
         for (name, counts) in [("requests", requests), ("responses", responses)] {
             object.field(name, |json| {
-                show::whole(json, |object| {
+                show::complete_object(json, |object| {
                     counts
                         .iter()
                         .for_each(|(name, count)| object.number(name, *count));

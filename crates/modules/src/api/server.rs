@@ -173,7 +173,7 @@ fn sessions(sums: &SessionSums, json: &mut json::Writer, fields: &Fields) {
         object.number("processing", sums.processing);
         object.number("connections", sums.connections());
         object.field("sessions", |json| {
-            show::whole(json, |object| {
+            show::complete_object(json, |object| {
                 for (name, count) in ["2xx", "4xx", "5xx"].into_iter().zip(sums.ended) {
                     object.number(name, count);
                 }
@@ -192,7 +192,7 @@ fn sessions(sums: &SessionSums, json: &mut json::Writer, fields: &Fields) {
         // Omitted if no client of the zone uses TLS.
         if full + resumed + failed > 0 {
             object.field("ssl", |json| {
-                show::whole(json, |object| {
+                show::complete_object(json, |object| {
                     object.number("handshakes", full + resumed);
                     object.number("handshakes_failed", failed);
                     object.number("session_reuses", resumed);
@@ -285,7 +285,7 @@ impl CountersSnapshot {
                 }
             }
             object.field("verify_failures", |json| {
-                show::whole(json, |object| {
+                show::complete_object(json, |object| {
                     for known in HandshakeFault::ALL.into_iter().filter(of_certificates) {
                         let name = match known {
                             HandshakeFault::UnverifiedCertificate => "other",

@@ -116,7 +116,7 @@ pub(super) fn object(
 }
 
 /// Writes an object with all its fields.
-pub(super) fn whole(json: &mut json::Writer, members: impl FnOnce(&mut Object<'_>)) {
+pub(super) fn complete_object(json: &mut json::Writer, members: impl FnOnce(&mut Object<'_>)) {
     object(json, &Fields::All, members);
 }
 

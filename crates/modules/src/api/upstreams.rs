@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use ::upstream::{AnswerCounts, Group, Member, Origin, Peer, SideOf};
+use ::upstream::{AnswerCounts, Group, Member, Origin, Peer, PeerSide};
 use base::json;
 use http::request::Request;
 use jiff::{SignedDuration, Timestamp};
@@ -62,7 +62,7 @@ pub(super) fn one(block: &Block, version: u8, json: &mut json::Writer, fields: &
         object.field("peers", |json| {
             json.array(|json| {
                 for member in roster.members() {
-                    show::whole(json, |object| peer(&member, protocol, now, object));
+                    show::complete_object(json, |object| peer(&member, protocol, now, object));
                 }
             });
         });
@@ -72,7 +72,7 @@ pub(super) fn one(block: &Block, version: u8, json: &mut json::Writer, fields: &
         }
         if let Some(queueing) = group.queueing {
             object.field("queue", |json| {
-                show::whole(json, |object| {
+                show::complete_object(json, |object| {
                     object.number("size", group.peers().waiting() as u64);
                     object.number("max_size", queueing.length as u64);
                 });
@@ -98,7 +98,7 @@ fn peer(member: &Member, protocol: Protocol, now: Instant, object: &mut Object<'
     // In nginx's API, `server` is the address, and `name` the server as configured.
     object.string("server", &peer.name);
     object.string("name", &peer.server);
-    object.boolean("backup", member.side == SideOf::Backups);
+    object.boolean("backup", member.side == PeerSide::Backups);
     object.number("weight", weight(peer));
     object.string("state", peer.standing(now).name().as_bytes());
     object.number("active", state.connections() as u64);
@@ -143,7 +143,7 @@ fn peer(member: &Member, protocol: Protocol, now: Instant, object: &mut Object<'
     if let Some(health) = peer.health() {
         let counts = health.counts();
         object.field("health_checks", |json| {
-            show::whole(json, |object| {
+            show::complete_object(json, |object| {
                 object.number("checks", counts.checks);
                 object.number("fails", counts.fails);
                 object.number("unhealthy", counts.unhealthy);
@@ -161,13 +161,13 @@ fn moment(object: &mut Object<'_>, name: &str, ago: Duration) {
 }
 
 fn responses(answers: &AnswerCounts, has_codes: bool, json: &mut json::Writer) {
-    show::whole(json, |object| {
+    show::complete_object(json, |object| {
         for (class, name) in (1..).zip(["1xx", "2xx", "3xx", "4xx", "5xx"]) {
             object.number(name, answers.class(class));
         }
         if has_codes {
             object.field("codes", |json| {
-                show::whole(json, |object| {
+                show::complete_object(json, |object| {
                     for (status, count) in &answers.statuses {
                         object.number(&status.to_string(), *count);
                     }
@@ -190,8 +190,8 @@ pub(super) fn servers(group: &Group, json: &mut json::Writer) {
 /// Writes the configuration of a server.
 pub(super) fn server(member: &Member, json: &mut json::Writer) {
     let peer = &member.peer;
-    let is_backup = member.side == SideOf::Backups;
-    show::whole(json, |object| {
+    let is_backup = member.side == PeerSide::Backups;
+    show::complete_object(json, |object| {
         object.number("id", member.number);
         match &member.origin {
             Origin::Host(listed) => {

@@ -44,7 +44,7 @@ fn worker(id: u64, totals: &Totals, earlier: &Totals, object: &mut Object<'_>) {
     object.number("id", id);
     object.number("pid", u64::from(std::process::id()));
     object.field("connections", |json| {
-        show::whole(json, |object| {
+        show::complete_object(json, |object| {
             object.number("accepted", totals.accepted.saturating_sub(earlier.accepted));
             object.number("dropped", totals.dropped.saturating_sub(earlier.dropped));
             object.number("active", totals.active.saturating_sub(totals.waiting));
@@ -52,9 +52,9 @@ fn worker(id: u64, totals: &Totals, earlier: &Totals, object: &mut Object<'_>) {
         });
     });
     object.field("http", |json| {
-        show::whole(json, |object| {
+        show::complete_object(json, |object| {
             object.field("requests", |json| {
-                show::whole(json, |object| {
+                show::complete_object(json, |object| {
                     object.number("total", totals.requests.saturating_sub(earlier.requests));
                     object.number("current", totals.writing());
                 });

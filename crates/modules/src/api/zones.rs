@@ -144,13 +144,13 @@ pub(super) fn show(
         }
         object.number("requests", requests);
         object.field("responses", |json| {
-            show::whole(json, |object| {
+            show::complete_object(json, |object| {
                 for (number, name) in (1..).zip(["1xx", "2xx", "3xx", "4xx", "5xx"]) {
                     object.number(name, class(number));
                 }
                 if with_codes {
                     object.field("codes", |json| {
-                        show::whole(json, |object| {
+                        show::complete_object(json, |object| {
                             for (code, count) in &sums.codes {
                                 object.number(&code.to_string(), *count);
                             }

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use ::upstream::{AnswerCounts, CheckCounts, Load, Peer, RESPONSE_BOUNDS, SideOf, Standing};
+use ::upstream::{AnswerCounts, CheckCounts, Load, Peer, PeerSide, RESPONSE_BOUNDS, Standing};
 use base::json;
 use http::request::Request;
 use rules::upstream::{Block, Blocks};
@@ -147,7 +147,7 @@ impl GroupNumbers {
         let group = &block.group;
         let peers = group.peers();
         let mut servers: Vec<ServerNumbers> = Vec::new();
-        for (side, is_backup) in [(SideOf::Peers, false), (SideOf::Backups, true)] {
+        for (side, is_backup) in [(PeerSide::Peers, false), (PeerSide::Backups, true)] {
             for peer in peers.side(side).iter() {
                 let mut numbers = ServerNumbers::of(peer, is_backup, now);
                 // An address that is configured twice gets distinct names.

@@ -375,7 +375,7 @@ impl CacheLookup {
         if beyond.for_failures {
             self.use_stale = self.use_stale.with(Causes::FAILURES);
         }
-        if beyond.for_errors {
+        if beyond.for_error_responses {
             self.use_stale = self.use_stale.with(OF_ERRORS);
         }
         let may_update = beyond.while_updating || self.use_stale.contains(Causes::UPDATING);

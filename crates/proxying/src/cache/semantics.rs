@@ -147,7 +147,7 @@ pub(super) fn judge_times(
     Reuse::Ask(StaleUses {
         while_updating: late <= i64::from(times.updating),
         for_failures: late <= i64::from(times.error),
-        for_errors: false,
+        for_error_responses: false,
         is_forbidden: false,
     })
 }

@@ -28,7 +28,7 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ::upstream::{Queueing, Remembered, Roster, SideOf};
+use ::upstream::{PeerSide, Queueing, Remembered, Roster};
 use bytes::Bytes;
 use conf::{Arity, Declared, Fault, Inherit, Line, ScopeRef, Setter, Setting, Word, parse};
 use framework::compile::Compiler;
@@ -246,7 +246,7 @@ fn declare<U: Upstreams>(compiler: &Compiler<'_>, block: ScopeRef<'_>) -> Result
             .for_each(|fault| compiler.report(fault));
         return Err(last);
     }
-    let has_primary = !primary.is_empty() || hosts.iter().any(|host| host.side == SideOf::Peers);
+    let has_primary = !primary.is_empty() || hosts.iter().any(|host| host.side == PeerSide::Peers);
     if !has_primary && of_file.is_none() {
         // nginx reports this at the end of the configuration.
         let text = format!("no servers in upstream \"{}\"", name.text());

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use ::upstream::{Checks, Host, Peer, SideOf};
+use ::upstream::{Checks, Host, Peer, PeerSide};
 use bytes::Bytes;
 use conf::{Fault, Files, Line, Word, parse};
 use engine::net::Address;
@@ -195,9 +195,9 @@ impl Server {
             template,
             id_of: hash_of,
             side: if self.backup {
-                SideOf::Backups
+                PeerSide::Backups
             } else {
-                SideOf::Peers
+                PeerSide::Peers
             },
         }))
     }
@@ -240,7 +240,7 @@ pub fn host_of(
     written: &WrittenAddress<'_>,
     service: Option<Bytes>,
     default_port: u16,
-    side: SideOf,
+    side: PeerSide,
 ) -> Result<Host, &'static str> {
     let name = host_name(written);
     if HostName::parse(&name).is_none() {

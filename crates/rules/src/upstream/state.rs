@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ::upstream::{Group, Keep, MemberChange, Peer, Peers, SideOf};
+use ::upstream::{Group, Keep, MemberChange, Peer, PeerSide, Peers};
 use conf::plain::{self, PlainFileError};
 use conf::{Fault, Line, ScopeRef, Setting, Word};
 use framework::address;
@@ -139,7 +139,7 @@ impl Service for UndoneChanges {
 /// The lines of a file.
 fn text(peers: &Peers, default_port: u16) -> Vec<u8> {
     let mut out = Vec::new();
-    for side in [SideOf::Peers, SideOf::Backups] {
+    for side in [PeerSide::Peers, PeerSide::Backups] {
         for peer in peers.written(side) {
             // A name in the configuration stands for all its addresses, of which some may have been
             // changed.
@@ -171,7 +171,7 @@ fn text(peers: &Peers, default_port: u16) -> Vec<u8> {
 }
 
 /// Appends a line of `server` with the parameters that differ from their defaults.
-fn line(server: &[u8], peer: &Peer, side: SideOf, id: Option<&[u8]>, out: &mut Vec<u8>) {
+fn line(server: &[u8], peer: &Peer, side: PeerSide, id: Option<&[u8]>, out: &mut Vec<u8>) {
     out.extend_from_slice(b"server ");
     quoted(server, out);
     let mut number = |name: &str, value: u64, usual: u64| {
@@ -196,7 +196,7 @@ fn line(server: &[u8], peer: &Peer, side: SideOf, id: Option<&[u8]>, out: &mut V
         parameter(b"route", id, out);
     }
     let flags = [
-        (side == SideOf::Backups, "backup"),
+        (side == PeerSide::Backups, "backup"),
         (peer.down, "down"),
         (peer.draining, "drain"),
     ];

@@ -210,7 +210,7 @@ impl Stage {
             serial: 1,
             handed: None,
         });
-        let connection = Rc::new(connection.between(from, to.clone()));
+        let connection = Rc::new(connection.with_addresses(from, to.clone()));
         let local = self.worker.current();
         let server = connection.with_servers(&local, |servers| Arc::clone(&servers.default));
         let server = server.ok_or("the address is of another configuration")?;

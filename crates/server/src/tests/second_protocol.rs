@@ -122,7 +122,7 @@ impl ServedConnection for Session {
         self.0.serial
     }
 
-    fn is_known(&self, next: &GenerationView) -> bool {
+    fn has_listener_in(&self, next: &GenerationView) -> bool {
         has(next, &self.0.listener)
     }
 

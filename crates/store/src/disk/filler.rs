@@ -339,7 +339,7 @@ impl Filler {
         let Some(id) = self.claimed.take() else {
             return;
         };
-        let mut shard = self.store.index.of(&id);
+        let mut shard = self.store.index.lock_shard(&id);
         // Another request may have taken over the claim.
         let is_own = |fill: &Arc<Fill>| Arc::ptr_eq(fill, &self.fill);
         if shard.fill(&id).is_some_and(is_own) {

@@ -53,7 +53,7 @@ pub(super) struct TagHashes {
 
 /// What the index knows of an entry's file before it is opened.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Expected {
+pub(super) struct KnownEntry {
     pub(super) blocks: u64,
     pub(super) is_checked: bool,
     /// Whether this process has not seen the file yet, or the group and tags are not known.
@@ -218,7 +218,7 @@ impl Index {
     }
 
     /// Locks the shard of an id.
-    pub(super) fn of(&self, id: &EntryId) -> LockedShard<'_> {
+    pub(super) fn lock_shard(&self, id: &EntryId) -> LockedShard<'_> {
         self.shard(self.number_of(id))
     }
 
@@ -376,9 +376,9 @@ impl Shard {
     }
 
     /// The properties of an entry's file. Does not count as a use.
-    pub(super) fn expected(&self, id: &EntryId) -> Option<Expected> {
+    pub(super) fn known_entry(&self, id: &EntryId) -> Option<KnownEntry> {
         let record = self.at(self.find(id)?)?;
-        (record.flags & HAS_FILE != 0).then_some(Expected {
+        (record.flags & HAS_FILE != 0).then_some(KnownEntry {
             blocks: u64::from(record.blocks),
             is_checked: record.flags & IS_CHECKED != 0,
             is_incomplete: record.flags & (IS_REMEMBERED | HAS_NAMES) != HAS_NAMES,
@@ -452,7 +452,7 @@ impl Shard {
     /// Whether the id has exactly the entry of this revision: no marker, and no fetch that would
     /// replace it.
     pub(super) fn is_settled(&self, id: &EntryId, revision: u32) -> bool {
-        let expected = self.expected(id);
+        let expected = self.known_entry(id);
         expected.is_some_and(|expected| expected.revision == revision)
             && !self.markers.contains_key(id)
             && !self.fills.contains_key(id)

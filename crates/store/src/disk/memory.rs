@@ -19,7 +19,7 @@ use super::error::StoreError;
 use super::filler::FILL_MEMORY_MAX;
 use super::head::{self, EntryTimes, Fault, HEAD_LENGTH_MAX};
 use super::id::EntryId;
-use super::index::{Expected, StoredEntry, TagHashes};
+use super::index::{KnownEntry, StoredEntry, TagHashes};
 use super::open::{Miss, OpenEntry};
 use super::order::Turn;
 use super::purge::Fetch;
@@ -302,7 +302,7 @@ impl DiskStore {
 
     /// Maximum length of a body that is worth reading entirely, because it will be kept in memory.
     /// `None` if the entry is too long or memory is disabled.
-    pub(super) fn kept_max(&self, expected: Option<Expected>) -> Option<u64> {
+    pub(super) fn kept_max(&self, expected: Option<KnownEntry>) -> Option<u64> {
         let max = self.memory.get()?.entry_max() as u64;
         let blocks = expected.map_or(0, |expected| expected.blocks);
         let length = blocks.saturating_mul(self.block_size());
@@ -315,7 +315,7 @@ impl DiskStore {
         &self,
         id: &EntryId,
         key: &[u8],
-        expected: Option<Expected>,
+        expected: Option<KnownEntry>,
         now: Millis,
     ) -> Option<(OpenEntry, Option<Identity>)> {
         let memory = self.memory.get()?;
@@ -396,9 +396,9 @@ impl DiskStore {
             is_remembered: false,
         };
         // Under one lock, so that an entry found in the index is always in memory.
-        let mut shard = self.index.of(id);
+        let mut shard = self.index.lock_shard(id);
         let (_, removed) = shard.insert(id, stored, now);
-        let expected = shard.expected(id);
+        let expected = shard.known_entry(id);
         let has_room = expected.is_some_and(|it| memory.put(id, it.revision, image, now));
         if !has_room {
             shard.remove(id);
@@ -426,8 +426,8 @@ impl DiskStore {
         now: Millis,
     ) -> Result<(), Miss> {
         let memory = self.memory.get().ok_or(Miss::Gone)?;
-        let mut shard = self.index.of(id);
-        let expected = shard.expected(id).ok_or(Miss::Gone)?;
+        let mut shard = self.index.lock_shard(id);
+        let expected = shard.known_entry(id).ok_or(Miss::Gone)?;
         let kept = memory.get(id, expected.revision, false, now);
         let mut file = kept.ok_or(Miss::Gone)?.file.to_vec();
         if head::key_of(&file) != Some(key) {

@@ -74,9 +74,9 @@ impl DiskStore {
         };
         let image = memory.image(&id, None, std::slice::from_ref(&file));
         // Under one lock, so that an entry found in the index is always in memory.
-        let mut shard = self.index.of(&id);
+        let mut shard = self.index.lock_shard(&id);
         let (_, removed) = shard.insert(&id, stored, used.min(now));
-        let expected = shard.expected(&id);
+        let expected = shard.known_entry(&id);
         let has_room = expected.is_some_and(|it| memory.put(&id, it.revision, image, now));
         if !has_room {
             shard.remove(&id);

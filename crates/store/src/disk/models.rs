@@ -22,17 +22,20 @@ pub(crate) fn index_with_an_entry() -> EntryIndex {
 }
 
 pub(crate) fn store(index: &EntryIndex) {
-    index.0.of(&ID).insert(&ID, StoredEntry::default(), 1);
+    index
+        .0
+        .lock_shard(&ID)
+        .insert(&ID, StoredEntry::default(), 1);
 }
 
 pub(crate) fn remove(index: &EntryIndex) {
-    index.0.of(&ID).remove(&ID);
+    index.0.lock_shard(&ID).remove(&ID);
 }
 
 /// The steps of `DiskStore::watch`.
 pub(crate) fn see(index: &EntryIndex) -> Option<SeenEntry> {
-    let shard = index.0.of(&ID);
-    let revision = shard.expected(&ID)?.revision;
+    let shard = index.0.lock_shard(&ID);
+    let revision = shard.known_entry(&ID)?.revision;
     Some(SeenEntry {
         revision,
         changes: shard.changes(),

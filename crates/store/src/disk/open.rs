@@ -16,7 +16,7 @@ use super::folder;
 use super::folder::CacheFolder;
 use super::head::{self, EntryTimes, FIXED_LENGTH, Fault, Head, Origin, ParsedHead};
 use super::id::EntryId;
-use super::index::{Expected, StoredEntry, TagHashes};
+use super::index::{KnownEntry, StoredEntry, TagHashes};
 use super::memory::Identity;
 use super::store::DiskStore;
 
@@ -119,7 +119,7 @@ impl DiskStore {
         key: &[u8],
         now: Millis,
     ) -> Option<Result<OpenEntry, Miss>> {
-        let expected = self.index.of(id).expected(id);
+        let expected = self.index.lock_shard(id).known_entry(id);
         if let Some((recalled, _)) = self.recall(id, key, expected, now) {
             return Some(Ok(recalled));
         }
@@ -146,7 +146,7 @@ impl DiskStore {
     /// # Errors
     /// See [`Miss`].
     pub fn open_entry(&self, id: &EntryId, key: &[u8], now: Millis) -> Result<OpenEntry, Miss> {
-        let expected = self.index.of(id).expected(id);
+        let expected = self.index.lock_shard(id).known_entry(id);
         let Some(folder) = &self.folder else {
             let recalled = self.recall(id, key, expected, now);
             let opened = recalled.map(|(opened, _)| opened);
@@ -197,7 +197,7 @@ impl DiskStore {
         let (at, bytes) = head::replace_times(&start, times).map_err(Miss::Wrong)?;
         let written = folder::write_all(&file, at, &[bytes]);
         // Outdates images that were read before the change, so that they are not kept in memory.
-        self.index.of(id).renew(id);
+        self.index.lock_shard(id).renew(id);
         self.forget(id);
         written.map_err(|failure| Miss::Failed(failure.error()))
     }
@@ -210,7 +210,7 @@ impl DiskStore {
         key: &[u8],
         now: Millis,
     ) -> Result<OpenEntry, Miss> {
-        let expected = self.index.of(id).expected(id);
+        let expected = self.index.lock_shard(id).known_entry(id);
         let file = folder.open_entry(id)?;
         let read = match self.read(&file, key, expected, Reading::Waiting) {
             Ok(read) => read,
@@ -221,12 +221,15 @@ impl DiskStore {
         Ok(self.opened(id, file, read, expected, now))
     }
 
-    fn not_opened(&self, id: &EntryId, expected: Option<Expected>, error: Errno) -> Miss {
+    fn not_opened(&self, id: &EntryId, expected: Option<KnownEntry>, error: Errno) -> Miss {
         let miss = Miss::from(error);
         if matches!(miss, Miss::Gone)
             && let Some(expected) = expected
         {
-            let removed = self.index.of(id).remove_revision(id, expected.revision);
+            let removed = self
+                .index
+                .lock_shard(id)
+                .remove_revision(id, expected.revision);
             if let Some(blocks) = removed.and_then(|removed| removed.blocks) {
                 self.room.subtract(blocks);
                 self.counters.gone.fetch_add(1, Ordering::Relaxed);
@@ -241,7 +244,7 @@ impl DiskStore {
         id: &EntryId,
         file: OwnedFd,
         read: FilePrefix,
-        expected: Option<Expected>,
+        expected: Option<KnownEntry>,
         now: Millis,
     ) -> OpenEntry {
         let FilePrefix {
@@ -284,7 +287,7 @@ impl DiskStore {
     /// Removes an entry with an invalid file from the index, and queues the file for unlinking.
     fn drop_later(&self, id: &EntryId, fault: Fault) -> Miss {
         self.counters.wrong.fetch_add(1, Ordering::Relaxed);
-        let removed = self.index.of(id).remove(id);
+        let removed = self.index.lock_shard(id).remove(id);
         if let Some(blocks) = removed.and_then(|removed| removed.blocks) {
             self.room.subtract(blocks);
         }
@@ -360,7 +363,10 @@ impl OpenEntry {
         }
         self.unchecked = None;
         if let Some(revision) = self.revision {
-            store.index.of(&self.id).note_checked(&self.id, revision);
+            store
+                .index
+                .lock_shard(&self.id)
+                .note_checked(&self.id, revision);
         }
         Ok(())
     }
@@ -378,7 +384,10 @@ impl OpenEntry {
             return Ok(None);
         };
         let file = file.try_clone()?;
-        let is_first = store.index.of(&self.id).note_checked(&self.id, revision);
+        let is_first = store
+            .index
+            .lock_shard(&self.id)
+            .note_checked(&self.id, revision);
         Ok(is_first.then(|| DeferredCheck {
             file,
             body: BodyCheck::of(self.body.clone(), checksum),
@@ -466,7 +475,7 @@ impl DiskStore {
         &self,
         file: &OwnedFd,
         key: &[u8],
-        expected: Option<Expected>,
+        expected: Option<KnownEntry>,
         reading: Reading,
     ) -> Result<FilePrefix, HeadReadError> {
         let kept_max = self.kept_max(expected);
@@ -485,7 +494,7 @@ impl DiskStore {
 fn read(
     file: &OwnedFd,
     key: &[u8],
-    expected: Option<Expected>,
+    expected: Option<KnownEntry>,
     reading: Reading,
     whole_max: u64,
 ) -> Result<FilePrefix, HeadReadError> {
@@ -538,7 +547,7 @@ fn read_rest(
 fn read_head(
     file: &OwnedFd,
     key: &[u8],
-    expected: Option<Expected>,
+    expected: Option<KnownEntry>,
     reading: Reading,
 ) -> Result<(ParsedHead, Bytes), HeadReadError> {
     let is_small = expected.is_some_and(|expected| expected.blocks <= 1);

@@ -11,7 +11,7 @@ use super::store::DiskStore;
 
 /// The entries that are being fetched and written.
 #[derive(Debug, Default)]
-pub(super) struct Order(Mutex<Entries>);
+pub(super) struct FetchOrder(Mutex<Entries>);
 
 #[derive(Debug, Default)]
 struct Entries {
@@ -28,7 +28,7 @@ struct Writers {
     stored: u64,
 }
 
-impl Order {
+impl FetchOrder {
     fn lock(&self) -> MutexGuard<'_, Entries> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }

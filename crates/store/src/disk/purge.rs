@@ -221,7 +221,7 @@ impl DiskStore {
         self.visit_files(|id, _| {
             // The lookup is a statement of its own, so that the shard's lock is not held while the
             // file is read.
-            let is_known = self.index.of(&id).expected(&id).is_some();
+            let is_known = self.index.lock_shard(&id).known_entry(&id).is_some();
             if is_known || self.read_key(&id).is_some() {
                 purged.count(self.try_remove_locked(&id));
             }
@@ -270,7 +270,7 @@ impl DiskStore {
         }
         if !self.is_scanned() {
             self.visit_files(|id, _| {
-                if self.index.of(&id).expected(&id).is_none() {
+                if self.index.lock_shard(&id).known_entry(&id).is_none() {
                     self.purge_if(&id, &matches, &mut purged);
                 }
             });
@@ -284,7 +284,7 @@ impl DiskStore {
         if names.as_ref().is_some_and(matches) {
             purged.count(self.try_remove_locked(id));
         } else {
-            self.index.of(id).note_seen(id, names);
+            self.index.lock_shard(id).note_seen(id, names);
         }
     }
 

@@ -176,7 +176,7 @@ impl DiskStore {
                 PendingUnlink::Entry(id) => {
                     let _file = self.lock_file(&id);
                     // If the index lists the id again, the file belongs to a newer entry.
-                    if self.index.of(&id).expected(&id).is_none() {
+                    if self.index.lock_shard(&id).known_entry(&id).is_none() {
                         let _ = folder.unlink_entry(&id);
                     }
                 }

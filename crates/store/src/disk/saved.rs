@@ -163,7 +163,7 @@ impl DiskStore {
         };
         for record in saved {
             let (id, blocks) = (record.id, u64::from(record.blocks));
-            if self.index.of(&id).restore(record) {
+            if self.index.lock_shard(&id).restore(record) {
                 self.room.add(blocks);
                 loaded.entries += 1;
             }

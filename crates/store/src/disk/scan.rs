@@ -148,7 +148,7 @@ impl Scanner {
     /// Adds an entry that the index does not list.
     fn note(&self, folder: &CacheFolder, id: &EntryId, now: Millis) {
         let store = &self.store;
-        let expected = store.index.of(id).expected(id);
+        let expected = store.index.lock_shard(id).known_entry(id);
         if expected.is_some_and(|expected| !expected.is_remembered) {
             return;
         }
@@ -161,7 +161,7 @@ impl Scanner {
         let blocks = folder.blocks(u64::try_from(stat.st_size).unwrap_or(0));
         match expected {
             Some(expected) if expected.blocks == blocks => {
-                store.index.of(id).note_seen(id, None);
+                store.index.lock_shard(id).note_seen(id, None);
             }
             expected => {
                 let stored = StoredEntry {

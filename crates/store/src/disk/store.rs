@@ -16,7 +16,7 @@ use super::folder::{CacheFolder, DiskError};
 use super::id::{EntryId, Levels, TemporaryName};
 use super::index::{Index, Removed, StoredEntry};
 use super::memory::Memory;
-use super::order::Order;
+use super::order::FetchOrder;
 use super::purge::Purges;
 use super::room::DiskBudget;
 
@@ -60,7 +60,7 @@ pub struct DiskStore {
     pub(super) temporaries: Mutex<Set<TemporaryName>>,
     pub(super) purges: Purges,
     /// Decides which of several concurrent fetches of an entry is stored.
-    pub(super) order: Order,
+    pub(super) order: FetchOrder,
     /// Whether this process owns the folder.
     pub(super) is_owner: AtomicBool,
     /// Whether the saved index is marked as complete.
@@ -176,7 +176,7 @@ impl DiskStore {
             file_locks: [const { Mutex::new(()) }; FILE_LOCKS],
             temporaries: Mutex::default(),
             purges: Purges::default(),
-            order: Order::default(),
+            order: FetchOrder::default(),
             is_owner: AtomicBool::new(false),
             is_saved_whole: AtomicBool::new(false),
             saving: Mutex::default(),
@@ -219,7 +219,7 @@ impl DiskStore {
     /// Looks up an id in the index, without access to the disk. Counts as a use.
     #[must_use]
     pub fn lookup(&self, id: &EntryId, now: Millis) -> Lookup {
-        let known = self.index.of(id).lookup(id, now);
+        let known = self.index.lock_shard(id).lookup(id, now);
         let presence = if known.has_file {
             Presence::Present
         } else if self.is_scanned() {
@@ -238,19 +238,19 @@ impl DiskStore {
     /// Whether the index lists the entry. Does not count as a use.
     #[must_use]
     pub fn has(&self, id: &EntryId) -> bool {
-        self.index.of(id).expected(id).is_some()
+        self.index.lock_shard(id).known_entry(id).is_some()
     }
 
     /// Counts a use of an id that need not be stored. Returns the number of uses.
     pub fn note_use(&self, id: &EntryId, now: Millis) -> u32 {
-        let (uses, removed) = self.index.of(id).note_use(id, now);
+        let (uses, removed) = self.index.lock_shard(id).note_use(id, now);
         self.discard_evicted(removed);
         uses
     }
 
     /// Attaches a number of the caller to an id, until the given time or until the id is stored.
     pub fn mark(&self, id: &EntryId, marker: u16, until: Millis, now: Millis) {
-        let removed = self.index.of(id).mark(id, marker, until, now);
+        let removed = self.index.lock_shard(id).mark(id, marker, until, now);
         self.discard_evicted(removed);
     }
 
@@ -273,7 +273,7 @@ impl DiskStore {
         now: Millis,
         holds: impl FnOnce(&Fill) -> bool,
     ) -> Claim {
-        let mut shard = self.index.of(id);
+        let mut shard = self.index.lock_shard(id);
         if let Some(fill) = shard.fill(id)
             && holds(fill)
         {
@@ -351,7 +351,7 @@ impl DiskStore {
 
     /// Records a stored entry, whose blocks have already been accounted for.
     pub(super) fn note_stored(&self, id: &EntryId, stored: StoredEntry, now: Millis) {
-        let (replaced, removed) = self.index.of(id).insert(id, stored, now);
+        let (replaced, removed) = self.index.lock_shard(id).insert(id, stored, now);
         self.room.subtract(replaced.unwrap_or(0));
         self.discard_evicted(removed);
         self.counters.stored.fetch_add(1, Ordering::Relaxed);
@@ -366,13 +366,13 @@ impl DiskStore {
         revision: Option<u32>,
         now: Millis,
     ) -> Option<u32> {
-        let mut shard = self.index.of(id);
-        if shard.expected(id).map(|expected| expected.revision) != revision {
+        let mut shard = self.index.lock_shard(id);
+        if shard.known_entry(id).map(|expected| expected.revision) != revision {
             return None;
         }
         let blocks = stored.blocks;
         let (replaced, removed) = shard.insert(id, stored, now);
-        let revision = shard.expected(id).map(|expected| expected.revision);
+        let revision = shard.known_entry(id).map(|expected| expected.revision);
         drop(shard);
         self.room.add(blocks);
         self.room.subtract(replaced.unwrap_or(0));
@@ -384,7 +384,7 @@ impl DiskStore {
     /// that it is not served again. Returns whether there was a file.
     pub(super) fn try_remove_file(&self, id: &EntryId) -> Result<bool, Errno> {
         let unlinked = self.folder.as_ref().map(|folder| folder.unlink_entry(id));
-        let removed = self.index.of(id).remove(id);
+        let removed = self.index.lock_shard(id).remove(id);
         let was_in_memory = self.forget(id);
         if let Some(blocks) = removed.and_then(|removed| removed.blocks) {
             self.room.subtract(blocks);

@@ -74,7 +74,7 @@ impl DiskStore {
         let number = self.index.number_of(id);
         let mut shard = self.index.shard(number);
         // An id without an entry is left to the ordinary lookup, which counts its use.
-        let expected = shard.expected(id)?;
+        let expected = shard.known_entry(id)?;
         let known = shard.lookup(id, now);
         let changes = shard.changes();
         drop(shard);

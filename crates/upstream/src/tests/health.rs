@@ -195,7 +195,7 @@ fn peers_that_a_lookup_adds_must_pass_first() {
         service: None,
         template,
         id_of: Bytes::copy_from_slice,
-        side: SideOf::Peers,
+        side: PeerSide::Peers,
     };
     let roster = Arc::new(Roster::new(vec![], vec![], Method::RoundRobin, vec![host]));
     let group = Arc::new(Group::new("u".into(), Arc::clone(&roster), None));

@@ -56,7 +56,7 @@ fn weight(number: u64, weight: i64) -> Edit {
 }
 
 fn add(name: &str) -> Edit {
-    Edit::Add(Box::new(peer(name)), SideOf::Peers)
+    Edit::Add(Box::new(peer(name)), PeerSide::Peers)
 }
 
 /// Numbers, names and weights.

@@ -27,7 +27,7 @@ pub(crate) struct StaleUses {
     pub for_failures: bool,
     /// The stale response may also be used if an origin responds with 500, 502, 503 or 504 (RFC
     /// 5861, section 4).
-    pub for_errors: bool,
+    pub for_error_responses: bool,
     /// The response forbids stale use, so `*_cache_use_stale` does not apply.
     pub is_forbidden: bool,
 }
@@ -50,8 +50,8 @@ pub(crate) fn decide(stored: &Stored, wanted: &ReuseRequest, now: i64, policy: &
     let is_new = now.saturating_sub(stored.received) < interval;
     let wants_newer = !is_new && (wishes.no_cache || is_older(stored, wishes.max_age, now));
     let left = stored.fresh_until.saturating_sub(now);
-    let wanted_left = milliseconds(wishes.min_fresh.unwrap_or(0));
-    let is_fresh = left > 0 && (is_new || left > wanted_left) && !stored.needs_validation;
+    let min_left = milliseconds(wishes.min_fresh.unwrap_or(0));
+    let is_fresh = left > 0 && (is_new || left > min_left) && !stored.needs_validation;
     if is_fresh && !wants_newer {
         return Reuse::Fresh;
     }
@@ -71,7 +71,7 @@ pub(crate) fn decide(stored: &Stored, wanted: &ReuseRequest, now: i64, policy: &
     Reuse::Ask(StaleUses {
         while_updating: stored.updating > 0 && may(stored.updating),
         for_failures: stored.error > 0 && may(stored.error),
-        for_errors: stored.covers_error_responses && stored.error > 0 && may(stored.error),
+        for_error_responses: stored.covers_error_responses && stored.error > 0 && may(stored.error),
         is_forbidden,
     })
 }
@@ -232,7 +232,7 @@ mod tests {
 
     /// Section 3.5.
     #[test]
-    fn authorized_requests_have_what_allows_it() {
+    fn authorized_requests_need_permission() {
         let wanted = ReuseRequest {
             is_authorized: true,
             ..ReuseRequest::default()

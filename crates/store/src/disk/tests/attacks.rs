@@ -11,7 +11,7 @@ fn path(folder: &TestFolder, key: &str) -> PathBuf {
 }
 
 /// Writes `file` as an entry's file and opens it, in a store that does not know the entry and in
-/// one that does. Returns whether the file was accepted; its body must then be `expected`.
+/// one that does. Returns whether the file was accepted; its body must then be `known_entry`.
 fn is_entry(folder: &TestFolder, key: &str, file: &[u8], expected: &[u8]) -> bool {
     let path = path(folder, key);
     fs::write(&path, file).unwrap();

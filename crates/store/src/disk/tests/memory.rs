@@ -180,7 +180,11 @@ fn a_slow_reader_does_not_bring_back_what_is_over() {
     let store = in_front(&folder);
     put(&store, "a", b"body", 0);
     warm(&store, "a");
-    let expected = store.index.of(&id("a")).expected(&id("a")).unwrap();
+    let expected = store
+        .index
+        .lock_shard(&id("a"))
+        .known_entry(&id("a"))
+        .unwrap();
     let file = fs::read(path(&folder, "a")).unwrap();
     let stat = rustix::fs::stat(path(&folder, "a")).unwrap();
     let identity = super::super::memory::Identity::settled(&stat);

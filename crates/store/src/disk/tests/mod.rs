@@ -774,7 +774,7 @@ fn index_evicts_in_the_order_of_use() {
             .wrapping_add(1);
         let id = id(&(random >> 33).wrapping_rem(70).to_string());
         let place = model.iter().position(|entry| entry.0 == id);
-        let mut shard = index.of(&id);
+        let mut shard = index.lock_shard(&id);
         let removed = match (random >> 60, place) {
             (0..4, place) => {
                 let known = shard.lookup(&id, now);
