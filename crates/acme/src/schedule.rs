@@ -6,17 +6,18 @@ use std::time::{Duration, SystemTime};
 /// The wait after the first failure; each further wait is [`RETRY_GROWTH`] times as long.
 const RETRY_FIRST: Duration = Duration::from_secs(30);
 
-/// Growth factor of the waits. The resulting four tries in the first hour stay below the limits of
-/// public servers for failed validations.
+/// Growth factor of the waits. The first try and four retries fall into the first hour: no more
+/// than the five failed validations an hour that Let's Encrypt allows.
 const RETRY_GROWTH: u32 = 4;
 
 const RETRY_MAX: Duration = Duration::from_secs(6 * 3600);
 
-/// The minimum pause after a certificate was issued, if the lifetime is at least [`PAUSES_MIN`]
-/// times as long.
+/// The time during which a new certificate is never renewed. [`PAUSES_MIN`] shortens it for brief
+/// lifetimes.
 const PAUSE_MAX: Duration = Duration::from_secs(3600);
 
-/// The pause is at most the lifetime divided by this number.
+/// The pause is at most the lifetime divided by this number: at least ten pauses fit into a
+/// lifetime.
 const PAUSES_MIN: u32 = 10;
 
 /// Minimum and maximum interval between two requests for renewal information, whatever the server
@@ -38,9 +39,10 @@ impl Window {
     }
 }
 
-/// The time of the renewal. It is drawn from the window that the server suggests or, without one,
-/// from the thirtieth of the lifetime that ends at two thirds of it. `chance` is a random number
-/// from 0 to 1: it spreads the renewals of certificates that were issued on the same day.
+/// The time of the renewal. It is drawn from the window that the server suggests. Without one, it
+/// is drawn from a period that ends when two thirds of the lifetime have passed and is a thirtieth
+/// of the lifetime long: days 57 to 60 of 90. `chance` is a random number from 0 to 1: it spreads
+/// the renewals of certificates that were issued on the same day.
 pub(crate) fn renewal(validity: Window, suggested: Option<Window>, chance: f64) -> SystemTime {
     let chance = chance.clamp(0.0, 1.0);
     match suggested {
@@ -57,7 +59,8 @@ pub(crate) fn earliest(validity: Window, now: SystemTime) -> SystemTime {
 }
 
 /// The wait after this number of failures in a row (at least one). A random part, up to a quarter,
-/// is subtracted. The wait is at least what the server asked for, up to a day.
+/// is subtracted. The wait is at least `asked`, the server's `Retry-After`, of which no more than a
+/// day counts.
 pub(crate) fn retry(failures: u32, asked: Option<Duration>, chance: f64) -> Duration {
     let growth = RETRY_GROWTH.saturating_pow(failures.saturating_sub(1));
     let wait = RETRY_FIRST.saturating_mul(growth).min(RETRY_MAX);

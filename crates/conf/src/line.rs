@@ -1,4 +1,5 @@
-//! Words, and the lines that they form.
+//! Words, and the lines that they form. A [`Line`] is a directive, which may extend over several
+//! lines of its file.
 
 use std::borrow::Cow;
 use std::ffi::OsStr;
@@ -45,7 +46,7 @@ impl From<&Word> for Position {
     }
 }
 
-/// A directive as written, or a row of a free block.
+/// A directive as written, or a row of a block such as `map` ([`Block::Free`]).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Line {
     /// The first word of the line.
@@ -58,8 +59,9 @@ pub struct Line {
     pub position: Position,
     /// The position of the block's `}`, and the sequence number of the last line read before it.
     pub(crate) end: Option<(Position, u32)>,
-    /// The sequence number among all lines in reading order, with included lines in place; 0 for a
-    /// default.
+    /// The sequence number of the line in reading order, in which the lines of an included file
+    /// follow their `include`. 0 for a line outside of the configuration, such as one made from a
+    /// default value.
     pub(crate) sequence: u32,
 }
 
@@ -80,15 +82,16 @@ pub enum Block {
 }
 
 impl Line {
-    /// The sequence number among all lines in reading order, with included lines in place; 0 for a
-    /// default.
+    /// The sequence number of the line in reading order, in which the lines of an included file
+    /// follow their `include`. 0 for a line outside of the configuration, such as one made from a
+    /// default value.
     #[must_use]
     pub fn sequence(&self) -> u32 {
         self.sequence
     }
 
-    /// The position of the block's `}`, where nginx checks some blocks as a whole; the line's own
-    /// if it has no block.
+    /// The position of the block's `}`: nginx reports errors of a whole block there. Without a
+    /// block, the position of the line.
     #[must_use]
     pub fn end(&self) -> Position {
         self.end.map_or(self.position, |(end, _)| end)

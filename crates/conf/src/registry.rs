@@ -17,23 +17,27 @@ pub struct Registry {
     removed: KnownRemoved,
 }
 
-/// Looks up a name that is not in the table among the directives of nginx.
+/// Looks up the name of an unknown directive among the directives of nginx and of its modules;
+/// `None` if they do not have it either.
 pub type KnownElsewhere = fn(&str) -> Option<ForeignName>;
 
 /// Says what to write in the place of a directive that nginx has removed; `None` for any other
 /// name.
 pub type KnownRemoved = fn(&str) -> Option<&'static str>;
 
-/// What is known about a name of another program.
+/// A directive or variable that this program does not have, but nginx, NGINX Plus or one of their
+/// modules has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ForeignName {
-    /// The directive's module; names of one module in one file are reported together.
+    /// The module that has the name. The unsupported directives of one module in one file are
+    /// reported as one error.
     pub module: &'static str,
-    /// The module or product that has the directive.
+    /// A text for the error message that says which module or product has the name.
     pub remark: &'static str,
 }
 
-/// One name of one declaration.
+/// A declaration found by one of its names, with the contexts and the arity that it has under that
+/// name.
 #[derive(Clone, Copy)]
 pub(crate) struct Candidate {
     pub(crate) declared: &'static dyn Declared,
@@ -164,11 +168,12 @@ impl std::fmt::Debug for Registry {
 /// The edit distance of two texts: the number of bytes to insert, delete, change or swap with their
 /// neighbour.
 fn distance(one: &[u8], other: &[u8]) -> usize {
-    // Rows of the usual matrix: for the prefix of `one` two bytes shorter, one byte shorter, and
-    // the current.
+    // Rows of the matrix of edit distances between prefixes. `row` belongs to the prefix of `one`
+    // that ends with `byte`, `last` to the prefix one byte shorter, `before_last` to the prefix two
+    // bytes shorter.
     let mut before_last: Vec<usize> = Vec::new();
     let mut last: Vec<usize> = (0..=other.len()).collect();
-    let mut previous = None;
+    let mut previous = None; // the byte of `one` before `byte`
     for (index, &byte) in one.iter().enumerate() {
         let mut row = Vec::with_capacity(other.len() + 1);
         let mut left = index + 1;

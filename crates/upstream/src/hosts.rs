@@ -1,8 +1,8 @@
 //! Servers of a group by their host names: each stands for the addresses that lookups find.
 //!
-//! The hosts are a part of the list of peers ([`Peers::hosts`](crate::Peers::hosts)), so a request
-//! to the API sees a host and its peers at one moment. Not here: the lookups, which belong to the
-//! layers above.
+//! The hosts are stored in the list of peers ([`Peers::hosts`](crate::Peers::hosts)), so that a
+//! request to the API gets a consistent snapshot of both. Not here: the lookups, which belong to
+//! the layers above.
 
 use std::sync::{Arc, OnceLock};
 
@@ -22,12 +22,13 @@ pub struct Host {
     pub port: u16,
     /// The service whose servers are looked up (SRV).
     pub service: Option<Bytes>,
-    /// The template of its peers. Its id is that of all of them, or empty.
+    /// The template of the host's peers. If the template's id is not empty, all peers of the host
+    /// share that id.
     pub template: Peer,
     /// Makes the id of a peer from its address, if the template has none.
     pub id_of: fn(&[u8]) -> Bytes,
-    /// Whether its peers are primary or backup peers.
-    pub side: PeerSide,
+    /// Whether the host's peers are primary or backup peers, unless a lookup returns backups.
+    pub side: SideOf,
 }
 
 /// An address that a DNS lookup has returned.
@@ -43,21 +44,23 @@ pub struct ResolvedAddress {
     pub is_backup: bool,
 }
 
-/// A host of a roster.
+/// A host in a [`Roster`](crate::Roster), which holds the current peers and hosts of a group.
 #[derive(Clone, Debug)]
 pub struct ListedHost {
     /// Identifies the host in its roster. Hosts that are added later have greater keys.
     pub key: usize,
     /// The host as it is configured.
     pub host: Host,
-    /// The number of the host in its group, assigned on demand. A reload passes it on.
+    /// Identifies the host among the members of its group in the API. Assigned on demand and,
+    /// unlike `key`, kept by reloads.
     pub(crate) number: OnceLock<u64>,
     /// Raised when the host has left the roster.
     pub(crate) removal: Flag,
 }
 
 impl Host {
-    /// The server as `server` has it: the name, with the port unless lookups tell it.
+    /// The server as the directive `server` takes it: name and port, or the name alone if SRV
+    /// lookups return the port.
     pub fn server(&self) -> Bytes {
         if self.service.is_some() {
             return self.name.clone();
@@ -74,12 +77,12 @@ impl Host {
         }
     }
 
-    /// Whether both have the same addresses.
+    /// Whether both hosts are the same server, so that lookups find the same addresses for both.
     pub(crate) fn is_same(&self, other: &Host) -> bool {
         self.is_same_name(other) && self.port == other.port
     }
 
-    /// Whether both have the same addresses, but for their ports.
+    /// Whether both hosts are the same server but for the port, which a reload may have changed.
     pub(crate) fn is_same_name(&self, other: &Host) -> bool {
         (&self.service, self.side) == (&other.service, other.side)
             && self.name.eq_ignore_ascii_case(&other.name)

@@ -25,7 +25,8 @@ pub(super) struct MemcachedDialogue<'a> {
 pub(super) struct MemcachedAnswer {
     pub(super) answer: FirstReply,
     pub(super) rest: Buffer,
-    /// Number of bytes in `rest` beyond `memcached_buffer_size`.
+    /// Number of bytes at the end of `rest` that exceed `memcached_buffer_size`. nginx reads them
+    /// only with the body, so `$upstream_bytes_received` counts them once the body is read.
     pub(super) beyond: u64,
 }
 
@@ -78,6 +79,7 @@ impl MemcachedDialogue<'_> {
         loop {
             let mut buffer = receive(request, exchange, passing, peer).await?;
             line.extend_from_slice(&buffer);
+            // As in nginx, the first line must fit into the buffer of `memcached_buffer_size`.
             let held = line.get(..passing.buffer_size).unwrap_or(&line);
             let received = held.len() as u64;
             note(request, |attempt, _| attempt.bytes_received = received);

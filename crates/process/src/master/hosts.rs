@@ -17,7 +17,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use conf::{Disk, Files};
 use rustix::event::EventfdFlags;
 
-/// Hosts with their addresses, each once.
+/// Hosts with their addresses. Each host occurs once.
 pub(super) type Hosts = Vec<(String, Vec<IpAddr>)>;
 
 /// Maximum number of concurrent lookups.
@@ -28,7 +28,8 @@ type ResolvedHost = (String, Option<Vec<IpAddr>>);
 
 /// Lookups of hosts in progress.
 pub(super) struct HostLookup {
-    /// The generation of the hosts.
+    /// The generation whose hosts are resolved. The results are discarded if another generation is
+    /// in force by then.
     pub(super) generation: u64,
     shared: Arc<LookupState>,
 }
@@ -59,7 +60,7 @@ impl HostLookup {
         Ok(HostLookup { generation, shared })
     }
 
-    /// The results, once all are there.
+    /// Takes the results. `None` until all lookups have ended, and after the results were taken.
     pub(super) fn answers(&self) -> Option<Vec<ResolvedHost>> {
         self.shared.lock().take()
     }
@@ -98,8 +99,9 @@ fn look_up(names: &[String]) -> Vec<ResolvedHost> {
     answers.into_inner().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The hosts of `known` with the new addresses of `answers`, the hosts whose addresses have changed
-/// in more than their order, and the names that were not resolved.
+/// Compares the addresses of `known` with those that the lookups returned. Returns the hosts whose
+/// addresses have changed, with the new addresses, and the names that were not resolved. The order
+/// of addresses does not matter.
 pub(super) fn changes(known: &Hosts, answers: Vec<ResolvedHost>) -> (Hosts, Vec<String>) {
     let (mut changed, mut silent) = (Hosts::new(), Vec::new());
     for (name, answer) in answers {

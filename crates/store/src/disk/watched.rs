@@ -1,5 +1,6 @@
-//! Watches entries that were given from memory, for users that cache data derived from them: tells
-//! whether the entry is still current, without a lock if nothing in its shard has changed.
+//! Watched entries. A caller may cache data derived from an entry in memory, such as a complete
+//! response. The [`WatchedEntry`] tells the caller whether the entry is still current, without a
+//! lock if nothing in the entry's shard has changed.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -27,13 +28,14 @@ pub struct WatchedEntry {
 }
 
 impl WatchedEntry {
-    /// Whether the store would still return this entry. If nothing has been stored, marked, claimed
-    /// or removed in the entry's shard, this is an atomic read; otherwise it locks the shard. In a
-    /// store with a folder, the file's status is checked as well.
+    /// Whether the store would still return this entry. This is an atomic read if, since the last
+    /// check, the entry's shard has seen nothing but uses: no change of a record, marker or fetch.
+    /// Otherwise it locks the shard. In a store with a folder, the file's status is checked too.
     #[must_use]
     pub fn is_current(&self) -> bool {
         if self.store.index.changes(self.shard) != self.changes.get() {
             let shard = self.store.index.shard(self.shard);
+            // False also if the id has a marker, or a fetch that would replace the entry.
             if !shard.is_settled(&self.id, self.revision) {
                 return false;
             }
@@ -63,7 +65,9 @@ impl DiskStore {
         memory.is_some_and(|memory| memory.entry_max() > 0)
     }
 
-    /// Opens an entry from memory, unless its id has a marker or a running fetch. Counts as a use.
+    /// Opens an entry from memory. `None` if memory does not have the entry, or if the id has a
+    /// marker ([`mark`](Self::mark)) or a running fetch: the ordinary lookup handles these cases.
+    /// Counts as a use of the id.
     pub fn watch(
         self: &Arc<Self>,
         id: &EntryId,
