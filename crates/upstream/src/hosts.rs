@@ -28,7 +28,7 @@ pub struct Host {
     /// Makes the id of a peer from its address, if the template has none.
     pub id_of: fn(&[u8]) -> Bytes,
     /// Whether the host's peers are primary or backup peers, unless a lookup returns backups.
-    pub side: SideOf,
+    pub side: PeerSide,
 }
 
 /// An address that a DNS lookup has returned.
