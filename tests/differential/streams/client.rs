@@ -5,7 +5,7 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpStream, UdpSocket};
 use std::time::Duration;
 
-use rustix::net::{AddressFamily, SocketType};
+use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
 use super::configuration::{Drawn, Target};
 use crate::random::Random;
@@ -91,7 +91,9 @@ impl Talk {
     }
 
     fn connect(&self, pace: u32) -> std::io::Result<Heard> {
-        let socket = rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None)?;
+        let (family, kind) = (AddressFamily::INET, SocketType::STREAM);
+        // A server that another lane starts must not keep the connection open.
+        let socket = rustix::net::socket_with(family, kind, SocketFlags::CLOEXEC, None)?;
         rustix::net::bind(&socket, &SocketAddr::from((self.from, 0)))?;
         let to = SocketAddr::from(([127, 0, 0, 1], self.target.port));
         rustix::net::connect(&socket, &to)?;

@@ -5,7 +5,8 @@
 //! balancers and limits are where they were. Lines are compared as a whole, sorted: sessions of
 //! datagrams end by the clock. Not drawn is what docs/differences.md tells of `stream`: datagrams
 //! beyond `proxy_buffer_size`, `ssl_preread` of datagrams and of less than five bytes, and whether
-//! a connection ends by a reset.
+//! a connection ends by a reset. Not drawn either: TLS on any side, and PROXY headers over UDP,
+//! which nginx does not read.
 
 mod backends;
 mod client;
