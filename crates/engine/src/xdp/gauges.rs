@@ -30,7 +30,8 @@ pub struct QueueReport {
     pub received: u64,
     /// Frames that were sent.
     pub sent: u64,
-    /// Frames that the kernel had for us and dropped: for want of an empty frame, or of room.
+    /// Frames that the kernel had for us and dropped: for want of an empty frame, or of room; and
+    /// SYNs that we dropped because too many waited.
     pub dropped: u64,
     /// Segments with data that were sent again.
     pub sent_again: u64,
@@ -64,6 +65,7 @@ pub(super) struct Gauges {
     accepted: AtomicU64,
     received: AtomicU64,
     sent: AtomicU64,
+    dropped: AtomicU64,
     sent_again: AtomicU64,
     damaged: AtomicU64,
     cookies: AtomicU64,
@@ -82,6 +84,7 @@ impl Gauges {
             accepted: zero(),
             received: zero(),
             sent: zero(),
+            dropped: zero(),
             sent_again: zero(),
             damaged: zero(),
             cookies: zero(),
@@ -99,6 +102,7 @@ impl Gauges {
         store(&self.accepted, segments.accepted);
         store(&self.received, frames.received);
         store(&self.sent, frames.sent);
+        store(&self.dropped, frames.dropped);
         store(&self.sent_again, segments.sent_again);
         store(&self.damaged, segments.damaged);
         store(&self.cookies, segments.cookies);
@@ -119,7 +123,7 @@ impl Gauges {
             accepted: load(&self.accepted),
             received: load(&self.received),
             sent: load(&self.sent),
-            dropped,
+            dropped: dropped + load(&self.dropped),
             sent_again: load(&self.sent_again),
             damaged: load(&self.damaged),
             cookies: load(&self.cookies),

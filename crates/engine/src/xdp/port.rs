@@ -172,7 +172,7 @@ impl Port {
     pub(super) fn rest(&self, now: Duration) -> Option<Duration> {
         let due = self.stack.next_deadline();
         let due = due.map(|due| due.saturating_sub(now));
-        if self.queue.is_polled() {
+        if self.queue.is_polled() || self.queue.has_syns() {
             return Some(Duration::ZERO);
         }
         let stuck = self.queue.is_stuck().then_some(STUCK_FOR);

@@ -7,6 +7,7 @@
 //!           send queue: frames to go ─▶        ─▶ completion queue: frames that have gone
 //! ```
 
+use std::collections::VecDeque;
 use std::io;
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -28,6 +29,16 @@ use super::umem::{self, FRAME_SIZE, FRAMES_TO_RECEIVE, FRAMES_TO_SEND, Frame, Um
 /// Frames that are taken in, or handed over, before the other direction has its turn. A pair of
 /// virtual cards holds 256 frames between both ends, and drops more.
 pub(super) const BURST_MAX: usize = 64;
+
+/// Frames that are looked at in one turn, for those of connections among SYNs.
+const LOOKED_AT_MAX: usize = 512;
+
+/// SYNs that wait for their turn. Further ones are dropped, so that frames of connections have room
+/// however many SYNs arrive.
+const SYNS_MAX: usize = FRAMES_TO_RECEIVE as usize / 2;
+
+/// SYNs that every turn handles, however many frames of connections it has.
+const SYNS_MIN: usize = 16;
 
 /// How often the kernel is asked to send in one burst: it takes 32 frames a call.
 const KICKS_MAX: usize = 4;
@@ -81,6 +92,8 @@ pub(super) fn bind(socket: &OwnedFd, interface: u32, queue: u32) -> io::Result<b
 pub(super) struct FrameCounts {
     pub(super) received: u64,
     pub(super) sent: u64,
+    /// SYNs that were dropped because too many waited.
+    pub(super) dropped: u64,
     /// Frames that are free to send with, now.
     pub(super) spare: u64,
 }
@@ -98,6 +111,8 @@ pub(super) struct Queue {
     spare: Vec<Frame>,
     /// Frames that have come and have not been taken, within one call.
     came: Vec<(Frame, Range<usize>)>,
+    /// SYNs that have come and wait behind frames of connections.
+    syns: VecDeque<(Frame, Range<usize>)>,
     /// Frames put into the send queue since it was last shown to the kernel.
     burst: usize,
     /// The kernel has not taken all that it was shown.
@@ -135,6 +150,7 @@ impl Queue {
             spare: frames.split_off(FRAMES_TO_RECEIVE as usize),
             umem,
             came: Vec::with_capacity(BURST_MAX),
+            syns: VecDeque::new(),
             burst: 0,
             is_stuck: false,
             counts: FrameCounts::default(),
@@ -207,7 +223,38 @@ impl Queue {
 
     /// Whether received frames wait to be handled.
     pub(super) fn has_received(&self) -> bool {
-        self.received.has_more()
+        self.has_syns() || self.received.has_more()
+    }
+
+    /// Whether SYNs wait that have left the receive ring already: nothing tells of them any more.
+    pub(super) fn has_syns(&self) -> bool {
+        !self.syns.is_empty()
+    }
+
+    /// Takes frames from the receive ring: those of connections into `came`, up to [`BURST_MAX`],
+    /// and SYNs into their queue. A flood's SYNs hold up no connection this way.
+    fn sort_received(&mut self, came: &mut Vec<(Frame, Range<usize>)>) {
+        for _ in 0..LOOKED_AT_MAX {
+            if came.len() >= BURST_MAX {
+                break;
+            }
+            let Some(filled) = self.received.pop() else {
+                break;
+            };
+            let Some((frame, offset)) = self.umem.take_back(filled.address) else {
+                continue;
+            };
+            self.counts.received += 1;
+            let part = offset..offset.saturating_add(filled.length as usize);
+            if !is_syn(self.umem.bytes(&frame, part.clone())) {
+                came.push((frame, part));
+            } else if self.syns.len() < SYNS_MAX {
+                self.syns.push_back((frame, part));
+            } else {
+                self.counts.dropped += 1;
+                self.refill(frame);
+            }
+        }
     }
 
     /// Whether frames wait that the kernel has not taken: nothing tells when it will.
@@ -234,6 +281,21 @@ impl Queue {
     }
 }
 
+/// Whether a frame of the filter's begins a connection: TCP over IPv4 without options, with SYN and
+/// without ACK.
+fn is_syn(frame: &[u8]) -> bool {
+    const VERSION: usize = 14;
+    const PROTOCOL: usize = 23;
+    const FLAGS: usize = 47;
+    const SYN: u8 = 0x02;
+    const SYN_AND_ACK: u8 = 0x12;
+    frame.get(VERSION) == Some(&0x45)
+        && frame.get(PROTOCOL) == Some(&6)
+        && frame
+            .get(FLAGS)
+            .is_some_and(|flags| flags & SYN_AND_ACK == SYN)
+}
+
 impl AsFd for Queue {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
@@ -241,24 +303,15 @@ impl AsFd for Queue {
 }
 
 impl Device for Queue {
-    /// At most [`BURST_MAX`] frames.
+    /// At most [`BURST_MAX`] frames, or [`SYNS_MIN`] more.
     fn receive(&mut self, taker: &mut dyn FrameTaker) {
         let mut came = std::mem::take(&mut self.came);
-        while came.len() < BURST_MAX
-            && let Some(filled) = self.received.pop()
-        {
-            let Some((frame, offset)) = self.umem.take_back(filled.address) else {
-                continue;
-            };
-            let end = offset.saturating_add(filled.length as usize);
-            taker.expect(self.umem.bytes(&frame, offset..end));
-            came.push((frame, offset..end));
+        self.sort_received(&mut came);
+        let room = (BURST_MAX - came.len()).max(SYNS_MIN).min(self.syns.len());
+        came.extend(self.syns.drain(..room));
+        for (frame, part) in &came {
+            taker.expect(self.umem.bytes(frame, part.clone()));
         }
-        if came.is_empty() {
-            self.came = came;
-            return;
-        }
-        self.counts.received += came.len() as u64;
         for (frame, part) in came.drain(..) {
             let bytes = self.umem.bytes(&frame, part);
             if let Some(tap) = &self.tap {

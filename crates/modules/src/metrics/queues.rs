@@ -41,7 +41,8 @@ const FAMILIES: [Family; 10] = [
     (
         "tidegate_xdp_frames_dropped_total",
         "counter",
-        "Frames that the kernel dropped, for want of an empty one or of room in the queue.",
+        "Frames that the kernel dropped, for want of an empty one or of room in the queue, and \
+         SYNs that were dropped because too many waited.",
         |queue| queue.dropped,
     ),
     (
