@@ -649,8 +649,9 @@ impl Roster {
         std::mem::take(&mut lock(&self.undone))
     }
 
+    /// The roster of the next configuration that there is still.
     fn next(&self) -> Option<Arc<Roster>> {
-        lock(&self.next).upgrade()
+        self.peers().roster_after(self)
     }
 }
 

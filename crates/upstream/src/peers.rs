@@ -1,7 +1,7 @@
 //! The peers of a group, and the state that all requests to the group share.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use crate::balancer::{self, Balancer, Method};
 use crate::gate::Gate;
@@ -9,6 +9,7 @@ use crate::hosts::ListedHost;
 use crate::peer::{Peer, PeerSet};
 use crate::queue::Queue;
 use crate::retries::Retries;
+use crate::roster::Roster;
 use crate::state::State;
 
 /// Primary or backup peers.
@@ -35,6 +36,8 @@ struct RotationState {
     next_number: AtomicU64,
     /// The states of removed peers that still have requests.
     removed: Mutex<Vec<Arc<State>>>,
+    /// The group's rosters of later configurations than the first, in their order.
+    rosters: Mutex<Vec<Weak<Roster>>>,
 }
 
 /// The primary and the backup peers of a group.
@@ -177,6 +180,28 @@ impl Peers {
         let mut removed = removed.unwrap_or_else(PoisonError::into_inner);
         removed.retain(|state| state.connections() > 0);
         removed.clone()
+    }
+
+    /// Notes the roster of a new configuration, which has taken over the members.
+    pub(crate) fn note_roster(&self, roster: &Arc<Roster>) {
+        let mut rosters = self.rosters();
+        rosters.retain(|known| known.strong_count() > 0);
+        rosters.push(Arc::downgrade(roster));
+    }
+
+    /// The first roster after this one that there is still: a configuration in between may have
+    /// ended before the one of this roster does.
+    pub(crate) fn roster_after(&self, roster: &Roster) -> Option<Arc<Roster>> {
+        let rosters = self.rosters();
+        let is_it = |known: &Weak<Roster>| std::ptr::eq(known.as_ptr(), roster);
+        // The first one of all is not among them.
+        let from = rosters.iter().position(is_it).map_or(0, |at| at + 1);
+        rosters.iter().skip(from).find_map(Weak::upgrade)
+    }
+
+    fn rosters(&self) -> MutexGuard<'_, Vec<Weak<Roster>>> {
+        let rosters = self.turn().rosters.lock();
+        rosters.unwrap_or_else(PoisonError::into_inner)
     }
 
     fn turn(&self) -> &Arc<RotationState> {

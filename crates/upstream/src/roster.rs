@@ -5,7 +5,7 @@
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 use base::hash::Map;
 use bytes::Bytes;
@@ -37,8 +37,6 @@ pub struct Roster {
     pub(crate) edited: Mutex<Edited>,
     /// Edits that its reload has undone.
     pub(crate) undone: Mutex<Vec<(Bytes, MemberChange)>>,
-    /// The roster of the next generation, during a reload.
-    pub(crate) next: Mutex<Weak<Roster>>,
 }
 
 /// Looks up the names of hosts.
@@ -67,7 +65,6 @@ impl Roster {
             keep: None,
             edited: Mutex::default(),
             undone: Mutex::default(),
-            next: Mutex::default(),
         }
     }
 
@@ -205,8 +202,7 @@ impl Roster {
         self.peers().adopt(&before);
         self.adopt_hosts(&before);
         // Not before: who looks at the newest roster must find the members under their numbers.
-        let mut next = previous.next.lock().unwrap_or_else(PoisonError::into_inner);
-        *next = Arc::downgrade(self);
+        before.note_roster(self);
     }
 
     /// Takes over the numbers and addresses of the same hosts.

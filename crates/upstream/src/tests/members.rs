@@ -310,3 +310,28 @@ fn hosts_keep_their_numbers_and_addresses_over_a_reload() {
     assert_eq!(hosts(&after), "5=h:5 1=h:2 0=h:1");
     assert_eq!(members(&after), "4b3 3a1");
 }
+
+/// A configuration may end while one before it still serves.
+#[test]
+fn a_change_passes_by_a_configuration_that_has_ended() {
+    let now = Instant::now();
+    let page = Page::default();
+    let first = kept(vec![peer("a")], &page);
+    first.edit(weight(0, 2), now).unwrap();
+    let second = kept(vec![heavy("a", 2)], &page);
+    second.adopt(&first);
+    let third = kept(vec![heavy("a", 2)], &page);
+    third.adopt(&second);
+    assert!(Arc::ptr_eq(&first.newest(), &third));
+    drop(second);
+    first.edit(add("b"), now).unwrap();
+    assert_eq!(members(&third), "0a2 1b1");
+    assert_eq!(*page.0.lock().unwrap(), "a=2 b=1 ");
+    // One that has not come into force takes no part.
+    let refused = kept(vec![peer("c")], &page);
+    refused.adopt(&third);
+    drop(refused);
+    first.edit(weight(1, 5), now).unwrap();
+    assert_eq!(members(&third), "0a2 1b5");
+    assert!(Arc::ptr_eq(&third.newest(), &third));
+}
