@@ -10,7 +10,7 @@ use support::is_nginx;
 use support::master::{Master, wait_for};
 use support::port::free_port;
 
-use super::{connect, each_engine, echo, rest, say, sessions, start};
+use super::{connect, echo, rest, say, sessions, start};
 
 const LENGTH: usize = 24 << 20;
 
@@ -81,123 +81,117 @@ fn pipes(master: &Master) -> usize {
         .count()
 }
 
-#[test]
-fn bulk_passes_both_ways_without_copying() {
+fn bulk_passes_both_ways_without_copying(engine: &'static str) {
     let upstream = echo();
-    for engine in each_engine() {
-        let port = free_port();
-        let line =
-            format!("server {{ listen 127.0.0.1:{port}; proxy_pass 127.0.0.1:{upstream}; }}");
-        let master = start(engine, &line);
-        let mut client = connect(port);
-        say(&mut client, b"few bytes take no pipe");
-        let before = pipes(&master);
-        let mut writer = client.try_clone().unwrap();
-        let writing = thread::spawn(move || write_pattern(&mut writer, LENGTH));
-        read_pattern(&mut client, LENGTH);
-        writing.join().unwrap();
-        if !is_nginx() {
-            assert!(pipes(&master) > before, "{} pipes", before);
-        }
-        say(&mut client, b"and few bytes again");
-        drop(client);
-        let count = LENGTH + 22 + 19;
-        let to = format!("127.0.0.1:{upstream}");
-        assert_eq!(
-            sessions(&master, 1),
-            [format!(
-                "127.0.0.1 TCP 200 {count} {count} {to} {count} {count}"
-            )]
-        );
+    let port = free_port();
+    let line = format!("server {{ listen 127.0.0.1:{port}; proxy_pass 127.0.0.1:{upstream}; }}");
+    let master = start(engine, &line);
+    let mut client = connect(port);
+    say(&mut client, b"few bytes take no pipe");
+    let before = pipes(&master);
+    let mut writer = client.try_clone().unwrap();
+    let writing = thread::spawn(move || write_pattern(&mut writer, LENGTH));
+    read_pattern(&mut client, LENGTH);
+    writing.join().unwrap();
+    if !is_nginx() {
+        assert!(pipes(&master) > before, "{} pipes", before);
     }
+    say(&mut client, b"and few bytes again");
+    drop(client);
+    let count = LENGTH + 22 + 19;
+    let to = format!("127.0.0.1:{upstream}");
+    assert_eq!(
+        sessions(&master, 1),
+        [format!(
+            "127.0.0.1 TCP 200 {count} {count} {to} {count} {count}"
+        )]
+    );
 }
+
+support::test_on_each_engine!(bulk_passes_both_ways_without_copying);
 
 /// What a pipe holds for a client that leaves is nobody else's.
-#[test]
-fn clients_that_leave_in_the_middle_leave_no_bytes_to_others() {
+fn clients_that_leave_in_the_middle_leave_no_bytes_to_others(engine: &'static str) {
     let upstream = sender();
-    for engine in each_engine() {
-        let port = free_port();
-        let line =
-            format!("server {{ listen 127.0.0.1:{port}; proxy_pass 127.0.0.1:{upstream}; }}");
-        let _master = start(engine, &line);
-        for round in 1..=6 {
-            let mut leaves = connect(port);
-            leaves.write_all(b"go").unwrap();
-            read_pattern(&mut leaves, round << 20);
-            let mut stays = connect(port);
-            stays.write_all(b"go").unwrap();
-            read_pattern(&mut stays, 1 << 20);
-            drop(leaves);
-            let all = rest(&mut stays);
-            assert_eq!(all.len(), LENGTH - (1 << 20));
-            assert!(all == pattern(1 << 20, all.len()), "round {round}");
-        }
+    let port = free_port();
+    let line = format!("server {{ listen 127.0.0.1:{port}; proxy_pass 127.0.0.1:{upstream}; }}");
+    let _master = start(engine, &line);
+    for round in 1..=6 {
+        let mut leaves = connect(port);
+        leaves.write_all(b"go").unwrap();
+        read_pattern(&mut leaves, round << 20);
+        let mut stays = connect(port);
+        stays.write_all(b"go").unwrap();
+        read_pattern(&mut stays, 1 << 20);
+        drop(leaves);
+        let all = rest(&mut stays);
+        assert_eq!(all.len(), LENGTH - (1 << 20));
+        assert!(all == pattern(1 << 20, all.len()), "round {round}");
     }
 }
+
+support::test_on_each_engine!(clients_that_leave_in_the_middle_leave_no_bytes_to_others);
 
 /// An end that has sent all still gets all, from a client that reads late.
-#[test]
-fn bulk_passes_behind_a_half_close() {
+fn bulk_passes_behind_a_half_close(engine: &'static str) {
     let upstream = echo();
-    for engine in each_engine() {
-        let port = free_port();
-        let line = format!(
-            "server {{ listen 127.0.0.1:{port}; proxy_pass 127.0.0.1:{upstream};
-                       proxy_half_close on; }}"
-        );
-        let _master = start(engine, &line);
-        let mut client = connect(port);
-        let mut writer = client.try_clone().unwrap();
-        let writing = thread::spawn(move || {
-            write_pattern(&mut writer, LENGTH);
-            writer.shutdown(Shutdown::Write).unwrap();
-        });
-        read_pattern(&mut client, 4 << 20);
-        thread::sleep(Duration::from_millis(200));
-        let all = rest(&mut client);
-        writing.join().unwrap();
-        assert_eq!(all.len(), LENGTH - (4 << 20));
-        assert!(all == pattern(4 << 20, all.len()), "other bytes");
-    }
+    let port = free_port();
+    let line = format!(
+        "server {{ listen 127.0.0.1:{port}; proxy_pass 127.0.0.1:{upstream};
+                   proxy_half_close on; }}"
+    );
+    let _master = start(engine, &line);
+    let mut client = connect(port);
+    let mut writer = client.try_clone().unwrap();
+    let writing = thread::spawn(move || {
+        write_pattern(&mut writer, LENGTH);
+        writer.shutdown(Shutdown::Write).unwrap();
+    });
+    read_pattern(&mut client, 4 << 20);
+    thread::sleep(Duration::from_millis(200));
+    let all = rest(&mut client);
+    writing.join().unwrap();
+    assert_eq!(all.len(), LENGTH - (4 << 20));
+    assert!(all == pattern(4 << 20, all.len()), "other bytes");
 }
 
+support::test_on_each_engine!(bulk_passes_behind_a_half_close);
+
 /// Where no descriptor is left for a pipe, bytes are copied.
-#[test]
-fn bulk_passes_while_descriptors_are_used_up() {
+fn bulk_passes_while_descriptors_are_used_up(engine: &'static str) {
     if is_nginx() {
         return; // its descriptors are counted otherwise
     }
     let (upstream, waiting) = (echo(), TcpListener::bind("127.0.0.1:0").unwrap());
     let to = waiting.local_addr().unwrap();
-    for engine in each_engine() {
-        let (port, crowd) = (free_port(), free_port());
-        let mut master = Master::new();
-        master.configure(&format!(
-            "error_log @/logs/info.log info; worker_rlimit_nofile 96;
-             events {{ {engine} worker_connections 1000; }}
-             stream {{
-                 server {{ listen 127.0.0.1:{port}; proxy_pass 127.0.0.1:{upstream}; }}
-                 server {{ listen 127.0.0.1:{crowd}; proxy_pass {to}; }}
-             }}"
-        ));
-        master.start();
-        let mut client = connect(port);
-        say(&mut client, b"here");
-        let mut others = Vec::new();
-        let said = "Too many open files";
-        while !master.read("logs/info.log").contains(said) && others.len() < 200 {
-            others.push(connect(crowd));
-            thread::sleep(Duration::from_millis(2));
-        }
-        wait_for("the last descriptor", || {
-            master.read("logs/info.log").contains(said)
-        });
-        let before = pipes(&master);
-        let mut writer = client.try_clone().unwrap();
-        let writing = thread::spawn(move || write_pattern(&mut writer, LENGTH));
-        read_pattern(&mut client, LENGTH);
-        writing.join().unwrap();
-        assert!(pipes(&master) <= before);
+    let (port, crowd) = (free_port(), free_port());
+    let mut master = Master::new();
+    master.configure(&format!(
+        "error_log @/logs/info.log info; worker_rlimit_nofile 96;
+         events {{ {engine} worker_connections 1000; }}
+         stream {{
+             server {{ listen 127.0.0.1:{port}; proxy_pass 127.0.0.1:{upstream}; }}
+             server {{ listen 127.0.0.1:{crowd}; proxy_pass {to}; }}
+         }}"
+    ));
+    master.start();
+    let mut client = connect(port);
+    say(&mut client, b"here");
+    let mut others = Vec::new();
+    let said = "Too many open files";
+    while !master.read("logs/info.log").contains(said) && others.len() < 200 {
+        others.push(connect(crowd));
+        thread::sleep(Duration::from_millis(2));
     }
+    wait_for("the last descriptor", || {
+        master.read("logs/info.log").contains(said)
+    });
+    let before = pipes(&master);
+    let mut writer = client.try_clone().unwrap();
+    let writing = thread::spawn(move || write_pattern(&mut writer, LENGTH));
+    read_pattern(&mut client, LENGTH);
+    writing.join().unwrap();
+    assert!(pipes(&master) <= before);
 }
+
+support::test_on_each_engine!(bulk_passes_while_descriptors_are_used_up);

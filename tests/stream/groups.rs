@@ -36,117 +36,114 @@ fn shares<const N: usize>(port: u16, sessions: usize, servers: [u16; N]) -> [usi
     servers.map(|server| asked.iter().filter(|asked| **asked == Some(server)).count())
 }
 
-#[test]
-fn sessions_are_shared_out_as_the_block_says() {
+fn sessions_are_shared_out_as_the_block_says(engine: &'static str) {
     let [a, b, c] = [(); 3].map(|()| speaker());
     let dead = free_port();
-    for engine in each_engine() {
-        let ports: [u16; 5] = std::array::from_fn(|_| free_port());
-        let [weighted, hashed, named, backed, lost] = ports;
-        let master = start(
-            engine,
-            &format!(
-                "upstream weighted {{ server 127.0.0.1:{a} weight=3; server 127.0.0.1:{b};
-                     server 127.0.0.1:{c} down; }}
-                 upstream hashed {{ zone hashed 64k; hash $remote_addr consistent;
-                     server 127.0.0.1:{a}; server 127.0.0.1:{b}; server 127.0.0.1:{c}; }}
-                 upstream backed {{ server 127.0.0.1:{dead} fail_timeout=1h;
-                     server 127.0.0.1:{c} backup; }}
-                 upstream lost {{ server 127.0.0.1:{a} down; server 127.0.0.1:{b} down; }}
-                 map $server_port $which {{ default WEIGHTED; }}
-                 server {{ listen 127.0.0.1:{weighted}; proxy_pass weighted; }}
-                 server {{ listen 127.0.0.1:{hashed}; proxy_pass hashed; }}
-                 server {{ listen 127.0.0.1:{named}; proxy_pass $which; }}
-                 server {{ listen 127.0.0.1:{backed}; proxy_pass backed; }}
-                 server {{ listen 127.0.0.1:{lost}; proxy_pass lost; }}"
-            ),
-        );
-        // Eight of twelve and four of them, whichever thread a session is of.
-        assert_eq!(shares(weighted, 12, [a, b, c]), [9, 3, 0]);
-        assert_eq!(shares(named, 4, [a, b, c]), [3, 1, 0]);
-        let mut by_hash = shares(hashed, 6, [a, b, c]);
-        by_hash.sort_unstable();
-        assert_eq!(by_hash, [0, 0, 6]);
-        // The first session meets the dead server, the next one does not.
-        assert_eq!(shares(backed, 2, [c]), [2]);
-        let of =
-            |port: u16, servers: &str| format!("127.0.0.1 TCP 200 {} 0 {servers}", digits(port));
-        let lines = sessions(&master, 24);
-        let (dead, c) = (format!("127.0.0.1:{dead}"), (c, format!("127.0.0.1:{c}")));
-        assert_eq!(
-            lines[22..],
-            [
-                of(c.0, &format!("{dead}, {} 0, 0 0, {}", c.1, digits(c.0))),
-                of(c.0, &format!("{} 0 {}", c.1, digits(c.0))),
-            ]
-        );
-        assert_eq!(
-            line_with(&master, "disabled"),
-            format!(
-                "upstream server temporarily disabled while connecting to upstream, client: \
-                 127.0.0.1, server: 127.0.0.1:{backed}, upstream: \"{dead}\", bytes from/to \
-                 client:0/0, bytes from/to upstream:0/0"
-            )
-        );
-        assert_eq!(asked(lost), None);
-        assert_eq!(sessions(&master, 25)[24], "127.0.0.1 TCP 502 0 0 lost 0 0");
-        assert_eq!(
-            line_with(&master, "no live"),
-            format!(
-                "no live upstreams while connecting to upstream, client: 127.0.0.1, server: \
-                 127.0.0.1:{lost}, upstream: \"lost\", bytes from/to client:0/0, bytes from/to \
-                 upstream:0/0"
-            )
-        );
-    }
+    let ports: [u16; 5] = std::array::from_fn(|_| free_port());
+    let [weighted, hashed, named, backed, lost] = ports;
+    let master = start(
+        engine,
+        &format!(
+            "upstream weighted {{ server 127.0.0.1:{a} weight=3; server 127.0.0.1:{b};
+                 server 127.0.0.1:{c} down; }}
+             upstream hashed {{ zone hashed 64k; hash $remote_addr consistent;
+                 server 127.0.0.1:{a}; server 127.0.0.1:{b}; server 127.0.0.1:{c}; }}
+             upstream backed {{ server 127.0.0.1:{dead} fail_timeout=1h;
+                 server 127.0.0.1:{c} backup; }}
+             upstream lost {{ server 127.0.0.1:{a} down; server 127.0.0.1:{b} down; }}
+             map $server_port $which {{ default WEIGHTED; }}
+             server {{ listen 127.0.0.1:{weighted}; proxy_pass weighted; }}
+             server {{ listen 127.0.0.1:{hashed}; proxy_pass hashed; }}
+             server {{ listen 127.0.0.1:{named}; proxy_pass $which; }}
+             server {{ listen 127.0.0.1:{backed}; proxy_pass backed; }}
+             server {{ listen 127.0.0.1:{lost}; proxy_pass lost; }}"
+        ),
+    );
+    // Eight of twelve and four of them, whichever thread a session is of.
+    assert_eq!(shares(weighted, 12, [a, b, c]), [9, 3, 0]);
+    assert_eq!(shares(named, 4, [a, b, c]), [3, 1, 0]);
+    let mut by_hash = shares(hashed, 6, [a, b, c]);
+    by_hash.sort_unstable();
+    assert_eq!(by_hash, [0, 0, 6]);
+    // The first session meets the dead server, the next one does not.
+    assert_eq!(shares(backed, 2, [c]), [2]);
+    let of = |port: u16, servers: &str| format!("127.0.0.1 TCP 200 {} 0 {servers}", digits(port));
+    let lines = sessions(&master, 24);
+    let (dead, c) = (format!("127.0.0.1:{dead}"), (c, format!("127.0.0.1:{c}")));
+    assert_eq!(
+        lines[22..],
+        [
+            of(c.0, &format!("{dead}, {} 0, 0 0, {}", c.1, digits(c.0))),
+            of(c.0, &format!("{} 0 {}", c.1, digits(c.0))),
+        ]
+    );
+    assert_eq!(
+        line_with(&master, "disabled"),
+        format!(
+            "upstream server temporarily disabled while connecting to upstream, client: \
+             127.0.0.1, server: 127.0.0.1:{backed}, upstream: \"{dead}\", bytes from/to \
+             client:0/0, bytes from/to upstream:0/0"
+        )
+    );
+    assert_eq!(asked(lost), None);
+    assert_eq!(sessions(&master, 25)[24], "127.0.0.1 TCP 502 0 0 lost 0 0");
+    assert_eq!(
+        line_with(&master, "no live"),
+        format!(
+            "no live upstreams while connecting to upstream, client: 127.0.0.1, server: \
+             127.0.0.1:{lost}, upstream: \"lost\", bytes from/to client:0/0, bytes from/to \
+             upstream:0/0"
+        )
+    );
 }
+
+support::test_on_each_engine!(sessions_are_shared_out_as_the_block_says);
 
 fn digits(port: u16) -> usize {
     port.to_string().len()
 }
 
-#[test]
-fn servers_that_have_sessions_are_spared() {
+fn servers_that_have_sessions_are_spared(engine: &'static str) {
     let [a, b] = [(); 2].map(|()| echo());
-    for engine in each_engine() {
-        let (fewest, full) = (free_port(), free_port());
-        let master = start(
-            engine,
-            &format!(
-                "upstream fewest {{ least_conn; server 127.0.0.1:{a}; server 127.0.0.1:{b}; }}
-                 upstream full {{ zone full 64k; server 127.0.0.1:{a} max_conns=1;
-                     server 127.0.0.1:{b} max_conns=1; }}
-                 server {{ listen 127.0.0.1:{fewest}; proxy_pass fewest; }}
-                 server {{ listen 127.0.0.1:{full}; proxy_pass full; }}"
-            ),
-        );
-        let opened = |port| {
-            let mut client = connect(port);
-            say(&mut client, b"hi");
-            client
-        };
-        let peers = |from: usize, count: usize| {
-            let lines = sessions(&master, from + count);
-            let peer = |line: &String| line.split(' ').nth(5).unwrap().to_owned();
-            lines[from..].iter().map(peer).collect::<Vec<_>>()
-        };
-        // As long as the first one lasts, its server has one more than the other.
-        let kept = opened(fewest);
-        for number in 0..2 {
-            drop(opened(fewest));
-            peers(number, 1);
-        }
-        drop(kept);
-        let ended = peers(0, 3);
-        assert!(ended[0] == ended[1] && ended[1] != ended[2], "{ended:?}");
-        let two = [opened(full), opened(full)];
-        assert_eq!(rest(&mut connect(full)), b"");
-        assert_eq!(peers(3, 1), ["full"]);
-        drop(two);
-        peers(4, 2);
-        drop(opened(full));
+    let (fewest, full) = (free_port(), free_port());
+    let master = start(
+        engine,
+        &format!(
+            "upstream fewest {{ least_conn; server 127.0.0.1:{a}; server 127.0.0.1:{b}; }}
+             upstream full {{ zone full 64k; server 127.0.0.1:{a} max_conns=1;
+                 server 127.0.0.1:{b} max_conns=1; }}
+             server {{ listen 127.0.0.1:{fewest}; proxy_pass fewest; }}
+             server {{ listen 127.0.0.1:{full}; proxy_pass full; }}"
+        ),
+    );
+    let opened = |port| {
+        let mut client = connect(port);
+        say(&mut client, b"hi");
+        client
+    };
+    let peers = |from: usize, count: usize| {
+        let lines = sessions(&master, from + count);
+        let peer = |line: &String| line.split(' ').nth(5).unwrap().to_owned();
+        lines[from..].iter().map(peer).collect::<Vec<_>>()
+    };
+    // As long as the first one lasts, its server has one more than the other.
+    let kept = opened(fewest);
+    for number in 0..2 {
+        drop(opened(fewest));
+        peers(number, 1);
     }
+    drop(kept);
+    let ended = peers(0, 3);
+    assert!(ended[0] == ended[1] && ended[1] != ended[2], "{ended:?}");
+    let two = [opened(full), opened(full)];
+    assert_eq!(rest(&mut connect(full)), b"");
+    assert_eq!(peers(3, 1), ["full"]);
+    drop(two);
+    peers(4, 2);
+    drop(opened(full));
 }
+
+support::test_on_each_engine!(servers_that_have_sessions_are_spared);
 
 /// A server that refuses is put out in the group of one block alone.
 #[test]
@@ -249,103 +246,101 @@ fn datagrams_go_to_another_server_once_one_has_refused() {
 }
 
 /// What nginx does not have: sessions that wait for their turn, and those that may not.
-#[test]
-fn sessions_wait_where_the_group_says_so() {
+fn sessions_wait_where_the_group_says_so(engine: &'static str) {
     if is_nginx() {
         return;
     }
     let server = echo();
-    for engine in each_engine() {
-        let (queued, limited) = (free_port(), free_port());
-        let master = start(
-            engine,
-            &format!(
-                "upstream queued {{ zone queued 64k; server 127.0.0.1:{server} max_conns=1;
-                     queue 1 timeout=1h; }}
-                 upstream limited {{ server 127.0.0.1:{server}; concurrency_limit 1;
-                     queue 1 timeout=1h; }}
-                 server {{ listen 127.0.0.1:{queued}; proxy_pass queued; }}
-                 server {{ listen 127.0.0.1:{limited}; proxy_pass limited; }}"
-            ),
-        );
-        for (port, status) in [(queued, 502), (limited, 503)] {
-            let mut first = connect(port);
-            say(&mut first, b"first");
-            let mut second = connect(port);
-            // One that has been refused is behind the one that waits.
-            let refused = || {
-                let mut third = TcpStream::connect(("127.0.0.1", port)).unwrap();
-                third.set_read_timeout(Some(PATIENCE)).unwrap();
-                rest(&mut third)
-            };
-            assert_eq!(refused(), b"");
-            drop(first);
-            say(&mut second, b"second");
-            drop(second);
-            wait_for("status of the session that was refused", || {
-                master
-                    .read("logs/sessions.log")
-                    .contains(&format!(" TCP {status} 0 0 "))
-            });
-        }
-        assert!(line_with(&master, "requests under way").starts_with(
-            "upstream \"limited\" has 1 requests under way and 1 waiting, refused while \
-                 connecting to upstream, client: 127.0.0.1"
-        ));
+    let (queued, limited) = (free_port(), free_port());
+    let master = start(
+        engine,
+        &format!(
+            "upstream queued {{ zone queued 64k; server 127.0.0.1:{server} max_conns=1;
+                 queue 1 timeout=1h; }}
+             upstream limited {{ server 127.0.0.1:{server}; concurrency_limit 1;
+                 queue 1 timeout=1h; }}
+             server {{ listen 127.0.0.1:{queued}; proxy_pass queued; }}
+             server {{ listen 127.0.0.1:{limited}; proxy_pass limited; }}"
+        ),
+    );
+    for (port, status) in [(queued, 502), (limited, 503)] {
+        let mut first = connect(port);
+        say(&mut first, b"first");
+        let mut second = connect(port);
+        // One that has been refused is behind the one that waits.
+        let refused = || {
+            let mut third = TcpStream::connect(("127.0.0.1", port)).unwrap();
+            third.set_read_timeout(Some(PATIENCE)).unwrap();
+            rest(&mut third)
+        };
+        assert_eq!(refused(), b"");
+        drop(first);
+        say(&mut second, b"second");
+        drop(second);
+        wait_for("status of the session that was refused", || {
+            master
+                .read("logs/sessions.log")
+                .contains(&format!(" TCP {status} 0 0 "))
+        });
     }
+    assert!(line_with(&master, "requests under way").starts_with(
+        "upstream \"limited\" has 1 requests under way and 1 waiting, refused while \
+             connecting to upstream, client: 127.0.0.1"
+    ));
 }
+
+support::test_on_each_engine!(sessions_wait_where_the_group_says_so);
 
 /// What monitoring is told: of a group of `stream` that it stands there, since one of `http` may
 /// have the same name.
-#[test]
-fn metrics_tell_of_groups() {
+fn metrics_tell_of_groups(engine: &'static str) {
     if is_nginx() {
         return;
     }
     let (server, dead) = (speaker(), free_port());
-    for engine in each_engine() {
-        let (tcp, http) = (free_port(), free_port());
-        let mut master = Master::new();
-        master.configure(&format!(
-            "error_log @/logs/info.log info;\nevents {{ {engine} }}
-             http {{ access_log off; upstream back {{ server 127.0.0.1:1; }}
-                 server {{ listen 127.0.0.1:{http}; metrics; }} }}
-             stream {{
-                 log_format peers $upstream_addr; access_log @/logs/sessions.log peers;
-                 upstream back {{ zone back 64k; server 127.0.0.1:{dead};
-                     server 127.0.0.1:{server} weight=2; }}
-                 server {{ listen 127.0.0.1:{tcp}; proxy_pass back; }}
-             }}"
-        ));
-        master.start();
-        for _ in 0..3 {
-            assert_eq!(asked(tcp), Some(server));
-        }
-        sessions(&master, 3);
-        let get = |path: &str| {
-            use std::io::Write;
-            let mut client = connect(http);
-            write!(client, "GET /{path} HTTP/1.0\r\n\r\n").unwrap();
-            String::from_utf8(rest(&mut client)).unwrap()
-        };
-        let of = |name: &str, block: &str, port: u16| {
-            format!(
-                "{name}{{upstream=\"back\"{block},server=\"127.0.0.1:{port}\",\
-                 peer=\"127.0.0.1:{port}\"}}"
-            )
-        };
-        let page = get("");
-        let stream = ",block=\"stream\"";
-        for line in [
-            of("tidegate_upstream_requests_total", stream, server) + " 3",
-            of("tidegate_upstream_requests_total", "", 1) + " 0",
-            of("tidegate_upstream_fails_total", stream, dead) + " 1",
-            of("tidegate_upstream_unavailable_total", stream, dead) + " 1",
-        ] {
-            assert!(
-                page.lines().any(|known| known == line),
-                "{line} is not in:\n{page}"
-            );
-        }
+    let (tcp, http) = (free_port(), free_port());
+    let mut master = Master::new();
+    master.configure(&format!(
+        "error_log @/logs/info.log info;\nevents {{ {engine} }}
+         http {{ access_log off; upstream back {{ server 127.0.0.1:1; }}
+             server {{ listen 127.0.0.1:{http}; metrics; }} }}
+         stream {{
+             log_format peers $upstream_addr; access_log @/logs/sessions.log peers;
+             upstream back {{ zone back 64k; server 127.0.0.1:{dead};
+                 server 127.0.0.1:{server} weight=2; }}
+             server {{ listen 127.0.0.1:{tcp}; proxy_pass back; }}
+         }}"
+    ));
+    master.start();
+    for _ in 0..3 {
+        assert_eq!(asked(tcp), Some(server));
+    }
+    sessions(&master, 3);
+    let get = |path: &str| {
+        use std::io::Write;
+        let mut client = connect(http);
+        write!(client, "GET /{path} HTTP/1.0\r\n\r\n").unwrap();
+        String::from_utf8(rest(&mut client)).unwrap()
+    };
+    let of = |name: &str, block: &str, port: u16| {
+        format!(
+            "{name}{{upstream=\"back\"{block},server=\"127.0.0.1:{port}\",\
+             peer=\"127.0.0.1:{port}\"}}"
+        )
+    };
+    let page = get("");
+    let stream = ",block=\"stream\"";
+    for line in [
+        of("tidegate_upstream_requests_total", stream, server) + " 3",
+        of("tidegate_upstream_requests_total", "", 1) + " 0",
+        of("tidegate_upstream_fails_total", stream, dead) + " 1",
+        of("tidegate_upstream_unavailable_total", stream, dead) + " 1",
+    ] {
+        assert!(
+            page.lines().any(|known| known == line),
+            "{line} is not in:\n{page}"
+        );
     }
 }
+
+support::test_on_each_engine!(metrics_tell_of_groups);

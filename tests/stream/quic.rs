@@ -16,7 +16,7 @@ use support::PATIENCE;
 use support::is_nginx;
 use support::port::free_port;
 
-use super::{configure, each_engine, line_with, reload, sessions, start};
+use super::{configure, line_with, reload, sessions, start};
 
 /// The connection ID that the first packets are sent to.
 const DESTINATION: &[u8] = b"firstid8";
@@ -136,82 +136,80 @@ fn client(port: u16) -> UdpSocket {
     client
 }
 
-#[test]
-fn a_name_in_the_first_datagrams_chooses_the_server() {
+fn a_name_in_the_first_datagrams_chooses_the_server(engine: &'static str) {
     if is_nginx() {
         return;
     }
-    for engine in each_engine() {
-        let ((one, one_port), (other, other_port)) = (behind(), behind());
-        let [port, said, tight] = [(); 3].map(|()| free_port());
-        let master = start(
-            engine,
-            &format!(
-                "map $ssl_preread_server_name $there {{
-                     one.test {one_port}; default {other_port}; }}
-                 ssl_preread on;
-                 server {{ listen 127.0.0.1:{port} udp; proxy_pass 127.0.0.1:$there; }}
-                 server {{ listen 127.0.0.1:{said} udp; preread_timeout 300ms;
-                     return \"$ssl_preread_server_name $ssl_preread_protocol \
-                         $ssl_preread_alpn_protocols\"; }}
-                 server {{ listen 127.0.0.1:{tight} udp; preread_buffer_size 1100;
-                     return small; }}"
-            ),
-        );
-        for version in [Version::V1, Version::V2] {
-            for (name, server) in [("one.test", &one), ("two.test", &other)] {
-                let client = client(port);
-                let flight = first_flight(name, version);
-                for datagram in &flight {
-                    client.send(datagram).unwrap();
-                }
-                client.send(b"\xe0 in 0-RTT").unwrap();
-                for datagram in &flight {
-                    assert!(receive(server) == *datagram, "another datagram");
-                }
-                assert_eq!(receive(server), b"\xe0 in 0-RTT");
-            }
-            let hello = hello("said.test", version, &[X25519]);
-            let client = client(said);
-            client.send(&packet(version, 0, crypto(0, &hello))).unwrap();
-            assert_eq!(receive(&client), b"said.test TLSv1.3 h3");
-        }
-        // What is no QUIC, or no packet of a client, has no name.
-        let hello = hello("a.test", Version::V1, &[X25519]);
-        let whole = packet(Version::V1, 0, crypto(0, &hello));
-        let mut broken = whole.clone();
-        broken[600] ^= 1;
-        for datagram in [&b"hello"[..], b"", &whole[..1199], &broken] {
+    let ((one, one_port), (other, other_port)) = (behind(), behind());
+    let [port, said, tight] = [(); 3].map(|()| free_port());
+    let master = start(
+        engine,
+        &format!(
+            "map $ssl_preread_server_name $there {{
+                 one.test {one_port}; default {other_port}; }}
+             ssl_preread on;
+             server {{ listen 127.0.0.1:{port} udp; proxy_pass 127.0.0.1:$there; }}
+             server {{ listen 127.0.0.1:{said} udp; preread_timeout 300ms;
+                 return \"$ssl_preread_server_name $ssl_preread_protocol \
+                     $ssl_preread_alpn_protocols\"; }}
+             server {{ listen 127.0.0.1:{tight} udp; preread_buffer_size 1100;
+                 return small; }}"
+        ),
+    );
+    for version in [Version::V1, Version::V2] {
+        for (name, server) in [("one.test", &one), ("two.test", &other)] {
             let client = client(port);
-            client.send(datagram).unwrap();
-            assert_eq!(receive(&other), datagram);
+            let flight = first_flight(name, version);
+            for datagram in &flight {
+                client.send(datagram).unwrap();
+            }
+            client.send(b"\xe0 in 0-RTT").unwrap();
+            for datagram in &flight {
+                assert!(receive(server) == *datagram, "another datagram");
+            }
+            assert_eq!(receive(server), b"\xe0 in 0-RTT");
         }
-        // A client that says a part of it and no more, and one that says too much.
+        let hello = hello("said.test", version, &[X25519]);
         let client = client(said);
-        client
-            .send(&first_flight("a.test", Version::V1)[0])
-            .unwrap();
-        assert!(
-            sessions(&master, 3)
-                .iter()
-                .any(|line| line.contains(" UDP 200 0 1200 - "))
-        );
-        let client = self::client(tight);
-        client
-            .send(&packet(Version::V1, 0, crypto(0, &hello[..100])))
-            .unwrap();
-        let line = line_with(&master, "preread buffer full");
-        assert!(
-            line.contains("while prereading client data, udp client: 127.0.0.1"),
-            "{line}"
-        );
+        client.send(&packet(version, 0, crypto(0, &hello))).unwrap();
+        assert_eq!(receive(&client), b"said.test TLSv1.3 h3");
     }
+    // What is no QUIC, or no packet of a client, has no name.
+    let hello = hello("a.test", Version::V1, &[X25519]);
+    let whole = packet(Version::V1, 0, crypto(0, &hello));
+    let mut broken = whole.clone();
+    broken[600] ^= 1;
+    for datagram in [&b"hello"[..], b"", &whole[..1199], &broken] {
+        let client = client(port);
+        client.send(datagram).unwrap();
+        assert_eq!(receive(&other), datagram);
+    }
+    // A client that says a part of it and no more, and one that says too much.
+    let client = client(said);
+    client
+        .send(&first_flight("a.test", Version::V1)[0])
+        .unwrap();
+    assert!(
+        sessions(&master, 3)
+            .iter()
+            .any(|line| line.contains(" UDP 200 0 1200 - "))
+    );
+    let client = self::client(tight);
+    client
+        .send(&packet(Version::V1, 0, crypto(0, &hello[..100])))
+        .unwrap();
+    let line = line_with(&master, "preread buffer full");
+    assert!(
+        line.contains("while prereading client data, udp client: 127.0.0.1"),
+        "{line}"
+    );
 }
+
+support::test_on_each_engine!(a_name_in_the_first_datagrams_chooses_the_server);
 
 /// A client and a server that are not ours, each of which is found by name, and a reload between
 /// their streams.
-#[test]
-fn aioquic_is_passed_by_name_over_a_reload() {
+fn aioquic_is_passed_by_name_over_a_reload(engine: &'static str) {
     if is_nginx() {
         return;
     }
@@ -221,27 +219,27 @@ fn aioquic_is_passed_by_name_over_a_reload() {
         eprintln!("aioquic is not installed (tests/install-packages): skipped");
         return;
     }
-    for engine in each_engine() {
-        let [front, first, second] = [(); 3].map(|()| free_port());
-        let lines = format!(
-            "map $ssl_preread_server_name $behind {{ a.example 127.0.0.1:{first};
-                 default 127.0.0.1:{second}; }}
-             server {{ listen 127.0.0.1:{front} udp; ssl_preread on; proxy_pass $behind; }}"
-        );
-        let master = start(engine, &lines);
-        let mut clients = Command::new("python3");
-        clients.arg(format!("{root}/tests/stream/quic_clients.py"));
-        clients.args([front, first, second].map(|port| port.to_string()));
-        clients.args(["crt", "key"].map(|kind| format!("{root}/tests/tls/ecdsa.{kind}")));
-        clients.env("PYTHONPATH", &packages);
-        clients.stdin(Stdio::piped()).stdout(Stdio::piped());
-        let mut clients = clients.spawn().unwrap();
-        let mut said = BufReader::new(clients.stdout.take().unwrap()).lines();
-        assert_eq!(said.next().unwrap().unwrap(), "half");
-        configure(&master, engine, &format!("{lines} log_format more x;"));
-        reload(&master);
-        clients.stdin.take().unwrap().write_all(b"\n").unwrap();
-        assert_eq!(said.next().unwrap().unwrap(), "done");
-        assert!(clients.wait().unwrap().success());
-    }
+    let [front, first, second] = [(); 3].map(|()| free_port());
+    let lines = format!(
+        "map $ssl_preread_server_name $behind {{ a.example 127.0.0.1:{first};
+             default 127.0.0.1:{second}; }}
+         server {{ listen 127.0.0.1:{front} udp; ssl_preread on; proxy_pass $behind; }}"
+    );
+    let master = start(engine, &lines);
+    let mut clients = Command::new("python3");
+    clients.arg(format!("{root}/tests/stream/quic_clients.py"));
+    clients.args([front, first, second].map(|port| port.to_string()));
+    clients.args(["crt", "key"].map(|kind| format!("{root}/tests/tls/ecdsa.{kind}")));
+    clients.env("PYTHONPATH", &packages);
+    clients.stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut clients = clients.spawn().unwrap();
+    let mut said = BufReader::new(clients.stdout.take().unwrap()).lines();
+    assert_eq!(said.next().unwrap().unwrap(), "half");
+    configure(&master, engine, &format!("{lines} log_format more x;"));
+    reload(&master);
+    clients.stdin.take().unwrap().write_all(b"\n").unwrap();
+    assert_eq!(said.next().unwrap().unwrap(), "done");
+    assert!(clients.wait().unwrap().success());
 }
+
+support::test_on_each_engine!(aioquic_is_passed_by_name_over_a_reload);

@@ -10,33 +10,32 @@ use support::port::free_port;
 
 use super::{configure, connect, each_engine, rest, start};
 
-#[test]
-fn numbers_and_places_choose_values() {
+fn numbers_and_places_choose_values(engine: &'static str) {
     if is_nginx() {
         return; // it has neither block
     }
-    for engine in each_engine() {
-        let [low, high] = [(); 2].map(|()| free_port());
-        let (least, most) = (low.min(high), low.max(high));
-        let mut master = Master::new();
-        let country = Map(vec![("country", Map(vec![("iso_code", Text("LO"))]))]);
-        let bytes = database(1, &[("127.0.0.0", 8, country)]);
-        fs::write(master.folder.join("places.mmdb"), bytes).unwrap();
-        configure(
-            &master,
-            engine,
-            &format!(
-                "geoip2 @/places.mmdb {{ $place default=none country iso_code; }}
-                 num_map $server_port $kind {{ default other; {least} exact; <={most} below; }}
-                 server {{ listen 127.0.0.1:{least}; return \"$kind $place\"; }}
-                 server {{ listen 127.0.0.1:{most}; return \"$kind $place\"; }}"
-            ),
-        );
-        master.start();
-        assert_eq!(rest(&mut connect(least)), b"exact LO");
-        assert_eq!(rest(&mut connect(most)), b"below LO");
-    }
+    let [low, high] = [(); 2].map(|()| free_port());
+    let (least, most) = (low.min(high), low.max(high));
+    let mut master = Master::new();
+    let country = Map(vec![("country", Map(vec![("iso_code", Text("LO"))]))]);
+    let bytes = database(1, &[("127.0.0.0", 8, country)]);
+    fs::write(master.folder.join("places.mmdb"), bytes).unwrap();
+    configure(
+        &master,
+        engine,
+        &format!(
+            "geoip2 @/places.mmdb {{ $place default=none country iso_code; }}
+             num_map $server_port $kind {{ default other; {least} exact; <={most} below; }}
+             server {{ listen 127.0.0.1:{least}; return \"$kind $place\"; }}
+             server {{ listen 127.0.0.1:{most}; return \"$kind $place\"; }}"
+        ),
+    );
+    master.start();
+    assert_eq!(rest(&mut connect(least)), b"exact LO");
+    assert_eq!(rest(&mut connect(most)), b"below LO");
 }
+
+support::test_on_each_engine!(numbers_and_places_choose_values);
 
 /// nginx warns as well, and refuses both names in one block.
 #[test]

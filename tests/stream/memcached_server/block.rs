@@ -5,7 +5,6 @@ use std::net::TcpStream;
 use std::time::Duration;
 
 use support::PATIENCE;
-use support::engines;
 use support::master::{Master, wait_for};
 use support::port::free_port;
 
@@ -50,53 +49,52 @@ fn get(port: u16, key: &str) -> String {
     Client::connect(port).ask(&format!("get {key}\r\n"))
 }
 
-#[test]
-fn items_of_a_block_outlive_reloads_until_their_cache_changes() {
-    for engine in engines::lines() {
-        let (port, other, http) = (free_port(), free_port(), free_port());
-        let mut master = Master::new();
-        let lines = |size: &str, more: &str| {
-            format!(
-                "memcached {{
-                     zone items size={size};
-                     server {{ listen 127.0.0.1:{port}; }}
-                     server {{ listen 127.0.0.1:{other}; zone others size=2m; }}
-                     {more}
-                 }}
-                 http {{ server {{ listen 127.0.0.1:{http}; return 200 web; }} }}"
-            )
-        };
-        configure(&master, engine, &lines("8m", ""));
-        master.start();
-        let mut kept = Client::connect(port);
-        assert_eq!(kept.ask("set a 0 0 1\r\nx\r\n"), "STORED\r\n");
-        assert_eq!(get(port, "a"), "VALUE a 0 1\r\n");
-        assert_eq!(get(other, "a"), "END\r\n", "another zone is another cache");
-        let limit = Client::connect(port).ask("stats settings\r\n");
-        assert_eq!(limit, "STAT maxbytes 8388608\r\n");
-        let mut web = TcpStream::connect(("127.0.0.1", http)).unwrap();
-        web.write_all(b"GET / HTTP/1.0\r\n\r\n").unwrap();
-        let mut page = String::new();
-        web.read_to_string(&mut page).unwrap();
-        assert!(page.ends_with("web"), "{page}");
+fn items_of_a_block_outlive_reloads_until_their_cache_changes(engine: &'static str) {
+    let (port, other, http) = (free_port(), free_port(), free_port());
+    let mut master = Master::new();
+    let lines = |size: &str, more: &str| {
+        format!(
+            "memcached {{
+                 zone items size={size};
+                 server {{ listen 127.0.0.1:{port}; }}
+                 server {{ listen 127.0.0.1:{other}; zone others size=2m; }}
+                 {more}
+             }}
+             http {{ server {{ listen 127.0.0.1:{http}; return 200 web; }} }}"
+        )
+    };
+    configure(&master, engine, &lines("8m", ""));
+    master.start();
+    let mut kept = Client::connect(port);
+    assert_eq!(kept.ask("set a 0 0 1\r\nx\r\n"), "STORED\r\n");
+    assert_eq!(get(port, "a"), "VALUE a 0 1\r\n");
+    assert_eq!(get(other, "a"), "END\r\n", "another zone is another cache");
+    let limit = Client::connect(port).ask("stats settings\r\n");
+    assert_eq!(limit, "STAT maxbytes 8388608\r\n");
+    let mut web = TcpStream::connect(("127.0.0.1", http)).unwrap();
+    web.write_all(b"GET / HTTP/1.0\r\n\r\n").unwrap();
+    let mut page = String::new();
+    web.read_to_string(&mut page).unwrap();
+    assert!(page.ends_with("web"), "{page}");
 
-        // A server that joins the zone has its items, and who is connected stays.
-        let third = free_port();
-        let joined = format!("server {{ listen 127.0.0.1:{third}; }}");
-        configure(&master, engine, &lines("8m", &joined));
-        master.signal("HUP");
-        wait_for("the third server", || {
-            TcpStream::connect(("127.0.0.1", third)).is_ok()
-        });
-        assert_eq!(get(third, "a"), "VALUE a 0 1\r\n");
-        assert_eq!(kept.ask("get a\r\n"), "VALUE a 0 1\r\n");
+    // A server that joins the zone has its items, and who is connected stays.
+    let third = free_port();
+    let joined = format!("server {{ listen 127.0.0.1:{third}; }}");
+    configure(&master, engine, &lines("8m", &joined));
+    master.signal("HUP");
+    wait_for("the third server", || {
+        TcpStream::connect(("127.0.0.1", third)).is_ok()
+    });
+    assert_eq!(get(third, "a"), "VALUE a 0 1\r\n");
+    assert_eq!(kept.ask("get a\r\n"), "VALUE a 0 1\r\n");
 
-        // As any zone one of another size begins empty.
-        configure(&master, engine, &lines("16m", &joined));
-        master.signal("HUP");
-        wait_for("the larger cache", || get(port, "a") == "END\r\n");
-    }
+    // As any zone one of another size begins empty.
+    configure(&master, engine, &lines("16m", &joined));
+    master.signal("HUP");
+    wait_for("the larger cache", || get(port, "a") == "END\r\n");
 }
+
+support::test_on_each_engine!(items_of_a_block_outlive_reloads_until_their_cache_changes);
 
 #[test]
 fn rules_say_who_may_ask_a_block() {
@@ -215,57 +213,56 @@ fn an_item_is_as_large_as_the_block_lets_it_be() {
     assert_eq!(Client::connect(large).ask(&set), "STORED\r\n");
 }
 
-#[test]
-fn servers_of_a_block_speak_tls_and_log_where_they_say() {
-    for engine in engines::lines() {
-        let (port, plain, quick) = (free_port(), free_port(), free_port());
-        let mut master = Master::new();
-        let Some((chain, key)) = certificate(&master.folder, "server") else {
-            eprintln!("skipped: openssl is missing");
-            return;
-        };
-        let (of_client, key_of_client) = certificate(&master.folder, "client").unwrap();
-        let lines = format!(
-            "memcached {{
-                 ssl_certificate {chain};
-                 ssl_certificate_key {key};
-                 server {{
-                     listen 127.0.0.1:{port} ssl;
-                     ssl_client_certificate {of_client};
-                     ssl_verify_client on;
-                     error_log @/logs/memcached.log info;
-                 }}
-                 server {{ listen 127.0.0.1:{plain}; }}
-                 server {{ listen 127.0.0.1:{quick} ssl; ssl_handshake_timeout 200ms; }}
-             }}"
-        );
-        configure(&master, engine, &lines);
-        master.start();
-        let mut client = Client::connect(plain);
-        assert_eq!(client.ask("set a 0 0 1\r\nx\r\n"), "STORED\r\n");
-        let shown = ["-cert", &of_client, "-key", &key_of_client];
-        assert!(ask_by_tls(port, "get a\r\n", &shown).contains("VALUE a 0 1\r\nx\r\n"));
-        assert!(!ask_by_tls(port, "get a\r\n", &[]).contains("VALUE"));
-        let log = master.folder.join("logs/memcached.log");
-        let said = || std::fs::read_to_string(&log).unwrap_or_default();
-        wait_for("it is logged", || {
-            said().contains("client sent no required SSL certificate, client: 127.0.0.1")
-        });
-        assert!(ask_by_tls(quick, "get a\r\n", &[]).contains("VALUE a 0 1"));
-        // Who says nothing is closed where that has a limit, and not yet where it has another.
-        let mut silent = TcpStream::connect(("127.0.0.1", quick)).unwrap();
-        silent.set_read_timeout(Some(PATIENCE)).unwrap();
-        assert_eq!(silent.read(&mut [0]).unwrap(), 0);
-        let mut waits = TcpStream::connect(("127.0.0.1", port)).unwrap();
-        waits
-            .set_read_timeout(Some(Duration::from_millis(600)))
-            .unwrap();
-        assert!(waits.read(&mut [0]).is_err(), "it may still begin");
-        drop(waits);
-        master.signal("TERM");
-        master.wait();
-    }
+fn servers_of_a_block_speak_tls_and_log_where_they_say(engine: &'static str) {
+    let (port, plain, quick) = (free_port(), free_port(), free_port());
+    let mut master = Master::new();
+    let Some((chain, key)) = certificate(&master.folder, "server") else {
+        eprintln!("skipped: openssl is missing");
+        return;
+    };
+    let (of_client, key_of_client) = certificate(&master.folder, "client").unwrap();
+    let lines = format!(
+        "memcached {{
+             ssl_certificate {chain};
+             ssl_certificate_key {key};
+             server {{
+                 listen 127.0.0.1:{port} ssl;
+                 ssl_client_certificate {of_client};
+                 ssl_verify_client on;
+                 error_log @/logs/memcached.log info;
+             }}
+             server {{ listen 127.0.0.1:{plain}; }}
+             server {{ listen 127.0.0.1:{quick} ssl; ssl_handshake_timeout 200ms; }}
+         }}"
+    );
+    configure(&master, engine, &lines);
+    master.start();
+    let mut client = Client::connect(plain);
+    assert_eq!(client.ask("set a 0 0 1\r\nx\r\n"), "STORED\r\n");
+    let shown = ["-cert", &of_client, "-key", &key_of_client];
+    assert!(ask_by_tls(port, "get a\r\n", &shown).contains("VALUE a 0 1\r\nx\r\n"));
+    assert!(!ask_by_tls(port, "get a\r\n", &[]).contains("VALUE"));
+    let log = master.folder.join("logs/memcached.log");
+    let said = || std::fs::read_to_string(&log).unwrap_or_default();
+    wait_for("it is logged", || {
+        said().contains("client sent no required SSL certificate, client: 127.0.0.1")
+    });
+    assert!(ask_by_tls(quick, "get a\r\n", &[]).contains("VALUE a 0 1"));
+    // Who says nothing is closed where that has a limit, and not yet where it has another.
+    let mut silent = TcpStream::connect(("127.0.0.1", quick)).unwrap();
+    silent.set_read_timeout(Some(PATIENCE)).unwrap();
+    assert_eq!(silent.read(&mut [0]).unwrap(), 0);
+    let mut waits = TcpStream::connect(("127.0.0.1", port)).unwrap();
+    waits
+        .set_read_timeout(Some(Duration::from_millis(600)))
+        .unwrap();
+    assert!(waits.read(&mut [0]).is_err(), "it may still begin");
+    drop(waits);
+    master.signal("TERM");
+    master.wait();
 }
+
+support::test_on_each_engine!(servers_of_a_block_speak_tls_and_log_where_they_say);
 
 fn items(number: u32) -> String {
     let item = |key| format!("set key{key} 7 500 4 noreply\r\n{key:04}\r\n");
@@ -280,71 +277,70 @@ fn wait_for_key(port: u16, key: &str) {
     });
 }
 
-#[test]
-fn items_of_a_zone_with_a_file_outlive_a_restart() {
-    for engine in engines::lines() {
-        let port = free_port();
-        let mut master = Master::new();
-        let folder = master.folder.join("state");
-        std::fs::create_dir(&folder).unwrap();
-        let lines = |size: &str| {
-            format!(
-                "user root;
-                 memcached {{
-                     zone kept size={size} state=@/state/items;
-                     server {{ listen 127.0.0.1:{port}; }}
-                 }}"
-            )
-        };
-        configure(&master, engine, &lines("8m"));
-        master.start();
-        let mut client = Client::connect(port);
-        let input = items(5000) + "ms tagged 4 F7 G(news)\r\nword\r\n";
-        assert_eq!(client.ask(&input), "HD\r\n");
-        assert!(!folder.join("items").exists());
-        master.signal("QUIT");
-        master.wait();
-        assert!(folder.join("items").exists());
+fn items_of_a_zone_with_a_file_outlive_a_restart(engine: &'static str) {
+    let port = free_port();
+    let mut master = Master::new();
+    let folder = master.folder.join("state");
+    std::fs::create_dir(&folder).unwrap();
+    let lines = |size: &str| {
+        format!(
+            "user root;
+             memcached {{
+                 zone kept size={size} state=@/state/items;
+                 server {{ listen 127.0.0.1:{port}; }}
+             }}"
+        )
+    };
+    configure(&master, engine, &lines("8m"));
+    master.start();
+    let mut client = Client::connect(port);
+    let input = items(5000) + "ms tagged 4 F7 G(news)\r\nword\r\n";
+    assert_eq!(client.ask(&input), "HD\r\n");
+    assert!(!folder.join("items").exists());
+    master.signal("QUIT");
+    master.wait();
+    assert!(folder.join("items").exists());
 
-        master.start();
-        wait_for_key(port, "key4999");
-        master.wait_for_text("logs/error.log", "5001 items of memcached were read from");
-        assert!(!folder.join("items").exists(), "it cannot be read twice");
-        let mut client = Client::connect(port);
-        let left: u32 = {
-            let told = client.ask("mg key7 t f v\r\n");
-            let told = told.strip_prefix("VA 4 t").unwrap().trim_end().to_owned();
-            let (left, flags) = told.split_once(' ').unwrap();
-            assert_eq!(flags, "f7");
-            left.parse().unwrap()
-        };
-        assert!((400..=500).contains(&left), "{left}");
-        assert_eq!(
-            Client::connect(port).ask("delete_tag news\r\n"),
-            "DELETED 1\r\n"
-        );
+    master.start();
+    wait_for_key(port, "key4999");
+    master.wait_for_text("logs/error.log", "5001 items of memcached were read from");
+    assert!(!folder.join("items").exists(), "it cannot be read twice");
+    let mut client = Client::connect(port);
+    let left: u32 = {
+        let told = client.ask("mg key7 t f v\r\n");
+        let told = told.strip_prefix("VA 4 t").unwrap().trim_end().to_owned();
+        let (left, flags) = told.split_once(' ').unwrap();
+        assert_eq!(flags, "f7");
+        left.parse().unwrap()
+    };
+    assert!((400..=500).contains(&left), "{left}");
+    assert_eq!(
+        Client::connect(port).ask("delete_tag news\r\n"),
+        "DELETED 1\r\n"
+    );
 
-        // A cache of another size goes on with the items, too.
-        configure(&master, engine, &lines("16m"));
-        master.signal("HUP");
-        let limit = || Client::connect(port).ask("stats settings\r\n");
-        wait_for("the larger cache", || {
-            limit() == "STAT maxbytes 16777216\r\n"
-        });
-        wait_for_key(port, "key4999");
+    // A cache of another size goes on with the items, too.
+    configure(&master, engine, &lines("16m"));
+    master.signal("HUP");
+    let limit = || Client::connect(port).ask("stats settings\r\n");
+    wait_for("the larger cache", || {
+        limit() == "STAT maxbytes 16777216\r\n"
+    });
+    wait_for_key(port, "key4999");
 
-        // Killed, the cache is lost and nothing else.
-        let before = master.workers();
-        for worker in before {
-            support::signal(worker, "KILL");
-        }
-        wait_for("another worker", || {
-            try_get(port, "key1").is_ok_and(|answer| answer == "END\r\n")
-        });
-        master.signal("TERM");
-        master.wait();
+    // Killed, the cache is lost and nothing else.
+    let before = master.workers();
+    for worker in before {
+        support::signal(worker, "KILL");
     }
+    wait_for("another worker", || {
+        try_get(port, "key1").is_ok_and(|answer| answer == "END\r\n")
+    });
+    master.signal("TERM");
+    master.wait();
 }
+
+support::test_on_each_engine!(items_of_a_zone_with_a_file_outlive_a_restart);
 
 /// What the one before has had comes when it has ended, and what clients have changed in this one
 /// stays changed.
@@ -476,80 +472,79 @@ fn servers_of_a_block_ask_for_passwords_each_by_its_own_files() {
     assert_eq!(client.ask("get a\r\n"), "VALUE a 0 1\r\n");
 }
 
-#[test]
-fn sessions_are_logged_limited_and_counted() {
-    for engine in engines::lines() {
-        let (port, tight, http) = (free_port(), free_port(), free_port());
-        let mut master = Master::new();
-        let lines = format!(
-            "memcached {{
-                 log_format line '$remote_addr $status $close_reason $protocol $commands \
-                     $bytes_received $bytes_sent';
-                 access_log @/logs/sessions.log line;
-                 limit_conn_zone $binary_remote_addr zone=each:1m;
-                 server {{ listen 127.0.0.1:{port}; status_zone first; }}
-                 server {{
-                     listen 127.0.0.1:{tight};
-                     limit_conn each 1;
-                     status_zone second;
-                     access_log @/logs/tight.log line;
-                     deny 127.0.0.2;
-                 }}
+fn sessions_are_logged_limited_and_counted(engine: &'static str) {
+    let (port, tight, http) = (free_port(), free_port(), free_port());
+    let mut master = Master::new();
+    let lines = format!(
+        "memcached {{
+             log_format line '$remote_addr $status $close_reason $protocol $commands \
+                 $bytes_received $bytes_sent';
+             access_log @/logs/sessions.log line;
+             limit_conn_zone $binary_remote_addr zone=each:1m;
+             server {{ listen 127.0.0.1:{port}; status_zone first; }}
+             server {{
+                 listen 127.0.0.1:{tight};
+                 limit_conn each 1;
+                 status_zone second;
+                 access_log @/logs/tight.log line;
+                 deny 127.0.0.2;
              }}
-             http {{ server {{
-                 listen 127.0.0.1:{http};
-                 location /api {{ api; }}
-                 location /metrics {{ metrics; }}
-             }} }}"
-        );
-        configure(&master, engine, &lines);
-        master.start();
-        let mut client = Client::connect(port);
-        assert_eq!(client.ask("set a 0 0 1\r\nx\r\n"), "STORED\r\n");
-        assert_eq!(client.ask("mn\r\n"), "MN\r\n");
-        drop(client);
-        master.wait_for_text("logs/sessions.log", "127.0.0.1 200 normal text 2 20 12\n");
+         }}
+         http {{ server {{
+             listen 127.0.0.1:{http};
+             location /api {{ api; }}
+             location /metrics {{ metrics; }}
+         }} }}"
+    );
+    configure(&master, engine, &lines);
+    master.start();
+    let mut client = Client::connect(port);
+    assert_eq!(client.ask("set a 0 0 1\r\nx\r\n"), "STORED\r\n");
+    assert_eq!(client.ask("mn\r\n"), "MN\r\n");
+    drop(client);
+    master.wait_for_text("logs/sessions.log", "127.0.0.1 200 normal text 2 20 12\n");
 
-        let mut first = Client::connect(tight);
-        assert_eq!(first.ask("mn\r\n"), "MN\r\n");
-        let refused = Client::connect(tight).ask("");
-        assert_eq!(refused, "ERROR Too many open connections\r\n");
-        assert_eq!(first.ask("get a\r\n"), "VALUE a 0 1\r\n");
-        drop(first);
-        wait_for("there is a place again", || {
-            Client::connect(tight).ask("mn\r\n") == "MN\r\n"
-        });
-        master.wait_for_text("logs/tight.log", "127.0.0.1 503 too_many - 0 0 33\n");
-        master.wait_for_text("logs/error.log", "limiting connections by zone \"each\"");
+    let mut first = Client::connect(tight);
+    assert_eq!(first.ask("mn\r\n"), "MN\r\n");
+    let refused = Client::connect(tight).ask("");
+    assert_eq!(refused, "ERROR Too many open connections\r\n");
+    assert_eq!(first.ask("get a\r\n"), "VALUE a 0 1\r\n");
+    drop(first);
+    wait_for("there is a place again", || {
+        Client::connect(tight).ask("mn\r\n") == "MN\r\n"
+    });
+    master.wait_for_text("logs/tight.log", "127.0.0.1 503 too_many - 0 0 33\n");
+    master.wait_for_text("logs/error.log", "limiting connections by zone \"each\"");
 
-        let page = |path: &str| {
-            let mut web = TcpStream::connect(("127.0.0.1", http)).unwrap();
-            let request = format!("GET {path} HTTP/1.0\r\n\r\n");
-            web.write_all(request.as_bytes()).unwrap();
-            let mut page = String::new();
-            web.read_to_string(&mut page).unwrap();
-            page
-        };
-        wait_for("the sessions are counted", || {
-            page("/api/9/memcached/server_zones/first").contains(
-                "\"connections\":1,\"sessions\":{\"2xx\":1,\"4xx\":0,\"5xx\":0,\"total\":1},\
-                 \"discarded\":0,\"received\":20,\"sent\":12}",
-            )
-        });
-        let second = page("/api/9/memcached/server_zones/second");
-        assert!(!second.contains("\"5xx\":0"), "{second}");
-        let metrics = page("/metrics");
-        for line in [
-            "tidegate_memcached_items{zone=\"memcached\"} 1\n",
-            "tidegate_memcached_sets_total{zone=\"memcached\"} 1\n",
-            "tidegate_memcached_get_hits_total{zone=\"memcached\"} 1\n",
-        ] {
-            assert!(metrics.contains(line), "{line}: {metrics}");
-        }
-        master.signal("TERM");
-        master.wait();
+    let page = |path: &str| {
+        let mut web = TcpStream::connect(("127.0.0.1", http)).unwrap();
+        let request = format!("GET {path} HTTP/1.0\r\n\r\n");
+        web.write_all(request.as_bytes()).unwrap();
+        let mut page = String::new();
+        web.read_to_string(&mut page).unwrap();
+        page
+    };
+    wait_for("the sessions are counted", || {
+        page("/api/9/memcached/server_zones/first").contains(
+            "\"connections\":1,\"sessions\":{\"2xx\":1,\"4xx\":0,\"5xx\":0,\"total\":1},\
+             \"discarded\":0,\"received\":20,\"sent\":12}",
+        )
+    });
+    let second = page("/api/9/memcached/server_zones/second");
+    assert!(!second.contains("\"5xx\":0"), "{second}");
+    let metrics = page("/metrics");
+    for line in [
+        "tidegate_memcached_items{zone=\"memcached\"} 1\n",
+        "tidegate_memcached_sets_total{zone=\"memcached\"} 1\n",
+        "tidegate_memcached_get_hits_total{zone=\"memcached\"} 1\n",
+    ] {
+        assert!(metrics.contains(line), "{line}: {metrics}");
     }
+    master.signal("TERM");
+    master.wait();
 }
+
+support::test_on_each_engine!(sessions_are_logged_limited_and_counted);
 
 #[test]
 fn keys_of_a_block_are_as_long_as_it_lets_them_be() {
