@@ -83,7 +83,7 @@ impl Service for StateKeeper {
         let unfinished = Arc::<OnceLock<ExitBlocker>>::default();
         let (end, ended) = channel();
         let keeper = StateWriter {
-            cache,
+            cache: Arc::clone(&cache),
             path: self.path.clone(),
             ended,
             unfinished: Arc::clone(&unfinished),
@@ -92,6 +92,7 @@ impl Service for StateKeeper {
             .name("memcached state".to_owned())
             .spawn(move || keeper.keep());
         if let Err(error) = started {
+            cache.overtaken().end();
             logs::event!(
                 Alert,
                 "the thread of memcached's state was not started: {error}"

@@ -41,6 +41,7 @@ pub struct ZonedCache {
 impl ZonedCache {
     /// The cache, made where there is none yet.
     pub(crate) fn cache(&self, settings: &ZoneSettings) -> Arc<Cache> {
+        let is_restored = settings.state.is_some();
         let begin = || {
             let settings = Settings {
                 limit: usize::try_from(self.size).unwrap_or(usize::MAX),
@@ -54,7 +55,12 @@ impl ZonedCache {
             };
             // Clients cannot end the server: nothing of theirs asks for that.
             let cache = Cache::new(settings, Instant::now(), Box::new(|_| {}));
-            Arc::new(cache.with_clock_from(CLOCK_BEGIN))
+            let cache = cache.with_clock_from(CLOCK_BEGIN);
+            if is_restored {
+                // A client may come before the service that reads the items has started.
+                cache.overtaken().begin();
+            }
+            Arc::new(cache)
         };
         Arc::clone(self.cache.get_or_init(begin))
     }
