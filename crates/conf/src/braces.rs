@@ -1,9 +1,9 @@
 //! Finds the brace that is probably missing or surplus, if a file's braces do not match.
 //!
-//! The error shows at the end of the file, or at the first directive in a wrong context, and not
-//! where the brace is missing or surplus. Indentation gives the probable place, as it would to a
-//! person: a `}` that is indented unlike the line of its `{` is suspicious. Used only after an
-//! error.
+//! The lexer or loader reports such an error at the end of the file, or at the first directive in a
+//! wrong context, and not where the brace is missing or surplus. The indentation shows the probable
+//! place: a `}` is suspicious if it is indented differently from the line of its `{`. The search
+//! runs only after an error.
 
 use crate::lexer::{Lexer, Token};
 use crate::position::Position;
@@ -25,7 +25,7 @@ struct OpenBlock {
 }
 
 impl SuspiciousPlaces {
-    /// Examines a file, and keeps the first suspect of each kind.
+    /// Examines the text of file number `file`; each field gets the first position of its kind.
     pub(crate) fn of(text: &[u8], file: u32) -> SuspiciousPlaces {
         let mut lexer = Lexer::file(text, file);
         let mut open: Vec<OpenBlock> = Vec::new();
@@ -73,7 +73,8 @@ impl SuspiciousPlaces {
     }
 }
 
-/// The indentation of a position, if it is the first on its line. A tab counts as eight columns.
+/// The column of a position, if only blanks precede the position on its line. A tab advances to the
+/// next multiple of eight columns.
 fn indentation(text: &[u8], position: Position) -> Option<usize> {
     let before = text.get(..position.offset as usize)?;
     // Searches backwards, because a line may be very long.

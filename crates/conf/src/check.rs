@@ -1,5 +1,5 @@
 //! The check of a parsed tree: parses every value once, and finds duplicates, lines without effect,
-//! and modules that are not built in. Also the check of a table's defaults.
+//! and modules that are not built in. Also checks the defaults that the directive table declares.
 
 use std::cell::RefCell;
 
@@ -72,7 +72,8 @@ impl<'a> Check<'a, '_> {
         }
     }
 
-    /// The lines form one value, but each wrong line is reported.
+    /// Checks lines that form one value together. Every wrong line is reported; the fault of the
+    /// whole value only if no line is wrong by itself.
     fn list(&mut self) {
         let Some(fault) = self.parse_quietly(self.lines) else {
             return self.parse(self.lines);
@@ -125,10 +126,12 @@ impl<'a> Check<'a, '_> {
         }
     }
 
+    /// Parses lines, and returns the fault; warnings are discarded.
     fn parse_quietly(&self, lines: &[&'a Line]) -> Option<Fault> {
         self.attempt(lines, None)
     }
 
+    /// Parses lines, and returns the fault. Warnings go to `warnings`, if given.
     fn attempt(
         &self,
         lines: &[&Line],
@@ -157,7 +160,8 @@ impl<'a> Check<'a, '_> {
                 |one: Position| (one.file, one.line) == (line.position.file, line.position.line);
             position.is_some_and(same)
         };
-        // Errors in a row follow those in the text before it.
+        // An error in a row of a block gets the sequence number of the row, not of the directive,
+        // so that errors stay in file order.
         let with_rows = |line: &&'a Line| {
             let rows = match &line.block {
                 Some(Block::Free(rows)) => rows.as_slice(),
@@ -171,8 +175,8 @@ impl<'a> Check<'a, '_> {
             position.is_some_and(before)
         };
         let before = self.lines.iter().flat_map(with_rows).filter(is_before);
-        // For a file that is read several times, the first reading; `max_by_key` would take the
-        // last of equal keys.
+        // If a file is included several times, the error belongs to the lines of its first
+        // inclusion. Reversed, because `max_by_key` returns the last of equal keys.
         let line = before.rev().max_by_key(|line| line.position.offset);
         let line = line.or(self.lines.iter().copied().find(about));
         let line = line.or(self.lines.first().copied());

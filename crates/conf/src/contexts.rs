@@ -53,7 +53,7 @@ impl Contexts {
     /// The context within `otel_exporter`, for directives that may stand there.
     pub const OTEL_EXPORTER: Contexts = Contexts(1 << 19);
 
-    /// All contexts together, for directives without a place of their own.
+    /// All contexts together, for directives that are allowed everywhere, such as `include`.
     pub const ALL: Contexts = Contexts((1 << 20) - 1);
 
     /// The contexts of either set.
@@ -83,6 +83,7 @@ impl Contexts {
     }
 }
 
+/// The name of each context in the manual and in hints.
 const NAMES: &[(Contexts, &str)] = &[
     (Contexts::MAIN, "main"),
     (Contexts::EVENTS, "events"),

@@ -1,8 +1,8 @@
 //! Messages about a configuration: errors, warnings, notices.
 //!
 //! The text of a [`Diagnostic`] is nginx's, so that people and scripts that know nginx's messages
-//! know Tidegate's. Details that nginx does not give (the nearest known name, the exact place)
-//! follow on lines of their own: see [`Diagnostic::render`].
+//! know Tidegate's. Details that nginx's messages lack (the nearest known name, the exact position)
+//! follow on separate lines: see [`Diagnostic::render`].
 
 use std::fmt;
 use std::fmt::Write as _;
@@ -23,7 +23,7 @@ pub enum Level {
 }
 
 impl Level {
-    /// The name in the brackets of a log line.
+    /// The name that log lines show in brackets, such as `[warn]`.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -62,26 +62,27 @@ impl From<Level> for base::level::Level {
 pub struct Diagnostic {
     /// The severity.
     pub level: Level,
-    /// The text, without the place.
+    /// The message, without file and line.
     pub message: String,
-    /// The place that the diagnostic is about.
+    /// The position of the error; `None` if the diagnostic is about the configuration as a whole.
     pub position: Option<Position>,
     /// What would have worked.
     pub hint: Option<String>,
     /// A related place.
     pub related: Option<Box<Related>>,
-    /// A name that the configuration refers to and does not define.
+    /// Set if the diagnostic is about a name that the configuration refers to and does not define.
     pub missing: Option<Box<Missing>>,
     /// Whether nginx finds the problem while it parses the line, although Tidegate finds it later:
     /// the diagnostic is shown before errors of later lines.
     pub while_reading: bool,
-    /// Whether only the first of several diagnostics with this text is shown, with the places of
-    /// the others.
+    /// Whether only the first of several diagnostics with this message is shown; its hint lists the
+    /// positions of the others.
     pub once: bool,
 }
 
-/// A name that a configuration refers to and does not define. If a line that might have defined it
-/// is broken, the error about the name only follows from that line's error, and is not shown.
+/// A name that a configuration refers to and does not define. If a line that might have defined the
+/// name is broken, the error about the name is only a consequence of that line's error, and is not
+/// shown.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Missing {
     /// The missing name.
@@ -90,12 +91,12 @@ pub struct Missing {
     pub definers: &'static [&'static str],
 }
 
-/// A second place in a message, such as the beginning of a block that is not closed.
+/// A second position that a message shows, such as the beginning of a block that is not closed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Related {
-    /// The related place.
+    /// The second position.
     pub position: Position,
-    /// A short description of that place.
+    /// The text beside the carets, such as `opened here`.
     pub label: &'static str,
 }
 
@@ -143,9 +144,9 @@ impl Diagnostic {
         }
     }
 
-    /// The message for a person: nginx's line, then the source line with carets below the word,
-    /// then the hint. Ends with a line feed. A notice shows no source line, because nothing in it
-    /// is wrong.
+    /// The complete message for a terminal: nginx's line, then the source line with carets below
+    /// the word, then the hint. Ends with a line feed. A notice shows no source line, because
+    /// nothing in it is wrong.
     #[must_use]
     pub fn render(&self, sources: &[SourceFile]) -> String {
         format!("{self}\n{}", self.explanation(sources, Style::Plain))
@@ -276,7 +277,7 @@ fn word_at(text: &[u8]) -> &[u8] {
 pub struct Fault {
     /// The text, in nginx's words where nginx has the same error.
     pub message: String,
-    /// The place of the error; if absent, the directive's own position.
+    /// The position of the error; `None` for the position of the directive.
     pub position: Option<Position>,
     /// What would have worked.
     pub hint: Option<String>,
@@ -336,7 +337,8 @@ impl Fault {
         }
     }
 
-    /// Marks the fault as one about a name that is referred to and not defined.
+    /// Marks the fault as caused by the undefined `name`, which one of the directives `definers`
+    /// would define: see [`Missing`].
     #[must_use]
     pub fn of_missing(self, name: &str, definers: &'static [&'static str]) -> Fault {
         let name = name.into();
@@ -346,7 +348,7 @@ impl Fault {
         }
     }
 
-    /// Marks the fault as one that nginx finds while it parses.
+    /// Sets [`Diagnostic::while_reading`].
     #[must_use]
     pub fn while_reading(self) -> Fault {
         Fault {

@@ -1,5 +1,5 @@
-//! Directives that Tidegate does not have and another program has: reported once per module and
-//! file, with their number.
+//! Directives of nginx, NGINX Plus and third-party modules that Tidegate does not have. Each module
+//! is reported once per file, with the number of its directives.
 
 use base::hash::Map;
 
@@ -11,7 +11,7 @@ use crate::registry::ForeignName;
 /// How many names a hint shows.
 const NAMES_MAX: usize = 12;
 
-/// The foreign directives met so far.
+/// The foreign directives found so far, in reading order.
 #[derive(Debug, Default)]
 pub(crate) struct ForeignDirectives {
     met: Vec<ForeignOccurrence>,
@@ -37,8 +37,8 @@ impl ForeignDirectives {
         });
     }
 
-    /// Adds the other directives to the first error of each module and file; returns the indices of
-    /// their errors, which are not shown.
+    /// For each module and file, adds a hint to the first error that lists the other directives.
+    /// Returns the indices of the errors of these others, which are not shown.
     pub(crate) fn sum_up(self, found: &mut [(u32, Diagnostic)]) -> Vec<usize> {
         let mut groups: Vec<Vec<ForeignOccurrence>> = Vec::new();
         let mut by_module: Map<(&'static str, u32), usize> = Map::default();
@@ -64,8 +64,8 @@ impl ForeignDirectives {
     }
 }
 
-/// `it is of module http_fastcgi, as 3 more directives of this file: fastcgi_param (2 times, from
-/// line 5), fastcgi_index (line 4)`
+/// For example, `it is of module http_fastcgi, as are 3 more directives of this file: fastcgi_param
+/// (2 times, from line 5), fastcgi_index (line 4)`.
 fn hint(first: &ForeignOccurrence, more: &[ForeignOccurrence]) -> String {
     let module = first.known.module;
     let mut text = format!("it is of module {module}");

@@ -11,10 +11,11 @@ pub struct Example {
     pub text: &'static str,
 }
 
-/// Blocks other than `http` with directives of the same names.
+/// Top-level blocks other than `http` that have directives with the same names as directives of
+/// `http`.
 pub(crate) const BLOCKS: [&str; 2] = ["stream", "memcached"];
 
-/// Precedes the title of an example.
+/// Begins the first line of an example, which contains its title.
 const MARK: &str = "#: ";
 
 /// The examples of a file, in which each begins with a line `#: TITLE`.
@@ -34,7 +35,7 @@ pub fn read(file: &'static str) -> impl Iterator<Item = Example> {
 }
 
 impl Example {
-    /// Whether the example uses the directive.
+    /// Whether the example contains the directive `name`.
     pub(crate) fn shows(&self, name: &str) -> bool {
         names(self.text).any(|known| known == name)
     }

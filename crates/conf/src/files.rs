@@ -24,8 +24,9 @@ pub trait Files {
     /// If the file cannot be read.
     fn read(&self, path: &Path) -> io::Result<Vec<u8>>;
 
-    /// The content of a file, or the content from the last reading if the file seems unchanged.
-    /// Without a stored reading, the same as [`read`](Files::read).
+    /// The content of a file. A source with a [`LastReading`] may return the content of the
+    /// previous load if the file seems unchanged; any other source does the same as
+    /// [`read`](Files::read).
     ///
     /// # Errors
     /// If the file cannot be read.
@@ -36,11 +37,12 @@ pub trait Files {
     /// The paths that match a pattern of `glob(7)`, sorted by bytes.
     ///
     /// # Errors
-    /// None for directories that are missing or unreadable: nothing in them matches.
+    /// If the source cannot list files. A missing or unreadable directory is no error: nothing in it
+    /// matches.
     fn glob(&self, pattern: &Path) -> io::Result<Vec<PathBuf>>;
 
-    /// The addresses of a host name, each once, in the system's order. `None` if there are none, or
-    /// if no name server answers.
+    /// The addresses of a host name without duplicates, in the order of the system's resolver.
+    /// `None` if the name has no address, or if no name server answers.
     fn addresses(&self, host: &str) -> Option<Vec<IpAddr>>;
 }
 
@@ -104,7 +106,7 @@ impl Files for Disk {
     }
 }
 
-/// Ignores stored readings: every caller reads the file again.
+/// Reads through `F` without its cache: [`read_unchanged`](Files::read_unchanged) reads the file.
 #[derive(Clone, Copy, Debug)]
 pub struct Uncached<F>(pub F);
 
@@ -122,15 +124,15 @@ impl<F: Files> Files for Uncached<F> {
     }
 }
 
-/// Reads the files of `F`, and resolves every host name to a distinct address that leads nowhere,
-/// in order to check a configuration without name servers.
+/// Reads the files of `F`, and resolves every lookup of a host name to a distinct unreachable
+/// address, in order to check a configuration without name servers.
 ///
-/// The addresses are of the prefix that is discarded everywhere (RFC 6666), so that two names never
-/// seem to be one host.
+/// The addresses are from the discard-only prefix (RFC 6666). They are distinct so that two names
+/// never seem to be one host.
 #[derive(Debug, Default)]
 pub struct PlaceholderHosts<F> {
     files: F,
-    /// Number of names that were looked up.
+    /// Number of lookups.
     count: Cell<u64>,
 }
 
@@ -175,7 +177,7 @@ pub struct MissingHosts<F> {
 }
 
 impl<F: Files> MissingHosts<F> {
-    /// Reads the files of `files`, and resolves with it first.
+    /// Reads files from `files`, and looks host names up there before it substitutes an address.
     pub fn new(files: F) -> MissingHosts<F> {
         MissingHosts {
             files,
@@ -203,8 +205,8 @@ impl<F: Files> Files for MissingHosts<F> {
         self.files.glob(pattern)
     }
 
-    /// The stand-ins are multicast addresses of the documentation range (RFC 5771): the kernel
-    /// refuses to connect to them at once.
+    /// A host without an address gets a multicast address of the documentation range (RFC 5771),
+    /// because the kernel refuses to connect there at once.
     fn addresses(&self, host: &str) -> Option<Vec<IpAddr>> {
         if let Some(found) = self.files.addresses(host) {
             return Some(found);
@@ -222,8 +224,9 @@ impl<F: Files> Files for MissingHosts<F> {
     }
 }
 
-/// The files found by the last reading of a configuration. A file is considered unchanged if its
-/// inode and the second of its last modification are the same, which is nginx's rule.
+/// The contents of the files that the last load of a configuration read. A file is considered
+/// unchanged if its inode and the second of its last modification are the same, which is nginx's
+/// rule.
 #[derive(Debug)]
 pub struct LastReading(Mutex<Readings>);
 
@@ -248,7 +251,7 @@ impl Default for LastReading {
 }
 
 impl LastReading {
-    /// Nothing has been read yet.
+    /// An empty cache.
     pub const fn new() -> LastReading {
         LastReading(Mutex::new(Readings {
             last: BTreeMap::new(),
@@ -256,7 +259,7 @@ impl LastReading {
         }))
     }
 
-    /// Makes the files read so far the last reading. Files that the reading before did not request
+    /// Begins the next load: the files read since the last call become the cache. Older contents
     /// are removed.
     pub fn begin(&self) {
         let mut readings = self.lock();
@@ -300,22 +303,22 @@ impl LastReading {
 /// Everything that was read: the content of a [`RecordedFiles`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Recording {
-    /// Files with their contents, each path once, in the order of reading.
+    /// Paths with the contents of the files, without duplicates, in the order of reading.
     pub files: Vec<(PathBuf, Vec<u8>)>,
-    /// Patterns with the paths that matched.
+    /// Glob patterns with the paths that matched.
     pub globs: Vec<(PathBuf, Vec<PathBuf>)>,
-    /// Host names with their addresses, each once, without the names that have none.
+    /// Host names with their addresses. Each name occurs once; names without an address are absent.
     pub hosts: Vec<(String, Vec<IpAddr>)>,
 }
 
 /// Reads from another source and records the results.
 ///
 /// Each path is read once, and each name is resolved once: later callers get the recorded result,
-/// so that a recording always agrees with what was made from it.
+/// so that the recording always agrees with the configuration that was loaded through the recorder.
 #[derive(Debug, Default)]
 pub struct Recorder<F> {
     files: F,
-    /// Addresses that are known without a lookup.
+    /// The addresses of hosts that are not looked up.
     known: Map<String, Vec<IpAddr>>,
     record: RefCell<Record>,
 }
@@ -323,10 +326,10 @@ pub struct Recorder<F> {
 #[derive(Debug, Default)]
 struct Record {
     recording: Recording,
-    /// Indexes into the recording.
+    /// Index into [`Recording::files`] by path; `globs` likewise.
     files: Map<PathBuf, usize>,
     globs: Map<PathBuf, usize>,
-    /// Every name that was looked up; `None` for those without an address.
+    /// The result for every name that was looked up; `None` for a name without an address.
     hosts: Map<String, Option<Vec<IpAddr>>>,
 }
 
@@ -336,7 +339,8 @@ impl<F: Files> Recorder<F> {
         Recorder::knowing(files, [])
     }
 
-    /// Records what is read from `files`, except that known hosts are not looked up.
+    /// Records what is read from `files`. The names in `hosts` get the given addresses without a
+    /// lookup.
     pub fn knowing(
         files: F,
         hosts: impl IntoIterator<Item = (String, Vec<IpAddr>)>,
@@ -348,13 +352,14 @@ impl<F: Files> Recorder<F> {
         }
     }
 
-    /// What was read so far.
+    /// A copy of the files, globs and addresses recorded so far.
     pub fn recording(&self) -> Recording {
         self.record.borrow().recording.clone()
     }
 }
 
 impl<F: Files> Recorder<F> {
+    /// The recorded content of a file, or else the content that `read` returns, which is recorded.
     fn read_by(
         &self,
         path: &Path,

@@ -82,7 +82,8 @@ fn fits(pattern: &[u8], name: &[u8]) -> bool {
         return false;
     }
     let (mut pattern, mut name) = (pattern, name);
-    // Where to continue after a mismatch: the last star then matches one more byte.
+    // The pattern and the name from which to continue after a mismatch: the last `*` then matches
+    // one more byte of the name.
     let mut retry: Option<(&[u8], &[u8])> = None;
     loop {
         let step = match pattern.split_first() {
@@ -108,7 +109,8 @@ fn fits(pattern: &[u8], name: &[u8]) -> bool {
     }
 }
 
-/// Matches the first element of a pattern with a byte; returns the rest of the pattern.
+/// Matches the first element of a pattern (a byte, `?` or a set) with a byte. Returns the rest of
+/// the pattern, or `None` if the byte does not match.
 fn one(pattern: &[u8], byte: u8) -> Option<&[u8]> {
     match pattern {
         [b'?', after @ ..] => Some(after),
@@ -122,7 +124,8 @@ fn one(pattern: &[u8], byte: u8) -> Option<&[u8]> {
     }
 }
 
-/// Looks a byte up in the set behind a `[`; returns what follows the `]`.
+/// Whether a byte is in the set whose text follows the `[`, and the text after the `]`. `None`
+/// without a `]`.
 fn set(text: &[u8], byte: u8) -> Option<(bool, &[u8])> {
     let (negated, mut rest) = match text {
         [b'!' | b'^', rest @ ..] => (true, rest),

@@ -7,8 +7,8 @@ use crate::position::Position;
 use crate::registry::Registry;
 use crate::source::SourceFile;
 
-/// If a refused argument is the first word of its line and a directive's name, the line before it
-/// lacks its `;`.
+/// Adds the hint that a `;` is missing, if the refused argument is the first word of its text line
+/// and is the name of a directive: the text line before it then probably lacks its `;`.
 pub(crate) fn at_semicolon(found: &mut Diagnostic, sources: &[SourceFile], registry: &Registry) {
     let Some(position) = found.position.filter(|_| found.hint.is_none()) else {
         return;
@@ -45,7 +45,8 @@ pub(crate) fn at_semicolon(found: &mut Diagnostic, sources: &[SourceFile], regis
     }
 }
 
-/// If an error is about a line with typographic quotation marks, they may be the reason.
+/// Adds a hint if the text line of an error contains typographic quotation marks, which may have
+/// caused the error.
 pub(crate) fn at_curly_quotes(found: &mut Diagnostic, sources: &[SourceFile]) {
     let is_error = found.level == Level::Emerg && found.hint.is_none();
     let Some(position) = found.position.filter(|_| is_error) else {
@@ -69,7 +70,7 @@ pub(crate) fn at_curly_quotes(found: &mut Diagnostic, sources: &[SourceFile]) {
     }
 }
 
-/// What to write in the place of typographic quotation marks.
+/// The hint for typographic quotation marks.
 pub(crate) const STRAIGHT_QUOTES: &str = "only \" and ' hold words together";
 
 /// Whether a text begins with one of `“”„‘’‚«»`.
@@ -94,7 +95,7 @@ pub(crate) fn glued_name(word: &[u8]) -> Option<&'static str> {
     }
 }
 
-/// The text of a file that was read, by its number.
+/// The source file with this number.
 pub(crate) fn source(sources: &[SourceFile], file: u32) -> Option<&SourceFile> {
     let of_file = Position {
         file,

@@ -1,7 +1,7 @@
 //! The directives of the language itself: `include` and `load_module`.
 //!
-//! They are declared like any other, so that tables and manual have them; the loader carries them
-//! out.
+//! They are declared like other directives, so that the directive table and the manual contain
+//! them; the loader executes them.
 
 use std::ffi::OsStr;
 use std::path::Path;
@@ -15,7 +15,7 @@ use crate::spec::Inherit;
 /// Directives of this module.
 pub(crate) const DIRECTIVES: &[&dyn Declared] = &[&INCLUDE, &LOAD_MODULE];
 
-/// `include FILE | PATTERN`; its lines never reach the tree.
+/// `include FILE | PATTERN`. The tree contains the included lines in its place.
 static INCLUDE: Setting<()> = Setting::new("include", &["file | mask"], parse::nothing)
     .contexts(Contexts::ALL)
     .inherit(Inherit::List)
@@ -36,7 +36,7 @@ fn module(setter: &Setter<'_>) -> Result<(), Fault> {
     setter.word().map(drop)
 }
 
-/// The name of a module's file, as `load_module` gives it, without folder and `.so`.
+/// The name of a module: the path in `load_module` without directory and `.so`.
 pub(crate) fn module_name(path: &Path) -> String {
     path.file_stem()
         .unwrap_or(OsStr::new(""))

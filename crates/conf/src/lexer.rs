@@ -1,9 +1,9 @@
-//! From bytes to words: the rules of nginx's `ngx_conf_read_token()`.
+//! Splits a configuration text into words, by the rules of nginx's `ngx_conf_read_token()`.
 //!
-//! A word ends at white space, `;` or `{`; quotes keep it together; `\` escapes the next byte; `${`
-//! does not begin a block; `#` at the start of a word begins a comment. Bytes need not be UTF-8.
-//! After an error the lexer can continue after the broken directive, so that one run finds every
-//! error. The lexer does not know the meaning of words.
+//! A word ends at white space, `;` or `{`, except within quotes. `\` escapes the next byte, the `{`
+//! of `${` does not begin a block, and `#` at the start of a word begins a comment. The text need
+//! not be UTF-8. After an error the lexer can continue after the broken directive, so that one run
+//! finds every error. The lexer does not know the meaning of words.
 
 use std::borrow::Cow;
 
@@ -15,7 +15,7 @@ use crate::position::Position;
 /// longer word is refused, because it is usually an unclosed quote.
 pub(crate) const WORD_LENGTH_MAX: usize = 4096;
 
-/// Length of the part of an overlong word that the error shows.
+/// Number of bytes of an overlong word that the error message shows.
 const SHOWN_OF_LONG_WORD: usize = 10;
 
 /// A UTF-8 byte order mark, which nginx takes for a part of the first directive's name.
@@ -27,7 +27,7 @@ pub(crate) enum Token {
     /// A directive: its words, at least one.
     Directive {
         words: Vec<Word>,
-        /// Whether it ended with `{` rather than `;`.
+        /// Whether the directive ended with `{` rather than `;`.
         opens_block: bool,
     },
     BlockEnd,
@@ -51,7 +51,7 @@ pub(crate) struct Lexer<'a> {
 }
 
 impl<'a> Lexer<'a> {
-    /// A lexer for a file with this number.
+    /// A lexer for the content of file number `file`. Skips a byte order mark.
     pub(crate) fn file(text: &'a [u8], file: u32) -> Lexer<'a> {
         let at = if text.starts_with(BYTE_ORDER_MARK) {
             BYTE_ORDER_MARK.len()
@@ -70,7 +70,8 @@ impl<'a> Lexer<'a> {
         }
     }
 
-    /// A lexer for a text outside of any file.
+    /// A lexer for a text outside of any file, such as a `-g` option: without line numbers and
+    /// without a limit of word lengths.
     pub(crate) fn text(text: &'a [u8], file: u32) -> Lexer<'a> {
         Lexer {
             text,
@@ -97,12 +98,12 @@ impl<'a> Lexer<'a> {
         }
     }
 
-    /// The number of bytes read.
+    /// The number of bytes read so far.
     pub(crate) fn offset(&self) -> usize {
         self.at
     }
 
-    /// The text from an earlier offset up to here.
+    /// The text from `offset` up to the last byte read.
     pub(crate) fn read_since(&self, offset: usize) -> &'a [u8] {
         self.text.get(offset..self.at).unwrap_or_default()
     }
@@ -111,7 +112,7 @@ impl<'a> Lexer<'a> {
         self.text
     }
 
-    /// Whether nothing is left.
+    /// Whether the whole text has been read.
     pub(crate) fn is_at_end(&self) -> bool {
         self.at >= self.text.len()
     }
@@ -121,7 +122,7 @@ impl<'a> Lexer<'a> {
         self.text.get(self.at.checked_sub(1)?).copied()
     }
 
-    /// Goes back to an earlier offset, to read again from there.
+    /// Goes back to `offset`, so that the text from there on is read again.
     pub(crate) fn rewind(&mut self, offset: usize) {
         let again = self.text.get(offset..self.at).unwrap_or_default();
         if self.is_file {
@@ -214,8 +215,8 @@ impl<'a> Lexer<'a> {
         }
     }
 
-    /// Skips lines that begin with a quote: no directive does, so they continue a directive before
-    /// them.
+    /// Skips text lines that begin with a quote: no directive begins with a quote, so these lines
+    /// continue the broken directive.
     fn skip_quoted_lines(&mut self) {
         loop {
             let rest = self.text.get(self.at..).unwrap_or_default();
@@ -230,8 +231,8 @@ impl<'a> Lexer<'a> {
         }
     }
 
-    /// Skips to the end of a block whose `{` has been read. Errors within are not reported, since
-    /// an unknown block may follow other rules; only a missing end is.
+    /// Skips to the end of a block whose `{` has been read. Errors within the block are not
+    /// returned, since an unknown block may have another syntax.
     pub(crate) fn skip_block(&mut self) {
         let mut depth = 1_usize;
         while depth > 0 {
@@ -289,7 +290,8 @@ impl<'a> Lexer<'a> {
         Ok(())
     }
 
-    /// Reads a word without quotes from its first byte on; returns what ended it.
+    /// Reads a word without quotes whose first byte has been read. Returns the byte that ended the
+    /// word.
     fn bare(&mut self, first: u8, words: &mut Vec<Word>) -> Result<u8, Fault> {
         let mut byte = first;
         let mut after_dollar = false;
@@ -311,7 +313,7 @@ impl<'a> Lexer<'a> {
         }
     }
 
-    /// Reads a quoted word behind its first quote.
+    /// Reads a quoted word whose opening quote has been read.
     fn quoted(&mut self, quote: u8, words: &mut Vec<Word>) -> Result<(), Fault> {
         self.start = self.at;
         loop {
@@ -327,6 +329,8 @@ impl<'a> Lexer<'a> {
         Ok(())
     }
 
+    /// Reads the next byte of a quoted word. At the end of the text, or if the word is too long,
+    /// the closing quote is missing.
     fn take_quoted(&mut self, quote: u8) -> Result<u8, Fault> {
         match self.take() {
             Ok(Some(byte)) => Ok(byte),
@@ -342,7 +346,7 @@ impl<'a> Lexer<'a> {
         }
     }
 
-    /// Reads the byte behind a closing quote; returns it if it ends the directive.
+    /// Reads the byte after a closing quote. Returns the byte if it ends the directive.
     fn after_quoted(&mut self) -> Result<Option<u8>, Fault> {
         match self.take_or_cut()? {
             b' ' | b'\t' | b'\r' | b'\n' => Ok(None),
@@ -365,20 +369,21 @@ impl<'a> Lexer<'a> {
         }
     }
 
-    /// A fault caused by the quote before `start`: text that belongs outside the quotes was read as
-    /// inside, so reading continues after that line.
+    /// Blames a fault on the opening quote before `start`, which probably lacks its closing quote.
+    /// As text outside of the quotes was read as quoted, reading continues after the line of the
+    /// opening quote.
     fn in_quotes(&mut self, fault: Fault, label: &'static str) -> Fault {
         self.resume = self.next_line();
         fault.with_related(self.position_at(self.start.saturating_sub(1)), label)
     }
 
-    /// The line after the one on which the current word begins.
+    /// The offset of the line after the line on which the current word begins.
     fn next_line(&self) -> Option<usize> {
         let word = self.read_since(self.start);
         memchr::memchr(b'\n', word).map(|at| self.start + at + 1)
     }
 
-    /// The word from `start` up to the byte that ended it.
+    /// The word from `start` up to the byte that ended it, which has been read.
     fn word(&self, start: usize, quoted: bool) -> Word {
         let raw = self.text.get(start..self.at - 1).unwrap_or_default();
         let offset = if quoted { start - 1 } else { start };
@@ -389,6 +394,7 @@ impl<'a> Lexer<'a> {
         }
     }
 
+    /// Reads the next byte. The end of the text is an error.
     fn take_or_cut(&mut self) -> Result<u8, Fault> {
         match self.take()? {
             Some(byte) => Ok(byte),
@@ -396,7 +402,7 @@ impl<'a> Lexer<'a> {
         }
     }
 
-    /// The next byte, unless its word is too long.
+    /// Reads the next byte; `None` at the end of the text.
     fn take(&mut self) -> Result<Option<u8>, Fault> {
         let Some(&byte) = self.text.get(self.at) else {
             return Ok(None);
@@ -409,7 +415,7 @@ impl<'a> Lexer<'a> {
         Ok(Some(byte))
     }
 
-    /// The next byte, without a length check.
+    /// Reads the next byte, without a limit of the word's length.
     fn skip_byte(&mut self) -> Option<u8> {
         self.start = self.at;
         self.take().ok().flatten()
@@ -461,8 +467,8 @@ impl<'a> Lexer<'a> {
     }
 }
 
-/// The rows of a text outside of any file, such as a default: words of directives without blocks.
-/// Malformed rows are omitted.
+/// The words of each directive of a text outside of any file, such as the default of a setting.
+/// Malformed directives are omitted.
 pub(crate) fn rows(text: &[u8]) -> Vec<Vec<Word>> {
     let mut text = text.to_vec();
     text.push(b';');
@@ -478,7 +484,7 @@ pub(crate) fn rows(text: &[u8]) -> Vec<Vec<Word>> {
     }
 }
 
-/// Adds the hint to a fault after which word the `;` is missing.
+/// Adds the hint that a `;` is missing after the last of `words`.
 fn missing_semicolon(fault: Fault, words: &[Word]) -> Fault {
     match words.last() {
         Some(word) => fault.with_hint(format!("a \";\" is missing after \"{}\"", word.text())),
@@ -486,7 +492,8 @@ fn missing_semicolon(fault: Fault, words: &[Word]) -> Fault {
     }
 }
 
-/// Resolves `\"`, `\'`, `\\`, `\t`, `\r` and `\n`; any other `\` is kept.
+/// Replaces `\"`, `\'`, `\\`, `\t`, `\r` and `\n` by the bytes that they stand for; any other `\`
+/// is kept.
 fn unescape(raw: &[u8]) -> Cow<'_, [u8]> {
     let Some(first) = memchr::memchr(b'\\', raw) else {
         return Cow::Borrowed(raw);

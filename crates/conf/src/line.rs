@@ -27,7 +27,8 @@ impl Word {
         String::from_utf8_lossy(&self.bytes)
     }
 
-    /// The offset after the word in its file; a smaller one if the word contains escapes.
+    /// The offset of the byte after the word in its file; too small if the word contains escapes,
+    /// because `bytes` is shorter than the written word.
     pub(crate) fn end(&self) -> usize {
         let quotes = if self.quoted { 2 } else { 0 };
         self.position.offset as usize + self.bytes.len() + quotes
@@ -57,7 +58,8 @@ pub struct Line {
     pub block: Option<Block>,
     /// The position of the line in its file.
     pub position: Position,
-    /// The position of the block's `}`, and the sequence number of the last line read before it.
+    /// The position of the `}` of the line's block, and the sequence number of the last line before
+    /// the `}`.
     pub(crate) end: Option<(Position, u32)>,
     /// The sequence number of the line in reading order, in which the lines of an included file
     /// follow their `include`. 0 for a line outside of the configuration, such as one made from a
@@ -65,7 +67,8 @@ pub struct Line {
     pub(crate) sequence: u32,
 }
 
-/// A substitute for a missing line.
+/// The line that [`Line::argument`] and [`crate::Setter::first`] use in place of a missing argument
+/// or line.
 pub(crate) static EMPTY_LINE: LazyLock<Line> = LazyLock::new(Line::default);
 
 /// The identity of a scope within its tree.
@@ -103,8 +106,8 @@ impl Line {
         *self.name.bytes == *name.as_bytes()
     }
 
-    /// An argument by index; the empty word if the line has fewer arguments, which the directive's
-    /// arity excludes.
+    /// The argument with this index, from 0. The empty word if the line has fewer arguments, which
+    /// cannot happen within the minimum of the directive's arity.
     #[must_use]
     pub fn argument(&self, index: usize) -> &Word {
         self.args.get(index).unwrap_or_else(|| &EMPTY_LINE.name)

@@ -1,4 +1,5 @@
-//! Loads a configuration: files, includes, the shape of every line, then every value.
+//! Loads a configuration: reads files and includes, checks name, context and number of arguments of
+//! every line, and then parses every value.
 //!
 //! One run reports all errors of all files, in the order in which nginx would find them: after a
 //! broken line, reading continues.
@@ -31,21 +32,22 @@ use crate::tree::{Entry, Tree};
 /// Maximum depth of nested blocks and includes together.
 const DEPTH_MAX: usize = 200;
 
-/// Maximum number of unknown names with a suggestion: a file that is not a configuration has very
-/// many.
+/// Maximum number of unknown names for which a similar name is searched: a file that is not a
+/// configuration has very many unknown names.
 const SUGGESTIONS_MAX: usize = 50;
 
-/// Maximum number of misplaced directives of a block that an error lists in addition to the first.
+/// Maximum number of directives that are not allowed in their block and that the error about the
+/// first of them lists.
 const MISPLACED_SHOWN_MAX: usize = 4;
 
 /// A loaded configuration.
 #[derive(Debug)]
 pub struct Loaded {
-    /// The parsed part, which is incomplete if the diagnostics contain errors.
+    /// The parsed configuration, which is incomplete if the diagnostics contain errors.
     pub tree: Tree,
     /// Errors, warnings and notices.
     pub diagnostics: Vec<Diagnostic>,
-    /// Every file that was read, each once, in the order of reading.
+    /// Every file that was read, without duplicates, in the order of reading.
     pub sources: Vec<SourceFile>,
     /// The sequence number of each diagnostic's line.
     order: Vec<u32>,
@@ -74,7 +76,7 @@ impl Loaded {
         self.lost.braces
     }
 
-    /// Whether an unreadable part might have defined this name.
+    /// Whether a file that could not be read, or text that was skipped, might define this name.
     pub(crate) fn may_have_defined(&self, name: &str) -> bool {
         let SkippedText {
             texts, anything, ..
@@ -88,7 +90,8 @@ impl Loaded {
 struct SkippedText {
     /// The texts of lines and blocks that were skipped.
     texts: Vec<Box<[u8]>>,
-    /// Whether unknown text is missing: a file could not be read.
+    /// Whether the configuration lacks text whose content is unknown, such as a file that could not
+    /// be read.
     anything: bool,
     /// Whether blocks begin or end elsewhere than intended.
     braces: bool,
@@ -179,10 +182,10 @@ pub fn dump(sources: &[SourceFile]) -> Vec<u8> {
     out
 }
 
-/// What surrounds the lines that are being read.
+/// The source or block whose lines are being read.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum EnclosingBlock {
-    /// Nothing but their file.
+    /// The top level of a file, which may be included within a block.
     File,
     /// A block of the same file.
     Block,
@@ -222,7 +225,8 @@ impl Directive {
     }
 }
 
-/// Why a directive has no declaration.
+/// Why a directive is not accepted: its name is unknown, it is not allowed in this context, or it
+/// ends with `;` in place of a block or vice versa.
 struct UnknownDirective {
     fault: Fault,
     kind: Option<BraceRelation>,
@@ -233,14 +237,14 @@ struct Loader<'a> {
     registry: &'a Registry,
     files: &'a dyn Files,
     tree: Tree,
-    /// Diagnostics with the sequence number of the line being read.
+    /// Diagnostics, each with the value of `sequence` at its report.
     found: Vec<(u32, Diagnostic)>,
     sources: Vec<SourceFile>,
     by_name: Map<PathBuf, usize>,
     /// The files being read, each included by the one before it.
     open: Vec<PathBuf>,
-    /// A file includes itself. No further file is read then: files that match a pattern may include
-    /// each other in very many orders.
+    /// Whether a file includes itself. If so, no further file is read, because files that match a
+    /// pattern may include each other in very many orders.
     is_circular: bool,
     /// Number of lines read.
     sequence: u32,
@@ -254,7 +258,7 @@ struct Loader<'a> {
     lost: SkippedText,
 }
 
-/// The misplaced directives of one block, by the indices of their errors.
+/// The directives that are not allowed in their block, for one block: the indices of their errors.
 struct Misplaced {
     scope: ScopeId,
     file: u32,
@@ -264,7 +268,7 @@ struct Misplaced {
 
 /// An error related to braces.
 struct Structural {
-    /// Its index in the list of diagnostics.
+    /// The index of the error in the list of diagnostics.
     index: usize,
     file: u32,
     kind: BraceRelation,
@@ -295,8 +299,8 @@ impl Loader<'_> {
         self.report(fault);
     }
 
-    /// Reports a directive that is not allowed in this scope. Of several, the first is the most
-    /// informative.
+    /// Reports a directive that is not allowed in this scope, and records it for
+    /// [`Self::explain_misplaced`].
     fn misplaced(&mut self, scope: ScopeId, name: &Word, fault: Fault) {
         let file = name.position.file;
         let known = self
@@ -316,7 +320,8 @@ impl Loader<'_> {
     }
 
     /// If three or more directives are not allowed in a block, the block itself is probably wrong:
-    /// the first error lists the others. Returns the indices of the others.
+    /// the first of their errors lists the other directives. Returns the indices of the other
+    /// errors, which are not shown.
     fn explain_misplaced(&mut self) -> Vec<usize> {
         let mut dropped = Vec::new();
         for block in &self.misplaced {
@@ -348,9 +353,9 @@ impl Loader<'_> {
         dropped
     }
 
-    /// If a file's braces do not match, one error is enough: the first, with the probable place of
-    /// the missing or surplus brace. Other misplaced directives are consequences. Returns the
-    /// indices of the others.
+    /// If the braces of a file do not match, only the first error related to braces is shown, with
+    /// the probable position of the missing or surplus brace: the others are probably consequences.
+    /// Returns the indices of the others.
     fn explain_braces(&mut self) -> Vec<usize> {
         let mut dropped: Vec<usize> = Vec::new();
         let mut files: Vec<u32> = self.structural.iter().map(|one| one.file).collect();
@@ -412,7 +417,7 @@ impl Loader<'_> {
             }
             self.lost.braces = true;
             dropped.extend(others.iter().map(|one| one.index));
-            // An error at the wrong place itself needs no related place.
+            // An error about the brace itself needs no second position.
             if let Some((position, label)) = related.filter(|_| first.kind != BraceRelation::Brace)
                 && let Some((_, found)) = self.found.get_mut(first.index)
                 && found
@@ -425,14 +430,14 @@ impl Loader<'_> {
         dropped
     }
 
-    /// Continues after a block that is not understood.
+    /// Skips a block that is not read into the tree, and stores its text.
     fn skip_block(&mut self, lexer: &mut Lexer<'_>) {
         let start = lexer.offset();
         lexer.skip_block();
         self.lose(lexer.read_since(start));
     }
 
-    /// Stores a text that is not in the tree.
+    /// Stores a text that is not in the tree because of an error.
     fn lose(&mut self, text: &[u8]) {
         self.lost.texts.push(text.into());
     }
@@ -475,7 +480,7 @@ impl Loader<'_> {
                     (fault, BraceRelation::Brace)
                 }
             };
-            // The error follows any error in the line before.
+            // A sequence number after that of the previous line, whose own errors come first.
             self.sequence = self.sequence.saturating_add(1);
             self.report_structural(fault, kind);
         }
@@ -555,9 +560,9 @@ impl Loader<'_> {
         }
     }
 
-    /// If a `;` or `{` is missing at the end of a line, the directive contains the lines that
-    /// follow. If the directive is valid without them, the missing `;` is reported, and the lines
-    /// are read separately.
+    /// If a `;` or `{` is missing at the end of a directive, the directive also contains the words
+    /// of the following lines. If the directive is valid without these words, the missing `;` or
+    /// `{` is reported, and the following lines are read separately.
     fn cut_off_swallowed(
         &mut self,
         lexer: &mut Lexer<'_>,
@@ -605,7 +610,8 @@ impl Loader<'_> {
         lexer.rewind(first.position.offset as usize);
     }
 
-    /// The declaration of a directive, if it may stand here in this shape.
+    /// The declaration of a directive that is allowed in this context, with or without a block as
+    /// written.
     fn known(
         &mut self,
         context: Contexts,
@@ -650,8 +656,9 @@ impl Loader<'_> {
         })
     }
 
-    /// Handles a name that is not in the table. A block with nearly the name of a known one is read
-    /// as the known one, so that errors in it show too, and its definitions are known.
+    /// Handles a name that is not in the table. A block whose name is similar to that of a known
+    /// block is read as the known block, so that errors in the block are reported too, and the
+    /// names that it defines are known.
     fn misspelled(
         &mut self,
         context: Contexts,
@@ -696,7 +703,7 @@ impl Loader<'_> {
         }
     }
 
-    /// Reads `if($x) {` as `if ($x) {`, so that errors in its block show too.
+    /// Reads `if($x) {` as `if ($x) {`, so that errors in its block are reported too.
     fn unglued(
         &mut self,
         context: Contexts,
@@ -754,7 +761,8 @@ impl Loader<'_> {
         }
     }
 
-    /// Adds a line to a scope. Without a declaration the line is stored, but no lookup finds it.
+    /// Adds a line to a scope. Without a declaration, the line is stored, but lookups by directive
+    /// do not find it.
     fn add(&mut self, scope: ScopeId, line: Line, known: Option<Candidate>) {
         let scope = self.tree.scope_mut(scope);
         if let Some(known) = known {
@@ -768,8 +776,9 @@ impl Loader<'_> {
         scope.lines.push(line);
     }
 
-    /// Reads the rows of a free block that was opened at `opened`. If a row shows that the block
-    /// was not closed, because the row opens another block, reading continues with that block.
+    /// Reads the rows of a free block that was opened at `opened`. If a row is a directive that
+    /// opens a block, the free block was not closed: reading of rows ends there, and the caller
+    /// reads the directive next.
     fn rows_into(
         &mut self,
         lexer: &mut Lexer<'_>,
@@ -826,7 +835,7 @@ impl Loader<'_> {
         }
     }
 
-    /// Reads one file; `by` is the word that includes it.
+    /// Reads one file; `by` is the argument of the `include`, or `None` for the main file.
     fn file(&mut self, path: &Path, by: Option<&Word>, read: Reader<'_, Self>) {
         let fault = |message: String| match by {
             Some(word) => Fault::at(word, message),
@@ -900,10 +909,12 @@ impl Loader<'_> {
     }
 }
 
-/// Reads the lines of an included file in the place of the include.
+/// Reads the content of an included file, as directives or as rows like the block around the
+/// `include`.
 type Reader<'a, L> = &'a mut dyn FnMut(&mut L, &mut Lexer<'_>);
 
-/// A failed call in nginx's words: `open() "/x" failed (2: No such file or directory)`.
+/// The message about a failed system call in nginx's words: `open() "/x" failed (2: No such file or
+/// directory)`.
 fn failure(call: &str, path: &Path, error: &io::Error) -> String {
     let path = path.display();
     let Some(number) = error.raw_os_error() else {

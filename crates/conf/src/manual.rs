@@ -14,7 +14,7 @@ const INDEX: &str = "README.md";
 /// Page contents that the declarations do not provide.
 #[derive(Clone, Copy)]
 pub struct Guide<'a> {
-    /// The module that a directive belongs to, as in `http_gzip`.
+    /// Returns the name of the module that has the directive, such as `http_gzip`.
     pub module_of: fn(&Spec) -> &'static str,
     /// Example configurations; a page shows the first that uses its directive.
     pub examples: &'a [Example],
@@ -194,7 +194,7 @@ fn facts(spec: &Spec) -> Vec<(&'static str, String)> {
     };
     facts.push(("Default", default));
     facts.push(("Context", contexts(spec)));
-    // Lines within a block are inherited, the block itself is not.
+    // No row for a block: scopes inherit the lines within a block, but not the block itself.
     if spec.arity.block_kind() != BlockKind::Scope {
         facts.push(("Inherited", spec.inherit.explanation().to_owned()));
     }

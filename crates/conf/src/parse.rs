@@ -1,7 +1,7 @@
 //! Parse functions that many directives share: flags, numbers, sizes, times, texts.
 //!
-//! Each takes the first argument of a [`Setter`]; those named `…_word` take a word of the caller's
-//! choice. Units and messages are nginx's.
+//! Most parse the first argument of a [`Setter`]; the functions named `…_word` parse a given word.
+//! Units and messages are nginx's.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use crate::line::Word;
 use crate::setting::Setter;
 use crate::template::Template;
 
-/// The largest number nginx has: that of a signed 64-bit integer.
+/// The largest number that nginx accepts: that of a signed 64-bit integer.
 const NUMBER_MAX: u64 = i64::MAX as u64;
 
 /// `on` or `off`, in any case.
@@ -72,7 +72,7 @@ pub fn size_word(word: &Word, setter: &Setter<'_>) -> Result<u64, Fault> {
     size_of(&word.bytes).ok_or_else(|| invalid(word, setter, "value"))
 }
 
-/// A size in a file, in bytes: as [`size`], and `g`.
+/// A size of a file or body, in bytes: in the syntax of [`size`], with the additional suffix `g`.
 ///
 /// # Errors
 /// `"x" directive invalid value`
@@ -88,7 +88,7 @@ pub fn offset_word(word: &Word, setter: &Setter<'_>) -> Result<u64, Fault> {
     offset_of(&word.bytes).ok_or_else(|| invalid(word, setter, "value"))
 }
 
-/// A time that may be as short as a millisecond: `ms`, `s`, `m`, `h`, `d`, `w`, combined in falling
+/// A time with a resolution of one millisecond: `ms`, `s`, `m`, `h`, `d`, `w`, combined in falling
 /// order; a bare number is seconds.
 ///
 /// # Errors
@@ -155,7 +155,7 @@ pub fn buffers(setter: &Setter<'_>) -> Result<(u64, u64), Fault> {
     }
 }
 
-/// The argument as text; what is not UTF-8 is replaced.
+/// The argument as text; invalid UTF-8 is replaced.
 ///
 /// # Errors
 /// None where the arity was checked.
@@ -185,8 +185,8 @@ pub fn path(setter: &Setter<'_>) -> Result<PathBuf, Fault> {
 /// together.
 const LEVELS_MAX: u64 = 10;
 
-/// A directory for files that a program names itself, and the name lengths of up to three levels of
-/// subdirectories, which are checked and discarded.
+/// A directory for files with generated names, and the lengths of the names of its subdirectories,
+/// one argument for each level. The lengths are checked and discarded.
 ///
 /// # Errors
 /// `"x" directive invalid value`
@@ -196,7 +196,7 @@ pub fn path_with_levels(setter: &Setter<'_>) -> Result<PathBuf, Fault> {
     path(setter)
 }
 
-/// The name lengths of the subdirectory levels.
+/// The lengths of the names of the subdirectories, one for each level, in characters.
 ///
 /// # Errors
 /// The first word that is not a valid level, or that exceeds the limit.
@@ -253,7 +253,7 @@ pub fn template(setter: &Setter<'_>) -> Result<Template, Fault> {
     Template::parse(setter.word()?)
 }
 
-/// For directives without a value, and for blocks.
+/// The parse function of directives without a value, and of blocks.
 ///
 /// # Errors
 /// None.
@@ -326,7 +326,7 @@ pub fn number_of(text: &[u8]) -> Option<u64> {
     })
 }
 
-/// Units of time, each valid only after longer ones. A bare number has the last unit but one.
+/// Units of time with their lengths in the unit of the result. A unit may only follow longer units.
 type Units = &'static [(&'static [u8], u64)];
 
 const SECONDS: Units = &[

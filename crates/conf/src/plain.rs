@@ -11,12 +11,13 @@ use crate::lexer::{Lexer, Token};
 use crate::line::Line;
 use crate::position;
 
-/// Why there are no lines.
+/// Why the lines of a file could not be read.
 #[derive(Debug)]
 pub enum PlainFileError {
     /// The file could not be read.
     File(io::Error),
-    /// The file is malformed; the fault has its position in that file.
+    /// The file is malformed; the position of the fault is in this file, not at the directive that
+    /// names it.
     Malformed(Box<Fault>),
 }
 

@@ -2,7 +2,8 @@
 //!
 //! Positions are small and copied everywhere, so they refer to their file by number. The file names
 //! are kept once per process and never removed, because a message may be shown long after its
-//! configuration is gone. Their number is that of the distinct files ever used by a configuration.
+//! configuration was dropped. Memory grows with the number of distinct file names, not with the
+//! number of reloads.
 
 use std::fmt;
 use std::path::Path;
@@ -16,7 +17,7 @@ pub struct Position {
     /// The line number in messages, from 1. As in nginx, the line on which the directive ends: that
     /// of its `;` or `{`.
     pub line: u32,
-    /// Byte offset in the file. Exact, unlike `line`; excerpts use it.
+    /// Byte offset of the word in the file, from which excerpts compute the line of the word.
     pub offset: u32,
 }
 
@@ -25,10 +26,10 @@ pub(crate) const COMMAND_LINE: u32 = 1;
 
 static NAMES: RwLock<Vec<Arc<Path>>> = RwLock::new(Vec::new());
 
-/// The numbers 0 and 1 have no entry in the table.
+/// The number of file numbers without an entry in `NAMES`: 0 and [`COMMAND_LINE`].
 const RESERVED: usize = 2;
 
-/// The number of a file name.
+/// The number of a file name, which is assigned at the first call.
 pub(crate) fn file_number(name: &Path) -> u32 {
     let mut names = NAMES.write().unwrap_or_else(PoisonError::into_inner);
     let index = names

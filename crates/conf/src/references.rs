@@ -36,9 +36,9 @@ impl Tree {
         found.into_iter().map(|(_, position)| position).collect()
     }
 
-    /// The arguments of each line that contains one of these positions, and of the lines that open
-    /// the blocks around it, with the names of their directives: their definitions may be missing
-    /// for that reason alone.
+    /// For the lines that contain one of these positions, and for the lines that open the blocks
+    /// around them: each argument, with the name of its directive. Names that these lines define
+    /// may be missing only because of the errors at these positions.
     pub(crate) fn words_around(&self, places: &[Position]) -> Vec<(&Word, &Word)> {
         let mut words = Vec::new();
         for scope in self.scopes() {
@@ -65,7 +65,7 @@ impl Tree {
         words
     }
 
-    /// The directive of the line that contains a position.
+    /// The name of the directive whose line contains a position.
     pub(crate) fn directive_at(&self, place: Position) -> Option<&Word> {
         let lines = self.scopes().flat_map(|scope| scope.lines());
         let mut holding = lines.filter(|line| span(line).contains(place));
@@ -93,8 +93,8 @@ impl Tree {
 }
 
 impl Position {
-    /// The position with the line of the referenced word itself, if its directive begins on another
-    /// line.
+    /// The position with the line number of the word at the offset, in place of the line on which
+    /// the directive ends.
     #[must_use]
     pub fn on_own_line(self, files: &dyn Files) -> Position {
         let text = self.file_name().and_then(|name| files.read(&name).ok());
@@ -118,7 +118,8 @@ fn used_words(line: &Line) -> &[Word] {
     line.args.get(skipped..).unwrap_or_default()
 }
 
-/// A line with its rows, from the first to the last byte.
+/// The byte range from a line's first word to its last, or to that of its last row in the same
+/// file.
 struct Span {
     file: u32,
     start: u32,
@@ -151,7 +152,7 @@ fn span(line: &Line) -> Span {
     }
 }
 
-/// The offsets of `$name` or `${name}` in a text.
+/// The offsets of the `$` of every `$name` or `${name}` in a text, in any case.
 fn places<'a>(text: &'a [u8], name: &'a [u8]) -> impl Iterator<Item = usize> + 'a {
     memchr::memchr_iter(b'$', text).filter(move |at| {
         let after = text.get(at + 1..).unwrap_or_default();
@@ -164,7 +165,8 @@ fn places<'a>(text: &'a [u8], name: &'a [u8]) -> impl Iterator<Item = usize> + '
     })
 }
 
-/// The position within a word; the word's own position if escapes may have shifted the rest.
+/// The position of the byte with index `at` in a word; the position of the word if escapes may have
+/// shifted the byte.
 fn within(word: &Word, at: usize) -> Position {
     let may_be_unescaped = |byte: &u8| b"\"'\\\t\r\n".contains(byte);
     if word.bytes.iter().any(may_be_unescaped) {

@@ -10,7 +10,8 @@ use crate::spec::{Arity, Spec};
 /// The table of all directives.
 pub struct Registry {
     pub(crate) declared: Vec<&'static dyn Declared>,
-    /// By name; the same name may be declared once for each context.
+    /// The declarations by name. A name may have several declarations if no context is in two of
+    /// them.
     pub(crate) by_name: Map<&'static [u8], Vec<Candidate>>,
     modules: &'static [&'static str],
     elsewhere: KnownElsewhere,
@@ -72,7 +73,7 @@ impl Registry {
         Registry { modules, ..self }
     }
 
-    /// Sets the lookup of names that are not in the table.
+    /// Sets the lookup of directives that nginx or one of its modules has and this program lacks.
     #[must_use]
     pub fn with_elsewhere(self, elsewhere: KnownElsewhere) -> Registry {
         Registry { elsewhere, ..self }
@@ -134,7 +135,7 @@ impl Registry {
         self.declared.iter().copied()
     }
 
-    /// The known name most similar to an unknown one, if any is similar.
+    /// The known directive whose name is most similar to `name`, if any is similar enough.
     #[must_use]
     pub fn nearest_name(&self, name: &str) -> Option<&'static str> {
         let names = self
@@ -145,7 +146,8 @@ impl Registry {
     }
 }
 
-/// The most similar of these names, if any is similar.
+/// The one of `names` with the smallest edit distance from `name`, if the distance is small enough
+/// for a typing error.
 #[must_use]
 pub fn nearest<'a>(name: &str, names: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     let limit = 1 + name.len() / 4;

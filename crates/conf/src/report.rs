@@ -1,7 +1,7 @@
 //! Selects and orders the diagnostics that are shown.
 //!
-//! An error that only follows from another is left out, because it would point at a correct line.
-//! Errors come first, then warnings; notices are summarized at the end.
+//! An error that is only a consequence of another error is omitted, because it would point at a
+//! correct line. Errors come first, then warnings; notices are summarized at the end.
 
 use std::collections::HashSet;
 
@@ -9,7 +9,7 @@ use crate::diagnostic::{Diagnostic, Level};
 use crate::load::Loaded;
 use crate::position::Position;
 
-/// Maximum number of further places that a summarized notice names.
+/// Maximum number of positions that the hint of [`also`] lists.
 const PLACES_MAX: usize = 5;
 
 /// Orders the diagnostics of reading a configuration (those of `loaded`, which are taken out of it)
@@ -19,7 +19,7 @@ pub fn arrange(loaded: &mut Loaded, compiled: Vec<Diagnostic>) -> Vec<Diagnostic
     let read = loaded.take_diagnostics();
     let (early, mut compiled): (Vec<_>, Vec<_>) =
         compiled.into_iter().partition(|found| found.while_reading);
-    // Compilation proceeds by feature; people read by line.
+    // Compilation finds errors feature by feature; they are shown in file order.
     compiled.sort_by_key(|found| {
         let place = found.position.filter(|position| position.file != 0);
         (
@@ -101,7 +101,7 @@ pub fn arrange(loaded: &mut Loaded, compiled: Vec<Diagnostic>) -> Vec<Diagnostic
         if follows {
             continue;
         }
-        // An unreadable value is found when it is parsed, and again when it is used.
+        // An invalid value is reported when the tree is checked, and again when it is compiled.
         let is_again = is_compiled && is_error && texts.contains(&found.to_string());
         texts.insert(found.to_string());
         let place = found.position.filter(|position| position.file != 0);

@@ -1,8 +1,9 @@
 //! Reading the tree with inheritance: [`ScopeRef`].
 //!
-//! The nearest scope that has a line of any directive of a group supplies the whole group, and the
-//! value is parsed in that scope, with that scope as input. Nothing is merged or cached here;
-//! callers that share values use [`ScopeRef::owner`].
+//! The directives of one [`Setting`] are inherited together: the nearest scope that has a line of
+//! any of them supplies all lines, and the parse function gets that scope as its input. The kinds
+//! of inheritance that deviate are those of [`Inherit`]. Values are not cached here; callers that
+//! share values use [`ScopeRef::owner`].
 
 use crate::contexts::Contexts;
 use crate::diagnostic::Fault;
@@ -45,9 +46,9 @@ impl<'a> ScopeRef<'a> {
         self.scope.opener.map(|(parent, _)| self.tree.scope(parent))
     }
 
-    /// An identity that is stable across reloads, independent of other lines: the text of the lines
-    /// that open the scope and its ancestors, and for `server` blocks the lines with these names
-    /// within them.
+    /// Identifies the scope across reloads, independently of changes to other lines: the text of
+    /// the lines that open the scope and its ancestors and, for `server` blocks, the text of their
+    /// lines of the directives `of_servers`, such as `listen`.
     #[must_use]
     pub fn place(self, of_servers: &[&str]) -> Vec<u8> {
         let mut place = Vec::new();
@@ -90,7 +91,8 @@ impl<'a> ScopeRef<'a> {
         self.scope.context
     }
 
-    /// All lines of the scope, in file order; included lines are in the place of the include.
+    /// All lines of the scope, in file order, with the lines of included files in place of the
+    /// `include`.
     #[must_use]
     pub fn lines(self) -> &'a [Line] {
         &self.scope.lines
@@ -111,14 +113,14 @@ impl<'a> ScopeRef<'a> {
         named.filter_map(move |line| self.opened_by(line))
     }
 
-    /// The lines of a directive or group in this scope alone.
+    /// The lines of a setting that this scope itself contains, without inherited lines.
     #[must_use]
     pub fn own_lines(self, spec: &Spec) -> Vec<&'a Line> {
         self.scope.lines_of(spec).collect()
     }
 
-    /// The lines of a directive or group in force in this scope, each with its own scope; none if
-    /// only the default is in force.
+    /// The lines of a setting in force in this scope, inherited lines included, each with the scope
+    /// that contains it. Empty if only the default is in force.
     #[must_use]
     pub fn lines_in_force(self, spec: &Spec) -> Vec<(ScopeRef<'a>, &'a Line)> {
         let Some(writer) = self.writer(spec) else {
@@ -138,7 +140,7 @@ impl<'a> ScopeRef<'a> {
         lines.collect()
     }
 
-    /// The value in force, or the default without a line.
+    /// The value in force: from the scope's own or inherited lines, or else the default.
     ///
     /// # Errors
     /// Errors of the setting's parse function. A list without lines and without a default is parsed
@@ -147,7 +149,8 @@ impl<'a> ScopeRef<'a> {
         self.get_with_scope(setting).map(|(_, value)| value)
     }
 
-    /// The value in force, with the scope of its lines; `None` as the scope for the default.
+    /// The value in force, and the scope that contains its lines; `None` as the scope if the value
+    /// is the default.
     ///
     /// # Errors
     /// As [`ScopeRef::get`].
@@ -168,7 +171,8 @@ impl<'a> ScopeRef<'a> {
         Ok((None, value))
     }
 
-    /// The value in force, if it is not the default.
+    /// The value of the scope's own or inherited lines; `None` if there are no lines, so that the
+    /// default is in force.
     ///
     /// # Errors
     /// As [`ScopeRef::get`].
@@ -197,9 +201,10 @@ impl<'a> ScopeRef<'a> {
             .any(|declared| self.scope.has(declared.spec()))
     }
 
-    /// The outermost scope in which every one of the directives has the same lines in force as in
-    /// this one: values made there can be shared. It is the nearest scope with a line of any of
-    /// them, or the root.
+    /// The outermost scope in which each of the directives has the same lines in force as in this
+    /// scope. Scopes with the same owner can share one value. The owner is the nearest scope with a
+    /// line of any of the directives, or the root; it is this scope if that line is not inherited
+    /// here.
     #[must_use]
     pub fn owner(self, declared: &[&'static dyn Declared]) -> ScopeRef<'a> {
         if self.scope.opener.is_none() || declared.iter().any(|d| self.scope.has(d.spec())) {
@@ -257,7 +262,7 @@ impl<'a> ScopeRef<'a> {
         true
     }
 
-    /// Whether this scope inherits from its parent.
+    /// Whether this scope inherits lines with this kind of inheritance from its parent.
     fn passes_on(self, inherit: Inherit) -> bool {
         const KEPT: Contexts = Contexts::LOCATION_IF.or(Contexts::LIMIT_EXCEPT);
         match inherit {

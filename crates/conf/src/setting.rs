@@ -154,7 +154,8 @@ impl<T> Setting<T> {
         }
     }
 
-    /// Further names: the directives form one setting, with their lines in file order.
+    /// Adds names of directives that form one setting with the first: the parse function gets the
+    /// lines of all of them, in file order.
     #[must_use]
     pub const fn also(mut self, names: &'static [&'static str]) -> Setting<T> {
         self.spec.also = names;
@@ -168,7 +169,7 @@ impl<T> Setting<T> {
         self
     }
 
-    /// The contexts of one name of the group, if different from the rest.
+    /// The contexts of one of the setting's names, if they differ from those of the others.
     #[must_use]
     pub const fn name_contexts(mut self, name: &'static str, contexts: Contexts) -> Setting<T> {
         self.spec.except(name, Some(contexts), None);
@@ -187,15 +188,16 @@ impl<T> Setting<T> {
         self.several_blocks()
     }
 
-    /// The number of arguments of one name of the group, if different from the rest.
+    /// The number of arguments of one of the setting's names, if it differs from that of the
+    /// others.
     #[must_use]
     pub const fn name_arity(mut self, name: &'static str, arity: Arity) -> Setting<T> {
         self.spec.except(name, None, Some(arity));
         self
     }
 
-    /// A block of directives follows the arguments. By default several blocks are allowed, and the
-    /// context within the block is the one around it.
+    /// A block of directives follows the arguments. Unless other methods change it, a scope may
+    /// have several such blocks, and the context within the block is the context of the directive.
     #[must_use]
     pub const fn block(mut self) -> Setting<T> {
         self.spec.arity = self.arity_before_block().block();
@@ -209,21 +211,24 @@ impl<T> Setting<T> {
         self
     }
 
-    /// The context within the block, by the context of the directive: pairs of the two.
+    /// The context within the block, if it depends on the context of the directive: pairs of the
+    /// context of the directive and the context within the block.
     #[must_use]
     pub const fn opens_by_place(mut self, places: &'static [(Contexts, Contexts)]) -> Setting<T> {
         self.spec.opens = Opens::ByPlace(places);
         self
     }
 
-    /// A block of the directive's own rows follows the arguments. By default several blocks are
-    /// allowed.
+    /// A block of rows that only the directive understands ([`crate::Block::Free`]) follows the
+    /// arguments. Unless other methods change it, a scope may have several such blocks.
     #[must_use]
     pub const fn free_block(mut self) -> Setting<T> {
         self.spec.arity = self.arity_before_block().free_block();
         self.several_blocks()
     }
 
+    /// The arity to which a block is added: none if no arity has been set, since the default of one
+    /// argument is for directives without a block.
     const fn arity_before_block(&self) -> Arity {
         if self.spec.arity_assumed {
             Arity::none()
@@ -232,6 +237,7 @@ impl<T> Setting<T> {
         }
     }
 
+    /// Allows several blocks in a scope, unless another kind of inheritance has been set.
     const fn several_blocks(mut self) -> Setting<T> {
         let is_block = !matches!(self.spec.arity.block_kind(), BlockKind::None);
         if is_block && matches!(self.spec.inherit, Inherit::Value) {
@@ -240,16 +246,17 @@ impl<T> Setting<T> {
         self
     }
 
-    /// The arguments of the default as a user would write them; the setting's own parse function
-    /// parses them. If several lines are allowed, `;` separates them.
+    /// The arguments of the default value as a user would write them; the setting's parse function
+    /// parses them too. If the setting allows several lines, `;` separates the arguments of each
+    /// line.
     #[must_use]
     pub const fn default(mut self, text: &'static str) -> Setting<T> {
         self.spec.default = Some(text);
         self
     }
 
-    /// A default that depends on other settings of the scope; the manual shows the text of
-    /// [`Setting::default`].
+    /// Computes the default value, which depends on other settings of the scope. The manual shows
+    /// the text of [`Setting::default`] nevertheless.
     #[must_use]
     pub const fn default_with(
         mut self,
@@ -266,8 +273,8 @@ impl<T> Setting<T> {
         self
     }
 
-    /// Allows the directive several times in a scope, where nginx does not check for duplicates;
-    /// the last line counts.
+    /// Allows several lines of the directive in a scope, because nginx does not check this
+    /// directive for duplicates; the last line counts.
     #[must_use]
     pub const fn repeatable(mut self) -> Setting<T> {
         self.spec.repeatable = true;
@@ -295,7 +302,7 @@ impl<T> Setting<T> {
         self
     }
 
-    /// Accepts and checks the directive without any effect, for this reason.
+    /// Accepts and checks the directive, which has no effect for this reason.
     #[must_use]
     pub const fn no_effect(self, reason: &'static str) -> Setting<T> {
         self.effect(Effect::NoEffect(reason))
@@ -322,13 +329,14 @@ pub struct Setter<'a> {
     pub(crate) lines: &'a [&'a Line],
     pub(crate) scope: ScopeRef<'a>,
     pub(crate) default: bool,
-    /// Collects warnings while the configuration is checked; later parses would only repeat them.
+    /// Collects the warnings of the check after loading. `None` for later parses of the same lines,
+    /// whose warnings would be duplicates.
     pub(crate) warnings: Option<&'a RefCell<Vec<Diagnostic>>>,
 }
 
 impl<'a> Setter<'a> {
-    /// All lines, in file order. Exactly one for a setting that allows no more and has no default;
-    /// a list may be empty.
+    /// All lines, in file order. Exactly one if the setting allows only one line and has no
+    /// default; for lists, there may be none.
     #[must_use]
     pub fn lines(&self) -> &'a [&'a Line] {
         self.lines
@@ -380,7 +388,7 @@ impl<'a> Setter<'a> {
         self.scope
     }
 
-    /// Whether the lines are the default.
+    /// Whether the lines are those of the default value.
     #[must_use]
     pub fn is_default(&self) -> bool {
         self.default
@@ -395,8 +403,9 @@ impl<'a> Setter<'a> {
         }
     }
 
-    /// Warns about a word, if the warning concerns the whole configuration: only the first place is
-    /// shown, and the others are listed there.
+    /// Warns about a word, if the warning concerns the whole configuration: of several such
+    /// warnings with this message, only the first is shown, and its hint lists the positions of the
+    /// others.
     pub fn warn_once(&self, word: &Word, message: impl Into<String>) {
         if let Some(warnings) = self.warnings {
             let warning = Diagnostic::new(Level::Warn, message, Some(word.position));

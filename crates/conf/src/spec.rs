@@ -14,7 +14,7 @@ pub struct Arity {
     block: BlockKind,
 }
 
-/// The content of a directive's braces.
+/// Whether a directive has a block, and the content of the block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BlockKind {
     /// No braces: the directive ends with `;`.
@@ -26,7 +26,7 @@ pub enum BlockKind {
 }
 
 impl Arity {
-    /// Exactly this many arguments, no more.
+    /// Exactly `count` arguments.
     #[must_use]
     pub const fn exactly(count: usize) -> Arity {
         Arity {
@@ -46,7 +46,7 @@ impl Arity {
         }
     }
 
-    /// At least this many arguments.
+    /// At least `min` arguments.
     #[must_use]
     pub const fn at_least(min: usize) -> Arity {
         Arity {
@@ -88,13 +88,13 @@ impl Arity {
         }
     }
 
-    /// The content of the braces.
+    /// The kind of the block.
     #[must_use]
     pub const fn block_kind(self) -> BlockKind {
         self.block
     }
 
-    /// Whether this many arguments are allowed.
+    /// Whether `count` arguments are allowed.
     #[must_use]
     pub const fn allows(self, count: usize) -> bool {
         self.min <= count && count <= self.max
@@ -104,33 +104,34 @@ impl Arity {
 /// How a scope without its own line of a directive inherits it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Inherit {
-    /// One line, of the nearest scope that has it.
+    /// One line: that of the nearest scope with a line.
     Value,
-    /// Any number of lines: all of the nearest scope that has one.
+    /// Any number of lines: all lines of the nearest scope with a line.
     List,
-    /// As `List`, plus the defaults for those keys (the first argument, in any case) that no line
-    /// has.
+    /// As `List`, plus the default lines whose key (the first argument, compared without case) no
+    /// written line has.
     Keyed,
     /// The lines of all enclosing scopes, outermost first.
     Append,
-    /// Blocks; otherwise as `List`.
+    /// Any number of blocks: all blocks of the nearest scope with a block.
     Block,
-    /// One ordered script across the group's names; inherited by no scope.
+    /// The lines of all names of the setting are one script, executed in file order. Not inherited.
     Program,
-    /// One line, inherited by `if` and `limit_except` but not by locations.
+    /// One line, inherited by the `if` and `limit_except` blocks of a location, but not by nested
+    /// locations.
     Handler,
-    /// One line, for its own scope only.
+    /// One line, which applies to its own scope only.
     Never,
 }
 
 impl Inherit {
-    /// Whether a scope may hold several lines of the group.
+    /// Whether a scope may contain several lines of the setting.
     #[must_use]
     pub const fn allows_several(self) -> bool {
         !matches!(self, Inherit::Value | Inherit::Handler | Inherit::Never)
     }
 
-    /// The kind in the manual's words.
+    /// The text of the kind of inheritance in the manual.
     #[must_use]
     pub const fn explanation(self) -> &'static str {
         match self {
@@ -152,11 +153,12 @@ impl Inherit {
 /// The context within a directive's block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Opens {
-    /// The context around the block.
+    /// The context of the directive.
     Surroundings,
     /// Always this context.
     One(Contexts),
-    /// By the context of the directive: pairs of that context and the one within the block.
+    /// Depends on the context of the directive: pairs of the context of the directive and the
+    /// context within the block.
     ByPlace(&'static [(Contexts, Contexts)]),
 }
 
@@ -207,10 +209,11 @@ impl Effect {
     }
 }
 
-/// Maximum number of names in a group that differ from the rest.
+/// Maximum number of names of a setting that have their own contexts or arity.
 const EXCEPTIONS_MAX: usize = 8;
 
-/// How one name of a group differs from the rest.
+/// The contexts and the arity of one name of a setting, if they differ from those of the other
+/// names.
 #[derive(Clone, Copy, Debug)]
 struct Exception {
     name: &'static str,
@@ -221,14 +224,14 @@ struct Exception {
 /// Maximum length of a name joined from a prefix and a stem, in bytes.
 const JOINED_MAX: usize = 48;
 
-/// The prefix that stands for any prefix in a family's manual.
+/// The text that stands for the prefix in the manual of a family: see [`crate::Setting::family`].
 const ANY_PREFIX: &str = "*_";
 
 #[derive(Clone, Copy, Debug)]
 enum DirectiveName {
-    /// As written in the declaration.
+    /// A complete name.
     Whole(&'static str),
-    /// A prefix joined with the stem of a family's name.
+    /// The name of a member of a family: a prefix such as `proxy_`, joined with a stem.
     Joined {
         prefix: &'static str,
         bytes: [u8; JOINED_MAX],
@@ -276,24 +279,26 @@ impl DirectiveName {
 #[derive(Debug)]
 pub struct Spec {
     name: DirectiveName,
-    /// The other names of the group.
+    /// The names of further directives that form one setting with the first.
     pub also: &'static [&'static str],
-    /// The contexts in which it is allowed.
+    /// The contexts in which the directive is allowed.
     pub contexts: Contexts,
     /// How many arguments the directive takes.
     pub arity: Arity,
-    /// The context within its block, if it has one.
+    /// The context within the directive's block, if it has a block of directives.
     pub opens: Opens,
     /// Whether `arity` is still the default of a new declaration.
     pub(crate) arity_assumed: bool,
-    /// The arguments in the manual's notation, one entry per form. In a group, an entry that begins
-    /// with one of the names applies to that name only.
+    /// The arguments in the manual's notation, one entry per form. An entry that begins with one of
+    /// the names applies to that name only.
     pub syntax: &'static [&'static str],
-    /// The arguments of the default as a user would write them; `;` separates lines.
+    /// The arguments of the default value as a user would write them; `;` separates those of
+    /// several lines.
     pub default: Option<&'static str>,
-    /// How scopes inherit it.
+    /// How scopes inherit the directive's lines.
     pub inherit: Inherit,
-    /// Whether a scope may repeat it although it has one value: the last line counts.
+    /// Whether a scope may have several lines although the setting has one value: the last line
+    /// counts.
     pub repeatable: bool,
     /// When a change takes effect.
     pub reload: Reload,
@@ -348,18 +353,18 @@ impl Spec {
         std::ptr::from_ref(self).addr()
     }
 
-    /// The name; for a group, the first.
+    /// The name; if the setting has several, the first.
     #[must_use]
     pub fn name(&self) -> &str {
         self.name.text()
     }
 
-    /// Every name of the group.
+    /// Every name of the setting.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         std::iter::once(self.name()).chain(self.also.iter().copied())
     }
 
-    /// The manual's prose, in Markdown; for a family, with its own prefix.
+    /// The manual's prose, in Markdown. In a family, `*_` is replaced by the prefix.
     #[must_use]
     pub fn manual(&self) -> Cow<'static, str> {
         match self.name.prefix() {
@@ -368,7 +373,7 @@ impl Spec {
         }
     }
 
-    /// The contexts of the directive `name` of the group.
+    /// The contexts in which the setting's directive `name` is allowed.
     #[must_use]
     pub fn contexts_of(&self, name: &str) -> Contexts {
         self.exception(name)
@@ -376,7 +381,7 @@ impl Spec {
             .unwrap_or(self.contexts)
     }
 
-    /// The arity of the directive `name` of the group.
+    /// The arity of the setting's directive `name`.
     #[must_use]
     pub fn arity_of(&self, name: &str) -> Arity {
         self.exception(name)
@@ -391,7 +396,7 @@ impl Spec {
             .find(|exception| exception.name == name)
     }
 
-    /// Sets an exception for a name; `None` leaves the common value.
+    /// Sets the contexts or the arity of one name. `None` leaves that of the setting.
     pub(crate) const fn except(
         &mut self,
         name: &'static str,

@@ -1,6 +1,7 @@
 //! Values with variables: `$name`, `${name}`, `$1`.
 //!
-//! A template is the written text; the program knows which variables exist.
+//! A template contains the names of variables as written. Whether a variable exists is checked by
+//! the program, not here.
 
 use crate::diagnostic::Fault;
 use crate::line::Word;
@@ -19,7 +20,7 @@ pub enum TemplatePart {
     Literal(Box<[u8]>),
     /// A variable, written `$name` or `${name}`.
     Variable(Box<str>),
-    /// `$1` to `$9`: a group of the regular expression matched last.
+    /// `$1` to `$9`: a capture group of the regular expression that matched last.
     Capture(u8),
 }
 
@@ -66,7 +67,7 @@ impl Template {
         &self.parts
     }
 
-    /// The value, if it contains no variable.
+    /// The value, if it contains no variable and no capture.
     #[must_use]
     pub fn as_literal(&self) -> Option<&[u8]> {
         match &*self.parts {
@@ -77,7 +78,7 @@ impl Template {
     }
 }
 
-/// The variable or capture after a `$`, and the rest of the text.
+/// Parses the variable or capture after a `$`, and returns it with the rest of the text.
 fn reference<'a>(word: &Word, text: &'a [u8]) -> Result<(TemplatePart, &'a [u8]), Fault> {
     let (name, after) = match text.split_first() {
         Some((digit @ b'1'..=b'9', after)) => {

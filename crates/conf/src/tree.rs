@@ -23,18 +23,19 @@ pub struct Tree {
 /// The lines of one block.
 pub(crate) struct Scope {
     pub(crate) id: ScopeId,
-    /// The parent scope, and the index of the line that opens this one.
+    /// The parent scope, and the index in the parent of the line that opens this scope.
     pub(crate) opener: Option<(ScopeId, usize)>,
     pub(crate) context: Contexts,
     pub(crate) lines: Vec<Line>,
-    /// The directive of each line, sorted once the scope is complete.
+    /// The declared directive of each line, sorted by directive once the tree is complete. Lines
+    /// without a declaration are absent.
     pub(crate) index: Vec<Entry>,
-    /// A bit for each directive in `index`; several directives share a bit. Most lookups are for a
-    /// directive that is absent.
+    /// A set bit for each directive in `index`, as a filter before the search in `index`, because
+    /// most lookups are for a directive that is absent. Several directives share a bit.
     kinds: u64,
 }
 
-/// The bit of a directive.
+/// The bit of the directive with this key in [`Scope::kinds`].
 fn kind(key: usize) -> u64 {
     // Addresses differ in their middle bits; the multiplication moves the difference to the
     // highest.
@@ -51,7 +52,7 @@ impl fmt::Debug for Scope {
     }
 }
 
-/// One line of a directive that the table knows.
+/// A line in [`Scope::lines`] whose directive is declared.
 #[derive(Clone, Copy)]
 pub(crate) struct Entry {
     /// Identity of the directive: see [`Spec::key`].
@@ -72,13 +73,13 @@ impl Scope {
         }
     }
 
-    /// Records which directive a line belongs to.
+    /// Adds a line to the index of directives.
     pub(crate) fn note(&mut self, entry: Entry) {
         self.kinds |= kind(entry.key);
         self.index.push(entry);
     }
 
-    /// The lines of a directive or group, in file order.
+    /// The lines of a setting, in file order.
     pub(crate) fn lines_of(&self, spec: &Spec) -> impl Iterator<Item = &Line> {
         let key = spec.key();
         let start = match self.kinds & kind(key) {
@@ -143,7 +144,7 @@ impl Tree {
         nested.unwrap_or(&mut self.root)
     }
 
-    /// Adds a scope that the next line of `parent` opens.
+    /// Adds a scope. The line that is added to `parent` next opens it.
     pub(crate) fn open(&mut self, parent: ScopeId, context: Contexts) -> ScopeId {
         let id = ScopeId(u32::try_from(self.nested.len() + 1).unwrap_or(u32::MAX));
         let line = self.scope_mut(parent).lines.len();
@@ -162,7 +163,7 @@ impl Tree {
         }
     }
 
-    /// Prepares every scope for lookups.
+    /// Sorts the index of every scope. Must precede lookups.
     pub(crate) fn finish(&mut self) {
         for scope in std::iter::once(&mut self.root).chain(&mut self.nested) {
             scope

@@ -15,15 +15,15 @@ use crate::try_peers::CONNECTING;
 /// The status of a refused request, which is sent with `Retry-After`.
 const STATUS: u16 = 503;
 
-/// The longest `Retry-After`: estimates beyond it are worth nothing.
+/// The longest `Retry-After`: estimates of longer waits are not reliable.
 const COME_AGAIN_MAX: Duration = Duration::from_secs(60);
 
 /// An admitted request.
 #[derive(Default)]
 pub(crate) struct Admission {
-    /// `None` if the group has no limit.
+    /// Counts the request as in flight. `None` if the group has no limit.
     pub(crate) admitted: Option<Admitted>,
-    /// How long the request has waited, if it has.
+    /// How long the request waited in the queue, if it waited.
     pub(crate) waited: Option<Duration>,
 }
 
@@ -48,7 +48,7 @@ pub(crate) async fn admit<C: Caller>(
             };
             Err(refuse(caller, selection, &load, None, &wait))
         }
-        // A box of its own, so that requests that do not wait need no room for it.
+        // Boxed, so that the futures of requests that do not wait stay small.
         Some(Entry::Waiting(waiting)) => {
             let waiting = wait(caller, client, tries, selection, waiting, began);
             Box::pin(waiting).await
@@ -92,7 +92,7 @@ async fn wait<C: Caller>(
     }
 }
 
-/// Refuses a request, and tells the client when to retry.
+/// Refuses a request, and suggests a `Retry-After` for the response.
 fn refuse<C: Caller>(
     caller: &mut C,
     selection: &Selection,
@@ -114,7 +114,7 @@ fn refuse<C: Caller>(
     AttemptError::Refused(STATUS)
 }
 
-/// Tells the caller when the requests that wait now will have been served.
+/// Suggests as `Retry-After` the estimated time until the requests that wait now have been served.
 pub(crate) fn come_again<C: Caller>(caller: &mut C, selection: &Selection, load: &Load) {
     let wait = load
         .wait

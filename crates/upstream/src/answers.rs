@@ -1,8 +1,8 @@
 //! Counters of a peer's responses: statuses, times, and a histogram of times.
 //!
-//! Counted by all threads together, from the first request for it on ([`count_answers`]): a server
-//! without such a request counts nothing. A peer takes a kilobyte for each class of statuses that it has
-//! answered with.
+//! All threads share the counters. Counting begins when the counters are first requested
+//! ([`count_answers`]), so that a server without monitoring counts nothing. A peer takes a kilobyte
+//! for each class of statuses that occurs.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -15,7 +15,7 @@ static COUNTED: AtomicBool = AtomicBool::new(false);
 
 /// Starts counting responses, until the process ends.
 pub fn count_answers() {
-    // All threads read it with each response.
+    // Written only once, since all threads read the flag with each response.
     if !are_counted() {
         COUNTED.store(true, Ordering::Relaxed);
     }
@@ -25,13 +25,14 @@ fn are_counted() -> bool {
     COUNTED.load(Ordering::Relaxed)
 }
 
-/// Upper ends of the parts of the histogram of response times, in milliseconds.
+/// Upper bounds of the buckets of the histogram of response times, in milliseconds. A further
+/// bucket has no upper bound.
 pub const RESPONSE_BOUNDS: [u64; 11] = [5, 10, 25, 50, 100, 250, 500, 1000, 2500, 5000, 10_000];
 
 /// Classes of statuses, from 1xx to 5xx.
 const CLASSES: usize = 5;
 
-/// Statuses of a class.
+/// Number of statuses in a class.
 const CLASS: usize = 100;
 
 /// Response counters of a peer, allocated with its first response.
@@ -43,10 +44,12 @@ struct AnswerCounters {
     classes: [OnceLock<Box<[AtomicU64; CLASS]>>; CLASSES],
     /// Responses with a status outside of the five classes.
     others: AtomicU64,
-    /// Moving averages, in milliseconds.
+    /// Moving averages of the times until the response head and until the complete response, in
+    /// milliseconds.
     header_time: AtomicU64,
     response_time: AtomicU64,
-    /// Histogram of the response times of complete responses; not cumulative.
+    /// Histogram of the response times of complete responses: the count of each bucket alone, not
+    /// cumulative.
     durations: [AtomicU64; RESPONSE_BOUNDS.len() + 1],
     /// Sum of their response times, in milliseconds.
     duration: AtomicU64,
@@ -59,7 +62,7 @@ struct AnswerCounters {
 /// A snapshot of the response counters of a peer.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AnswerCounts {
-    /// Each status that has occurred, and how often.
+    /// Each status that has occurred, and its number of responses.
     pub statuses: Vec<(u16, u64)>,
     /// Responses with a status outside of the five classes.
     pub others: u64,
@@ -67,7 +70,8 @@ pub struct AnswerCounts {
     pub header_time: u64,
     /// Moving average of the time until the response was complete, in milliseconds.
     pub response_time: u64,
-    /// Complete responses by the bounds of [`RESPONSE_BOUNDS`], and beyond the last.
+    /// Number of complete responses in each bucket of [`RESPONSE_BOUNDS`]; the last element counts
+    /// responses above all bounds. Not cumulative.
     pub durations: [u64; RESPONSE_BOUNDS.len() + 1],
     /// Sum of their response times, in milliseconds.
     pub duration: u64,
@@ -80,7 +84,7 @@ pub struct AnswerCounts {
 }
 
 impl AnswerCounts {
-    /// How many responses had this class of status, `2` for 2xx.
+    /// Number of responses with a status of this class, which is `2` for 2xx.
     pub fn class(&self, class: u16) -> u64 {
         let of_class = self
             .statuses
@@ -89,7 +93,7 @@ impl AnswerCounts {
         of_class.map(|(_, count)| count).sum()
     }
 
-    /// How many responses there were.
+    /// Number of responses.
     pub fn total(&self) -> u64 {
         self.statuses.iter().map(|(_, count)| count).sum::<u64>() + self.others
     }
@@ -102,6 +106,7 @@ impl AnswerCounts {
 }
 
 impl Answers {
+    /// The counters, if responses are counted.
     fn counted(&self) -> Option<&AnswerCounters> {
         are_counted().then(|| &**self.0.get_or_init(Box::default))
     }

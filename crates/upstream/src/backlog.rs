@@ -1,9 +1,9 @@
 //! Queues for Unix sockets whose listen backlog is full: `connect()` fails with EAGAIN instead of
 //! waiting. Requests that need a connection wait here, first come first served.
 //!
-//! Only the first in a queue retries `connect()`: soon after a connection to the socket has closed,
-//! and after a pause in any case, since other processes use the socket as well. A queue belongs to
-//! the path of a socket: it is shared by all threads, upstream groups and generations.
+//! Only the first request of a queue retries `connect()`: when a connection to the socket has
+//! closed, or after a pause, since connections of other processes close unnoticed. There is one
+//! queue for each socket path, shared by all threads, upstream groups and generations.
 
 use std::collections::BTreeMap;
 use std::future::poll_fn;
@@ -19,12 +19,12 @@ use engine::select::either;
 use crate::moment::since_beginning;
 use crate::wait_queue::WaitQueue;
 
-/// Requests that wait for one socket at most.
+/// Maximum number of requests that wait for one socket.
 const WAITING_MAX: usize = 10_000;
 
-/// A request whose expected time until its response is longer is rejected at once instead of
-/// queued. The estimate covers the queue and the requests that the server has accepted but not yet
-/// answered.
+/// Maximum expected time until the response of a new request; if the estimate is longer, the
+/// request is rejected at once instead of queued. The estimate covers the queue and the requests
+/// that the server has accepted but not yet answered.
 const EXPECTED_WAIT_MAX: Duration = Duration::from_secs(6);
 
 /// Pause after the first failed `connect()`; doubled after each further failure, up to `PAUSE_MAX`.
@@ -32,8 +32,8 @@ const PAUSE_MIN: Duration = Duration::from_millis(2);
 /// The longest pause between two tries.
 const PAUSE_MAX: Duration = Duration::from_millis(50);
 
-/// Queues at most, above which empty ones are dropped. An empty queue is kept for its measured
-/// service rate.
+/// Number of queues from which on empty queues are dropped. Below, an empty queue is kept for its
+/// measured service rate.
 const QUEUES_KEPT_MAX: usize = 100;
 
 /// The queue of each socket whose backlog has been full. Only locked while a backlog is full, which
@@ -89,7 +89,7 @@ fn call_first(queue: &mut WaitQueue<Waiter>) -> Option<Waker> {
     first.waker.take()
 }
 
-/// A place in the queue for a connection to a socket. Dropping it leaves the queue.
+/// A request's place in the queue of a socket. Dropping it leaves the queue.
 #[derive(Debug)]
 pub struct BacklogSlot {
     path: PathBuf,
@@ -101,7 +101,7 @@ pub struct BacklogSlot {
 impl BacklogSlot {
     /// Joins the end of the queue. `None` if the queue is full, or if the expected wait exceeds
     /// `connect_timeout` or `EXPECTED_WAIT_MAX`. `unheard` is the number of requests that the peer
-    /// has yet to answer, those in the queue included.
+    /// has yet to answer, including those in the queue.
     pub fn wait(
         path: &Path,
         now: Instant,
@@ -151,8 +151,8 @@ impl BacklogSlot {
         .await;
     }
 
-    /// Waits, after a failed `connect()`, until the next try: until it is called, or the pause is
-    /// over.
+    /// After a failed `connect()`, waits until this request should retry: until a connection to the
+    /// socket has closed, or the pause is over.
     pub async fn pause(&mut self) {
         let called = poll_fn(|context| {
             let mut queues = lock();
@@ -172,7 +172,8 @@ impl BacklogSlot {
         self.pause = (self.pause * 2).min(PAUSE_MAX);
     }
 
-    /// Leaves the queue because the request has its connection: the queue's service rate counts it.
+    /// Leaves the queue because the request has a connection, which counts for the queue's service
+    /// rate.
     pub fn connected(mut self) {
         self.is_connected = true;
     }

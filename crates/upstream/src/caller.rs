@@ -1,5 +1,5 @@
 //! The interface between the loop over peers and a protocol: [`Caller`] is the request or session
-//! that is proxied, [`PeerProtocol`] how a peer is talked to.
+//! that is proxied, [`PeerProtocol`] connects to a peer and exchanges request and response.
 
 use std::io;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use crate::causes::Causes;
 use crate::peer::Peer;
 use crate::try_peers::CONNECTING;
 
-/// The request or session that is proxied, which log lines are about.
+/// The request or session that is proxied. Log lines are written on its behalf.
 pub trait Caller: Subject {
     /// The client, borrowed separately: the loop watches for its disconnect while it waits for
     /// peers.
@@ -24,8 +24,8 @@ pub trait Caller: Subject {
     /// Waits until the client has disconnected.
     fn gone(client: &mut Self::Client) -> impl Future<Output = Self::Gone>;
 
-    /// Called when the client has disconnected during this activity, which ends the current
-    /// attempt.
+    /// Called when the client has disconnected, which ends the current attempt. `doing` is the
+    /// interrupted activity, for log lines.
     fn left(&mut self, client: &Self::Client, gone: Self::Gone, doing: &'static str) -> Self::Gone;
 
     /// The id of the preferred peer ([`Peer::id`]), for stickiness. Called before each attempt.
@@ -39,13 +39,14 @@ pub trait Caller: Subject {
     /// Called when the chosen peer has failed.
     fn peer_failed(&mut self) {}
 
-    /// Called before the first attempt: results of earlier attempts must be reset.
+    /// Called before the first attempt. Must reset the results of an earlier call of `try_peers`.
     fn begins(&mut self) {}
 
     /// Called when an attempt at a peer begins.
     fn try_begins(&mut self, attempt: AttemptStart<'_>);
 
-    /// Called when the group refuses the request, after this time in the queue. Ends the attempt.
+    /// Called when the group's concurrency limit refuses the request; `waited` is the time in the
+    /// queue. No peer is tried.
     fn turned_away(&mut self, group: &Bytes, status: u16, waited: Option<Duration>);
 
     /// Suggests a time for `Retry-After`.
@@ -54,7 +55,7 @@ pub trait Caller: Subject {
     /// Called when connecting to the peer has timed out, before the failure is counted.
     fn connecting_timed_out(&self) {}
 
-    /// The activity in log lines about a connection that has failed after `connect()` returned.
+    /// The phrase for log lines about a connection that failed after `connect()` returned.
     fn connecting(&self) -> &'static str {
         CONNECTING
     }
@@ -73,17 +74,18 @@ pub trait Caller: Subject {
     }
 }
 
-/// The begin of an attempt.
+/// An attempt at a peer that begins.
 pub struct AttemptStart<'a> {
-    /// The address of the peer as it is displayed, or the name of the group if no peer is left.
+    /// The address of the peer as `$upstream_addr` shows it, or the name of the group if no peer is
+    /// left.
     pub name: &'a Bytes,
     /// The address of the peer; `None` if no peer is left.
     pub address: Option<&'a Address>,
-    /// How long the request has waited in the queue, if it has.
+    /// How long the request waited in the group's queues, if it waited.
     pub waited: Option<Duration>,
 }
 
-/// How peers are talked to; the same for every peer that is tried.
+/// The protocol between the proxy and the peers; one value serves all attempts of a request.
 pub trait PeerProtocol<C: Caller> {
     /// A connection to a peer.
     type Connection;
@@ -91,13 +93,13 @@ pub trait PeerProtocol<C: Caller> {
     /// The response of a peer.
     type Answer;
 
-    /// The activity when the status of a response has been received, for log lines.
+    /// The phrase for log lines about a response whose status has been received.
     const READING: &'static str;
 
     /// The timeouts and the retry limits.
     fn tries(&self) -> &RetryPolicy;
 
-    /// Called when an attempt begins: state of the attempt before must be reset.
+    /// Called when an attempt begins. Must reset the state of the previous attempt.
     fn try_begins(&self) {}
 
     /// Connects to a peer, or takes a connection from the pool. The flag says whether the
@@ -118,7 +120,7 @@ pub trait PeerProtocol<C: Caller> {
         connection: &mut Self::Connection,
     ) -> impl Future<Output = Result<Self::Answer, AttemptError<C::Gone>>>;
 
-    /// The status of a response that may count as a failure.
+    /// The status of a response, if the protocol has one; it may count as a failure.
     fn status(&self, _: &Self::Answer) -> Option<u16> {
         None
     }
@@ -133,9 +135,9 @@ pub trait PeerProtocol<C: Caller> {
 pub struct RetryPolicy {
     /// How long connecting may take.
     pub connect_timeout: Duration,
-    /// How long a peer may read nothing.
+    /// How long sending may make no progress.
     pub send_timeout: Duration,
-    /// The request continues even if the client has disconnected.
+    /// Whether the request continues if the client has disconnected.
     pub ignore_client_abort: bool,
     /// The failures after which the next peer is tried.
     pub next_upstream: Causes,
@@ -145,17 +147,18 @@ pub struct RetryPolicy {
     pub next_upstream_timeout: Duration,
 }
 
-/// Load of a peer, for the wait for its listen backlog. Only used for Unix sockets, since only
-/// their `connect()` fails when the backlog is full.
+/// How to proceed if a peer's listen backlog is full. Only used for Unix sockets, since only their
+/// `connect()` fails when the backlog is full.
 #[derive(Clone, Copy, Default)]
 pub struct ConnectionRoom {
     /// Requests that the peer has not answered yet.
     pub unheard: usize,
-    /// If this peer's backlog is full, the request goes to another peer instead of waiting.
+    /// Whether the request goes to another peer, instead of waiting, if this peer's backlog is
+    /// full.
     pub goes_elsewhere: bool,
 }
 
-/// The settings of a connection's socket.
+/// The configured options of the sockets that connect to peers.
 #[derive(Default)]
 pub struct Socket {
     /// The options of the socket.
@@ -171,24 +174,25 @@ pub struct AttemptFailure {
     pub cause: Causes,
     /// The status to answer with if no other peer is tried.
     pub status: u16,
-    /// The activity during which it failed, for log lines.
+    /// The phrase that says in log lines when the attempt failed.
     pub doing: &'static str,
     /// Whether a part of the request may have reached the peer.
     pub sent: bool,
     /// Whether the connection was idle in the pool before, so that the peer may have closed it
     /// before the request arrived.
     pub kept: bool,
-    /// Another peer is tried in any case.
+    /// Whether another peer is tried without asking `may_try_next`, which has permitted it already.
     pub again: bool,
-    /// The peer was too busy to accept the request, which does not count as its failure.
+    /// Whether the peer was too busy to accept the request, which does not count as a failure of
+    /// the peer.
     pub is_busy: bool,
-    /// Another request on the shared connection may have caused its end: one further attempt does
-    /// not count, unless attempts are limited.
+    /// Whether another request on the shared connection may have caused the end of the connection.
+    /// If so, and if attempts are not limited, this attempt does not count.
     pub is_of_others: bool,
 }
 
 impl AttemptFailure {
-    /// A failure before anything was sent.
+    /// A failure before any part of the request was sent.
     pub fn new(cause: Causes, status: u16, doing: &'static str) -> AttemptFailure {
         AttemptFailure {
             cause,

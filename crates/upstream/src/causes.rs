@@ -36,7 +36,7 @@ impl Causes {
     /// The entry is being updated (only for `*_cache_use_stale`).
     pub const UPDATING: Causes = Causes(1 << 13);
 
-    /// All causes without a response of an upstream.
+    /// All causes other than a status of the response.
     pub const FAILURES: Causes = Causes::ERROR
         .with(Causes::TIMEOUT)
         .with(Causes::INVALID_HEADER)
@@ -66,8 +66,8 @@ impl Causes {
         })
     }
 
-    /// Whether the cause does not count as a failure of the peer: another peer may have what this
-    /// one lacks.
+    /// Whether the cause does not count as a failure of the peer: the peer only lacks the requested
+    /// resource, which another peer may have.
     pub fn is_harmless(self) -> bool {
         matches!(self, Causes::HTTP_403 | Causes::HTTP_404)
     }
@@ -78,7 +78,7 @@ impl Causes {
         Causes(self.0 | other.0)
     }
 
-    /// Whether all of the other causes are among these.
+    /// Whether this set contains all causes of `other`.
     pub fn contains(self, other: Causes) -> bool {
         self.0 & other.0 == other.0
     }

@@ -15,17 +15,17 @@ use crate::caller::{AttemptError, AttemptFailure, Caller, ConnectionRoom, RetryP
 use crate::pool::Connection;
 use crate::try_peers::{CONNECTING, unless_gone};
 
-/// How a peer is connected to.
+/// The address, socket options and time limit of connecting to a peer.
 pub struct ConnectOptions<'a> {
     /// The address of the peer.
     pub address: &'a Address,
     /// The settings of the socket.
     pub socket: &'a Socket,
-    /// When the connection must be established.
+    /// The time by which the connection must be established.
     pub deadline: Instant,
     /// The timeouts, and whether a disconnect of the client ends the attempt.
     pub tries: &'a RetryPolicy,
-    /// The load of the peer, for the wait for its backlog.
+    /// How to proceed if the peer's listen backlog is full.
     pub room: ConnectionRoom,
 }
 
@@ -50,11 +50,11 @@ impl From<ConnectError> for NotConnected {
     }
 }
 
-/// Connects to a peer by the deadline, unless the client leaves meanwhile. A request that waits for
-/// the backlog takes an idle connection, if `kept` returns one meanwhile.
+/// Connects to a peer by the deadline, unless the client leaves meanwhile. While the request waits
+/// for the backlog, it takes an idle connection of the pool as soon as `kept` returns one.
 ///
 /// # Errors
-/// There is no connection, which has been logged.
+/// If there is no connection. The cause has been logged.
 pub async fn connect<C: Caller>(
     caller: &mut C,
     client: &mut C::Client,
@@ -127,16 +127,16 @@ fn failure<C: Caller>(caller: &C, address: &Address, error: &io::Error) -> Attem
     AttemptFailure::of_connection(error, doing)
 }
 
-/// Logs that no place is left for a connection to a peer, or for another request on a shared
-/// connection.
+/// Logs that `worker_connections` leaves no room for a connection to a peer, or for another request
+/// on a shared connection.
 pub fn note_shortage<S: Subject>(subject: &S, shortage: TooManyConnections) {
     if shortage.should_log {
         logs::error!(subject, Alert, "{shortage} {CONNECTING}");
     }
 }
 
-/// The error of `connect()`; `None` if no socket could be opened or there is no place for one,
-/// which is logged and not the peer's fault.
+/// The error of `connect()`; `None` if no socket could be opened or `worker_connections` leaves no
+/// room for one, which is logged and is not a failure of the peer.
 fn error_of_peer<S: Subject>(
     subject: &S,
     socket: &Socket,
@@ -174,6 +174,7 @@ fn error_of_peer<S: Subject>(
     None
 }
 
+/// Connects, or waits in the queue of the peer's socket if the backlog is full.
 async fn reach(
     way: &ConnectOptions<'_>,
     kept: impl FnMut() -> Option<Box<Connection>>,
@@ -228,6 +229,7 @@ async fn wait(
     }
 }
 
+/// Makes a new connection.
 async fn anew(way: &ConnectOptions<'_>) -> Result<Connected, ConnectError> {
     let connecting = workers::connect_with(way.address, &way.socket.options, Some(way.deadline));
     connecting.await.map(Connected::Anew)

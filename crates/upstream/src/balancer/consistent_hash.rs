@@ -15,7 +15,7 @@ use crate::tried_peers::Tried;
 /// Points per unit of a server's weight.
 const POINTS: i64 = 160;
 
-/// The sorted points, each with the index of the first peer of its server.
+/// The sorted points of the ring, each with the index of the first peer of its server.
 #[derive(Debug)]
 pub(super) struct Ring {
     points: Box<[(u32, usize)]>,
@@ -53,7 +53,7 @@ impl Ring {
         self.points.get(at).map(|(_, place)| *place)
     }
 
-    /// The next live peer on the ring with less than its share.
+    /// The next live peer on the ring that has fewer requests in flight than its share allows.
     fn choose_within(&self, asked: &mut BalancerInput<'_>, bound: Bound) -> Option<usize> {
         let share = Share::of_each(asked, bound);
         let mut seen = Tried::default();
@@ -75,7 +75,8 @@ impl Ring {
     }
 }
 
-/// The requests in flight and the weight of all live peers, with the new request.
+/// The total of requests in flight at all live peers, with the new request, and the total weight of
+/// these peers: a peer's fair share is its part of the weight.
 struct Share {
     bound: Bound,
     requests: u128,
@@ -83,6 +84,7 @@ struct Share {
 }
 
 impl Share {
+    /// Adds up requests and weights of the live peers.
     fn of_each(asked: &BalancerInput<'_>, bound: Bound) -> Share {
         let live = asked.all_live().map(|(_, peer)| parts_of(peer));
         let (requests, weight) = live.fold((1, 0), |(requests, total), (more, weight)| {
@@ -95,8 +97,9 @@ impl Share {
         }
     }
 
-    /// Whether the peer has room for another request. At least one peer has: if all had their full
-    /// share, the sum would exceed the total.
+    /// Whether the peer has fewer requests in flight than its share times the bound. This is true
+    /// of at least one live peer: if all had their full share, the sum of their requests would
+    /// exceed the total.
     fn has_room(&self, peer: &Peer) -> bool {
         let (requests, weight) = parts_of(peer);
         requests * self.weight * 1000 < u128::from(self.bound.0) * self.requests * weight
@@ -109,7 +112,7 @@ fn parts_of(peer: &Peer) -> (u128, u128) {
     (requests, u128::from(peer.weight.unsigned_abs()))
 }
 
-/// Splits a server as written at the colon before its port.
+/// Splits the configured text of a server into host and port.
 fn parts(server: &[u8]) -> (&[u8], &[u8]) {
     if let Some((scheme, path)) = server.split_at_checked(5)
         && scheme.eq_ignore_ascii_case(b"unix:")

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use crate::peer::{Peer, PeerSet};
 use crate::tried_peers::Tried;
 
-/// The data by which a balancer chooses a peer.
+/// The request and the peers, as the input of a balancer.
 pub(crate) struct BalancerInput<'a> {
     /// The peers to choose from.
     pub side: &'a PeerSet,
@@ -16,11 +16,11 @@ pub(crate) struct BalancerInput<'a> {
     pub now: u64,
     /// The key of the request.
     pub key: &'a Key,
-    /// The name of the peer that the request prefers.
+    /// The id of the peer that the request prefers ([`Peer::id`]), for sticky sessions.
     pub hint: Option<&'a [u8]>,
     /// The progress of this request's search.
     pub search: &'a mut SearchProgress,
-    /// Whether ejected outliers may be chosen.
+    /// Whether peers that were ejected as outliers may be chosen.
     pub despite_outliers: bool,
 }
 
@@ -66,12 +66,12 @@ pub(crate) enum Key {
 pub(crate) struct SearchProgress {
     /// Unsuccessful attempts.
     pub misses: u32,
-    /// How often a hash has been computed.
+    /// Number of hashes computed.
     pub rounds: u32,
     pub hash: u32,
 }
 
-/// Unsuccessful attempts before round robin is used.
+/// Maximum number of unsuccessful attempts; after that, round robin is used.
 const MISSES_MAX: u32 = 20;
 
 impl SearchProgress {
@@ -88,7 +88,7 @@ impl SearchProgress {
 
 /// A balancing method.
 pub(crate) trait Balancer: Debug + Send + Sync {
-    /// The index of the next peer, which is the preferred one if possible; `None` if the method
-    /// finds none, and round robin must be used.
+    /// The index of the next peer: the request's preferred peer, if that may be chosen. `None` if
+    /// the method finds no peer, so that round robin must be used.
     fn choose(&self, asked: &mut BalancerInput<'_>) -> Option<usize>;
 }

@@ -8,13 +8,15 @@ use super::method::{Timed, Until};
 use crate::peer::Peer;
 use crate::slow_start::WHOLE;
 
-/// Times above this limit, in milliseconds, count as equal, so that the number of requests decides.
+/// Times above this limit, in milliseconds, count as this limit, so that the number of requests
+/// decides.
 const TIME_MAX: u64 = 5000;
 
 /// Times are compared in steps of this many milliseconds.
 const ALIKE: u64 = 20;
 
-/// Compares the numbers of requests, or with `Some` also these times.
+/// `None` is `least_conn`, which compares numbers of requests in flight. `Some` is `least_time`,
+/// which multiplies them by expected times.
 #[derive(Debug)]
 pub(super) struct Least(pub(super) Option<Timed>);
 
@@ -37,7 +39,7 @@ fn time_of(peer: &Peer, timed: Timed, now: u64) -> u64 {
         Until::Connected | Until::Head => header,
         Until::LastByte => response,
     };
-    // A peer that has not been used for long is tried again.
+    // The time of a peer that has not been used for long decays, so that the peer is tried again.
     let fail_timeout = peer.fail_timeout.as_secs();
     if let Some(unchecked) = state.unchecked_for(now).map(|millis| millis / 1000)
         && unchecked > fail_timeout
@@ -65,11 +67,12 @@ impl Balancer for Least {
         if let Some(hinted) = asked.hinted() {
             return Some(hinted);
         }
-        // While a peer starts slowly, the new request counts as well: otherwise a peer without
-        // requests would get it, however small its current share of the weight is.
+        // If any peer is in its `slow_start`, the new request is counted at every peer: a peer
+        // without requests would otherwise have load 0 and get the request, however small its
+        // current weight is.
         let starts_slowly = |(_, peer): (usize, &Peer)| peer.share_of_weight(asked.now) < WHOLE;
         let at_hand = u64::from(asked.all_live().any(starts_slowly));
-        // The values to be compared are read once.
+        // Loads and weights are read only once, because other threads change them.
         let mut best: Option<(usize, u64, i64)> = None;
         let mut alike = Vec::new();
         let per_weight = |load: u64, weight: i64| i128::from(load) * i128::from(weight);

@@ -10,13 +10,13 @@ pub enum Method {
     /// A hash ring, as in Cache::Memcached::Fast (ketama): few keys move if a peer is added or
     /// removed.
     ConsistentHash,
-    /// By a ring of hashes with bounded load: no peer gets many more requests than the others.
+    /// A hash ring with bounded load: no peer gets many more requests in flight than its share.
     BoundedHash(Bound),
-    /// The client's address; the first three bytes of IPv4.
+    /// A hash of the client's address; of an IPv4 address, only the first three bytes.
     IpHash,
     /// The peer with the fewest requests for its weight.
     LeastConnections,
-    /// The peer with the shortest expected time, by its past response times.
+    /// The peer with the lowest product of expected response time and requests, for its weight.
     LeastTime(Timed),
     /// A random peer.
     Random,
@@ -46,19 +46,20 @@ impl Method {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bound(pub u32);
 
-/// The response times that are measured.
+/// The kind of time that `least_time` measures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timed {
     /// The end of the measurement.
     pub until: Until,
-    /// Requests without a response count too.
+    /// Whether the waiting times of requests without a response count too (`inflight`).
     pub in_flight: bool,
 }
 
 /// The end of a measured time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Until {
-    /// The connection is established: only for sessions, whose responses may never begin.
+    /// The establishment of the connection. Only for sessions of `stream`, whose servers may send
+    /// nothing.
     Connected,
     /// The head of the response, or the first byte of a session.
     Head,

@@ -15,7 +15,7 @@ use crate::peer::PeerSet;
 pub(crate) use input::{Balancer, BalancerInput, Key, SearchProgress};
 pub use method::{Bound, Method, Timed, Until};
 
-/// The balancer of a method for these peers.
+/// Makes the balancer of a method; `side` are the primary peers.
 pub(crate) fn of(method: Method, side: &PeerSet) -> Box<dyn Balancer> {
     match method {
         Method::RoundRobin => Box::new(round_robin::RoundRobin),

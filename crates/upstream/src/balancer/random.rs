@@ -4,7 +4,7 @@ use super::input::{Balancer, BalancerInput};
 
 #[derive(Debug)]
 pub(super) struct Random {
-    /// Draws two peers, and chooses the one with the fewest requests for its weight.
+    /// Whether two peers are drawn, of which the one with fewer requests for its weight is chosen.
     pub(super) two: bool,
 }
 

@@ -13,8 +13,9 @@ impl Balancer for RoundRobin {
             return spread(asked, places, |_| true);
         };
         let peer = asked.side.get(hinted)?;
-        // A preferred peer takes part in the round robin; but many preferences must not take away
-        // its regular turns for long.
+        // A preferred peer pays for its choice in the round robin like any other; but the debt is
+        // limited, so that a peer preferred by many requests does not lose its regular turns for
+        // long.
         if !peer
             .state()
             .has_overdrawn(asked.side.total_weight() - peer.weight)
@@ -26,7 +27,8 @@ impl Balancer for RoundRobin {
     }
 }
 
-/// One round of the peers among `places` for which `belongs` is true.
+/// Chooses by one round of round robin, among the live peers with an index in `places` for which
+/// `belongs` is true.
 pub(super) fn spread(
     asked: &BalancerInput<'_>,
     places: std::ops::Range<usize>,
