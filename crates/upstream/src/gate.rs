@@ -9,9 +9,9 @@
 //!      └──────────────▶ Refused: the queue is full, or the turn would come too late
 //! ```
 //!
-//! A place that has become free is given to the first in the queue at once, so that no later
-//! request can take it. However a request ends, its [`Admitted`] or [`WaitingRequest`] is dropped
-//! exactly once, so the count never leaks.
+//! When a request ends, the first request in the queue is admitted at once, so that no later
+//! request can overtake it. However a request ends, its [`Admitted`] or [`WaitingRequest`] is
+//! dropped exactly once, so the number of requests in flight is always correct.
 
 use std::future::poll_fn;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -29,14 +29,14 @@ use crate::wait_queue::WaitQueue;
 pub enum Concurrency {
     /// A fixed number of requests.
     Fixed(usize),
-    /// Adaptive: measured so that responses come quickest.
+    /// An adaptive limit, computed from measured response times.
     Adaptive,
 }
 
 /// The limits of the queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Patience {
-    /// Requests in the queue at most.
+    /// Maximum number of requests in the queue.
     pub length: usize,
     /// The longest expected wait; a request that would wait longer is refused at once.
     pub expected_max: Duration,
@@ -45,7 +45,7 @@ pub struct Patience {
 /// The configuration of a gate.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Terms {
-    /// The number of the configuration; later ones are greater.
+    /// The version of the group that has these terms; a later configuration has a greater version.
     pub(crate) version: u64,
     pub(crate) concurrency: Concurrency,
     pub(crate) patience: Patience,
@@ -68,11 +68,11 @@ pub struct Load {
     pub wait: Option<Duration>,
 }
 
-/// How often a waiting request checks the gate without being called: responses become streams by
-/// the passing of time, and no call announces that.
+/// How often a waiting request checks the limit without being woken: a response becomes a stream,
+/// which frees room, merely by the passing of time (see [`Answering`]).
 const LOOK: Duration = Duration::from_secs(1);
 
-/// The concurrency limit of a group, which all its requests pass.
+/// The concurrency limit of a group. Every request to the group must enter the gate.
 #[derive(Debug, Default)]
 pub(crate) struct Gate(Mutex<Core>);
 
@@ -81,7 +81,8 @@ type Sleeper = Option<Waker>;
 
 #[derive(Debug, Default)]
 struct Core {
-    /// The number of the configuration that has set the limit; later ones are greater.
+    /// The version of the group that has set the limit; a later configuration has a greater
+    /// version.
     version: u64,
     limit: Limit,
     under_way: usize,
@@ -111,9 +112,10 @@ pub enum Entry {
     Refused(Load),
 }
 
-/// Requests in flight, by the second in which the heads of their responses came. A response that
-/// takes longer than a few seconds is a stream. Its server waits more than it works; if streams
-/// counted, a few of them would use up an adaptive limit.
+/// Numbers of requests in flight, by the second in which their response heads came. A response that
+/// takes longer than [`ANSWERING_SECONDS`] counts as a stream, and its request no longer counts as
+/// in flight: the server of a stream mostly waits, so a few streams would use up an adaptive limit
+/// without any load.
 #[derive(Debug, Default)]
 struct Answering {
     counts: [usize; ANSWERING_SECONDS],
@@ -125,7 +127,8 @@ struct Answering {
 const ANSWERING_SECONDS: usize = 3;
 
 impl Answering {
-    /// Advances the time, and returns how many responses have become streams.
+    /// Advances the time to `second`, and returns how many responses have become streams since the
+    /// last call.
     fn advance(&mut self, second: u64) -> usize {
         let passed = second.saturating_sub(self.second);
         self.second = self.second.max(second);
@@ -138,7 +141,7 @@ impl Answering {
         streams
     }
 
-    /// The count of a second, unless its responses have become streams.
+    /// The number of responses whose heads came in `second`; `None` if they have become streams.
     fn of(&mut self, second: u64) -> Option<&mut usize> {
         let is_past = second + ANSWERING_SECONDS as u64 <= self.second;
         self.counts.get_mut(slot(second)).filter(|_| !is_past)
@@ -158,8 +161,8 @@ impl Core {
         }
     }
 
-    /// Admits waiting requests as far as the limit allows, and updates the service rate. The wakers
-    /// of the admitted requests go to `woken`.
+    /// Admits waiting requests as far as the limit allows, and updates the service rate. Appends
+    /// the wakers of the admitted requests to `woken`.
     fn settle(&mut self, now: Duration, woken: &mut Vec<Waker>) {
         let streams = self.answering.advance(now.as_secs());
         self.under_way = self.under_way.saturating_sub(streams);
@@ -234,13 +237,14 @@ impl Gate {
         done
     }
 
-    /// Sets the limit of a configuration, unless a later one has set it already.
+    /// Sets the limit of a configuration, unless a later configuration has set a limit already.
     pub(crate) fn set(&self, now: Instant, version: u64, concurrency: Option<Concurrency>) {
         let now = since_beginning(now);
         self.with(now, |core| core.set(now, version, concurrency));
     }
 
-    /// Admits, queues or refuses a new request of a configuration with these terms.
+    /// Admits, queues or refuses a new request. `terms` are those of the configuration by which the
+    /// request is served.
     pub(crate) fn enter(self: &Arc<Gate>, now: Instant, terms: &Terms) -> Entry {
         self.enter_at(since_beginning(now), terms)
     }
@@ -278,14 +282,15 @@ impl Gate {
     }
 }
 
-/// An admitted request. It counts as in flight until dropped.
+/// An admitted request, which counts as in flight until this is dropped.
 #[derive(Debug)]
 pub struct Admitted {
     gate: Arc<Gate>,
     since: Duration,
     /// The measurement for an adaptive limit, until the response head has come.
     begun: Option<LimiterSample>,
-    /// The second in which the response head came, if the request is to become a stream.
+    /// The second in which the response head came, if the limit is adaptive. The response becomes a
+    /// stream some seconds later.
     answered_in: Option<u64>,
     is_over: bool,
 }
@@ -333,7 +338,7 @@ impl Admitted {
         self.gate.with(now, |core| {
             core.line.pace().served();
             match answered_in.map(|second| core.answering.of(second)) {
-                // It has become a stream, which does not count.
+                // The response has become a stream, so the request has left `under_way` already.
                 Some(None) => return,
                 Some(Some(count)) => *count = count.saturating_sub(1),
                 None => {}
@@ -354,7 +359,8 @@ impl Drop for Admitted {
 pub struct WaitingRequest {
     gate: Arc<Gate>,
     number: u64,
-    /// The request has been admitted, and `admitted` has returned.
+    /// Whether nothing is left to do at the drop: `admitted` has returned, or the request has left
+    /// the queue.
     is_over: bool,
 }
 
@@ -389,7 +395,8 @@ impl WaitingRequest {
         Poll::Ready(Admitted::new(&self.gate, now, begun))
     }
 
-    /// Counts the request as timed out, and removes it.
+    /// Counts the request as timed out, and removes it from the queue. Returns the state before the
+    /// removal.
     pub fn expire(self) -> Load {
         let mut core = self.gate.lock();
         core.expired += 1;
@@ -404,7 +411,7 @@ impl WaitingRequest {
         }
         self.gate.with(now, |core| {
             if core.line.cancel(self.number).is_none() {
-                // It was admitted, but dropped before `admitted` returned.
+                // The request was admitted, but dropped before `admitted` returned.
                 core.under_way = core.under_way.saturating_sub(1);
             }
         });

@@ -20,17 +20,17 @@ use crate::roster::Roster;
 pub struct Group {
     /// The block's name, or the host.
     pub name: Bytes,
-    /// How idle connections are kept, if they are.
+    /// How idle connections are kept; `None` if they are not kept.
     pub keepalive: Option<Keepalive>,
-    /// `queue`: how requests wait while no peer is available, if they do.
+    /// `queue`: how requests wait while no peer is available; `None` if they do not wait.
     pub queueing: Option<Queueing>,
-    /// `concurrency_limit`: the limit of requests in flight, if there is one.
+    /// `concurrency_limit`: the limit of requests in flight; `None` for no limit.
     pub concurrency: Option<Concurrency>,
-    /// `retry_budget`: the limit of retries, if there is one.
+    /// `retry_budget`: the limit of retries; `None` for no limit.
     pub retry_budget: Option<RetryBudget>,
-    /// `eject_outliers`: when peers are ejected, if they are.
+    /// `eject_outliers`: when peers are ejected; `None` if they are not ejected.
     pub outliers: Option<Outliers>,
-    /// Whether its members may be changed at run time.
+    /// Whether the API may change the group's members.
     pub is_editable: bool,
     /// Groups that are made later have greater versions.
     version: u64,
@@ -39,21 +39,22 @@ pub struct Group {
 
 static VERSIONS: AtomicU64 = AtomicU64::new(1);
 
-/// The default limit of requests that wait for `concurrency_limit`.
+/// The number of requests that may wait for `concurrency_limit`, without `queue`.
 const WAITING_MAX: usize = 10_000;
 
-/// The default limit of their wait: well below the ten seconds after which many clients give up.
+/// How long a request may wait for `concurrency_limit`, without a time in `queue`: well below the
+/// ten seconds after which many clients give up.
 const WAITING_TIME: Duration = Duration::from_secs(8);
 
 /// How connections to a group's peers are kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Keepalive {
-    /// Idle connections per thread at most; the one that has been idle longest is closed to make
-    /// room.
+    /// Maximum number of idle connections per thread; beyond it, the connection that has been idle
+    /// longest is closed.
     pub connections: usize,
-    /// Connections are only reused by the same location (`local`).
+    /// Whether connections are only reused by the same location (`local`).
     pub local: bool,
-    /// Requests per connection at most.
+    /// Maximum number of requests per connection.
     pub requests: u64,
     /// The age up to which a connection is kept.
     pub time: Duration,
@@ -64,7 +65,7 @@ pub struct Keepalive {
 /// How requests wait for a peer, or for `concurrency_limit`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Queueing {
-    /// Waiting requests at most.
+    /// Maximum number of waiting requests.
     pub length: usize,
     /// How long a request may wait; `None` if it is not configured.
     pub timeout: Option<Duration>,
@@ -106,19 +107,20 @@ impl Group {
         }
     }
 
-    /// A group of one peer, which is always available.
+    /// A group with one peer. As the only peer, it remains available after failures.
     pub fn of_one(name: Bytes, address: Address) -> Arc<Group> {
         Group::of_addresses(name, [address])
     }
 
-    /// A group of equal addresses. The state of its peers is dropped with the group.
+    /// A group of peers with nginx's default parameters, one for each address. The state of the
+    /// peers is dropped with the group.
     pub fn of_addresses(name: Bytes, addresses: impl IntoIterator<Item = Address>) -> Arc<Group> {
         let peers = addresses.into_iter().map(Peer::new).collect();
         let roster = Roster::new(peers, Vec::new(), Method::RoundRobin, Vec::new());
         Arc::new(Group::new(name, Arc::new(roster), None))
     }
 
-    /// The peers now of the group.
+    /// The current peers of the group.
     pub fn peers(&self) -> Arc<Peers> {
         self.roster.peers()
     }
@@ -128,12 +130,12 @@ impl Group {
         &self.roster
     }
 
-    /// Whether peers may be added or removed.
+    /// Whether the list of peers may change, by the API or by DNS lookups.
     pub fn may_change(&self) -> bool {
         self.is_editable || !self.roster.hosts().is_empty()
     }
 
-    /// Called when the health checks of a peer have passed again: starts `slow_start`, and calls a
+    /// Called when the health checks of a peer have passed again: starts `slow_start`, and wakes a
     /// request that waits for a peer.
     pub fn recovered(&self, peer: &Peer, now: Instant) {
         peer.recover(now);
@@ -150,7 +152,8 @@ impl Group {
                 length: self
                     .queueing
                     .map_or(WAITING_MAX, |queueing| queueing.length),
-                // The estimate comes from the past, so leave a margin for error.
+                // The expected wait is estimated from past requests, so a margin is left for
+                // errors.
                 expected_max: self.waiting_time() * 3 / 4,
             },
         };
@@ -172,7 +175,7 @@ impl Group {
     /// The state of the limit of requests in flight; `None` if there is no limit.
     pub fn load(&self) -> Option<Load> {
         self.concurrency?;
-        // A request may come before the whole configuration has taken effect.
+        // This may be called before the configuration of the group has come into force.
         self.comes_into_force(engine::now());
         Some(self.peers().gate().load())
     }

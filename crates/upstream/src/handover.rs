@@ -1,5 +1,5 @@
-//! The state of a group for the next process: of its peers, their health checks, and the addresses
-//! of resolved names.
+//! Saves the state of a group for the next process, and reads it there: the states of the peers,
+//! the results of their health checks, and the addresses of resolved names.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -25,7 +25,7 @@ pub(crate) fn save(roster: &Roster, out: &mut StateWriter) {
         out.optional(host.service.as_ref(), |out, service| out.text(service));
         out.number(u64::from(host.side == PeerSide::Backups));
     }
-    // The next process knows the hosts by their places in this list.
+    // In the saved state, a peer refers to its host by the index in this list.
     let place_of = |key: usize| peers.hosts().iter().position(|host| host.key == key);
     for side in [PeerSide::Peers, PeerSide::Backups] {
         out.number(peers.side(side).len() as u64);
@@ -42,7 +42,7 @@ pub(crate) fn save(roster: &Roster, out: &mut StateWriter) {
     }
 }
 
-/// Reads the saved state into a roster that another can adopt.
+/// Reads the saved state into a temporary roster, whose state the group's own roster then adopts.
 pub(crate) fn read(group: &Roster, saved: &mut StateReader<'_>) -> Result<Roster, Unfit> {
     let mut hosts = Vec::new();
     for _ in 0..saved.number()? {

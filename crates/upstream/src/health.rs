@@ -1,6 +1,6 @@
 //! The results of a peer's health checks, visible to all threads.
 //!
-//! The checks themselves are made elsewhere; this module evaluates their results. nginx:
+//! Other modules run the checks; this module evaluates their results. nginx:
 //! <https://nginx.org/en/docs/http/ngx_http_upstream_hc_module.html>
 //!
 //! ```text
@@ -12,9 +12,9 @@
 //!                           └───────────────────┘
 //! ```
 //!
-//! A peer may have several checks, of which the worst finding counts. Each generation has its own
-//! findings, which begin with those of the previous generation, so a check that outlives its
-//! generation has no effect.
+//! If a peer has several checks, the worst of their findings counts. Each generation has its own
+//! findings, which begin with those of the previous generation, so that a check of an old
+//! generation that still runs has no effect on the new one.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
@@ -26,9 +26,10 @@ use bytes::Bytes;
 pub struct Check {
     /// Identifies the check over reloads: its place in the configuration.
     pub place: Bytes,
-    /// A new peer gets no requests until it has passed.
+    /// Whether a new peer gets no requests until it has passed the check.
     pub mandatory: bool,
-    /// With `mandatory`: a peer that was healthy before a reload need not pass again.
+    /// With `mandatory`: whether a peer keeps its finding over a reload, so that a healthy peer
+    /// need not pass the check again.
     pub persistent: bool,
 }
 
@@ -38,12 +39,12 @@ pub type Checks = Arc<[Check]>;
 /// The health of a peer, from best to worst.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Finding {
-    /// The peer has passed, or a check has yet to run that is not mandatory.
+    /// The peer has passed the check, or the check is not mandatory and has not failed yet.
     #[default]
     Healthy,
-    /// The peer must pass before it gets requests.
+    /// The check is mandatory, and the peer must pass it before it gets requests.
     Checking,
-    /// The peer has failed its checks.
+    /// The peer has failed the check.
     Unhealthy,
 }
 
@@ -62,7 +63,7 @@ impl Finding {
 pub struct HealthChange {
     /// The new finding of the check; `None` if it has not changed.
     pub finding: Option<Finding>,
-    /// The peer may get requests again.
+    /// Whether the peer has become healthy by this result, so that it may get requests again.
     pub recovered: bool,
 }
 
@@ -73,7 +74,7 @@ pub struct CheckCounts {
     pub checks: u64,
     /// Failed checks.
     pub fails: u64,
-    /// How often it has become unhealthy.
+    /// How often a check has become [`Finding::Unhealthy`].
     pub unhealthy: u64,
 }
 
@@ -92,7 +93,7 @@ pub struct Health {
 #[derive(Debug)]
 struct Results {
     finding: AtomicU8,
-    /// Consecutive results that contradict the finding.
+    /// Number of consecutive results that contradict the finding.
     contrary: AtomicU64,
 }
 
@@ -201,7 +202,8 @@ impl Health {
         self.note(number, Finding::Healthy, needed)
     }
 
-    /// Notes that the check has failed; `fails` consecutive failures make a peer unhealthy.
+    /// Notes that the check with this number in the group has failed; `fails` consecutive failures
+    /// make a peer unhealthy.
     pub fn failed(&self, number: usize, fails: u64) -> HealthChange {
         self.count(0);
         self.count(1);
@@ -239,6 +241,7 @@ impl Health {
         }
     }
 
+    /// Updates the worst finding.
     fn sum_up(&self) {
         let worst = self.results.iter().map(Results::finding).max();
         let worst = worst.unwrap_or_default();

@@ -1,4 +1,5 @@
-//! Servers of a group by their host names: each stands for the addresses that lookups find.
+//! The servers of a group whose host names are looked up again at run time. A host has a peer for
+//! each address that the lookups find.
 //!
 //! The hosts are stored in the list of peers ([`Peers::hosts`](crate::Peers::hosts)), so that a
 //! request to the API gets a consistent snapshot of both. Not here: the lookups, which belong to
@@ -18,7 +19,7 @@ use crate::peers::PeerSide;
 pub struct Host {
     /// The name of the host.
     pub name: Bytes,
-    /// The port of its peers; with `service`, the lookup tells it.
+    /// The port of the host's peers. Ignored with `service`, because SRV records contain the port.
     pub port: u16,
     /// The service whose servers are looked up (SRV).
     pub service: Option<Bytes>,
@@ -40,7 +41,7 @@ pub struct ResolvedAddress {
     pub server: Option<Bytes>,
     /// The weight of an SRV record.
     pub weight: Option<u16>,
-    /// Whether the address is a backup.
+    /// Whether the address is that of a backup peer.
     pub is_backup: bool,
 }
 
@@ -88,7 +89,7 @@ impl Host {
             && self.name.eq_ignore_ascii_case(&other.name)
     }
 
-    /// The peer for an address.
+    /// Makes the peer for an address that a lookup of the host has returned.
     pub(crate) fn makes(&self, found: &ResolvedAddress) -> Peer {
         let template = &self.template;
         let mut peer = template.at(found.address.clone());
@@ -104,14 +105,14 @@ impl Host {
         peer
     }
 
-    /// The peer for an address, of the host with this key in the roster.
+    /// Makes the peer for an address, and marks it as one of the host with this key in the roster.
     pub(crate) fn makes_listed(&self, found: &ResolvedAddress, key: usize) -> Peer {
         let mut peer = self.makes(found);
         peer.host = Some(key);
         peer
     }
 
-    /// The id of the peer with this name.
+    /// The id ([`Peer::id`]) of the host's peer with this name ([`Peer::name`]).
     pub(crate) fn id_for(&self, name: &[u8]) -> Bytes {
         if self.template.id.is_empty() {
             (self.id_of)(name)
@@ -120,7 +121,7 @@ impl Host {
         }
     }
 
-    /// An address of an earlier lookup, with the current port of the host.
+    /// An address that was looked up before a reload, with the port that the host has now.
     pub(crate) fn placed(&self, address: &Address) -> Address {
         match address {
             Address::Inet(known) if self.service.is_none() => {
@@ -130,6 +131,7 @@ impl Host {
         }
     }
 
+    /// Whether the peer for an address is a primary or a backup peer.
     pub(crate) fn side_of(&self, found: &ResolvedAddress) -> PeerSide {
         if found.is_backup {
             PeerSide::Backups

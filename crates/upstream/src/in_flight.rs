@@ -7,13 +7,13 @@ use crate::moment::average;
 /// The measurements of `least_time … inflight` for requests without a response.
 #[derive(Debug, Default)]
 pub(crate) struct InFlight {
-    /// The number of these requests.
+    /// The number of requests without a response.
     pub requests: AtomicU64,
-    /// When the number last changed.
+    /// When `waited` was last updated, in milliseconds of [`millis`](crate::moment::millis).
     pub changed_at: AtomicU64,
-    /// The sum of their waiting times until then, in milliseconds.
+    /// The sum of the waiting times of these requests until `changed_at`, in milliseconds.
     pub waited: AtomicU64,
-    /// The moving average of their waiting time.
+    /// The moving average of their mean waiting time, in milliseconds.
     pub time: AtomicU64,
 }
 
@@ -38,7 +38,7 @@ impl InFlight {
             .store(requests.saturating_sub(1), Ordering::Relaxed);
     }
 
-    /// Adds the time since the last change to the waiting times.
+    /// Adds the time since the last update to the sum of the waiting times.
     fn settle(&self, now: u64) {
         let requests = self.requests.load(Ordering::Relaxed);
         let since = now.saturating_sub(self.changed_at.load(Ordering::Relaxed));

@@ -1,7 +1,7 @@
 //! The time that a peer needs until the head of a response, for `p2c`.
 //!
-//! The average is that of Finagle's `p2c` ("peak EWMA"): it believes bad news at once, and good
-//! news by and by.
+//! The average is that of Finagle's `p2c` ("peak EWMA"): a longer time replaces the average at
+//! once, and shorter times reduce it gradually.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -9,17 +9,17 @@ use std::time::Duration;
 /// The time after which an average without new values has decayed to 1/e.
 const DECAY: Duration = Duration::from_secs(5);
 
-/// The minimum time that a failed attempt counts for.
+/// A failed attempt counts as a response after at least this time.
 const FAILURE: Duration = Duration::from_secs(1);
 
 /// The average time until the head of a response: microseconds in the upper half, and in the lower
 /// half the time of the last update, in milliseconds of [`millis`](crate::moment::millis) modulo
-/// 2³²; 0 if nothing is known.
+/// 2³². 0 before the first response.
 #[derive(Debug, Default)]
 pub(crate) struct Latency(AtomicU64);
 
 impl Latency {
-    /// Notes a head after this time.
+    /// Notes a response head that came `after` the begin of the attempt.
     pub(crate) fn note(&self, now: u64, after: Duration) {
         let after = as_micros(after);
         self.update(now, |known, since| match known {
@@ -31,19 +31,21 @@ impl Latency {
         });
     }
 
-    /// Notes a failed attempt after this time.
+    /// Notes an attempt that failed `after` its begin.
     pub(crate) fn note_failure(&self, now: u64, after: Duration) {
         self.note(now, after.max(FAILURE));
     }
 
-    /// Notes a request that was cancelled after this time, so its head would have come later.
+    /// Notes a request that was cancelled `after` its begin, without a response head. Only counts
+    /// if it took longer than the average, since the head would have come later still.
     pub(crate) fn note_at_least(&self, now: u64, after: Duration) {
         if self.look(now) < Some(f64::from(as_micros(after))) {
             self.note(now, after);
         }
     }
 
-    /// The expected time in microseconds; `None` if nothing is known.
+    /// The expected time until a response head, in microseconds; `None` before the first response.
+    /// Decays while no responses come.
     pub(crate) fn look(&self, now: u64) -> Option<f64> {
         let (known, since) = unpack(self.0.load(Ordering::Relaxed), now);
         known.map(|known| f64::from(known) * weight_after(since))
@@ -54,7 +56,7 @@ impl Latency {
             .0
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |packed| {
                 let (known, since) = unpack(packed, now);
-                // `as` saturates at 32 bits. 0 would mean unknown.
+                // `as` saturates at 32 bits. At least 1, because 0 means that no time is known.
                 let micros = (new(known, since) as u32).max(1);
                 Some(u64::from(micros) << 32 | now & LOWER)
             });
@@ -63,7 +65,7 @@ impl Latency {
 
 const LOWER: u64 = u32::MAX as u64;
 
-/// The known value, and its age.
+/// The average and its age.
 fn unpack(packed: u64, now: u64) -> (Option<u32>, Duration) {
     let micros = u32::try_from(packed >> 32).unwrap_or(u32::MAX);
     let since = now.wrapping_sub(packed) & LOWER;

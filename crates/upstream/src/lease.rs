@@ -1,4 +1,5 @@
-//! A request's lease of a peer.
+//! A request's lease of a peer: counts the request at the peer, and reports times and results of
+//! the attempt to the peer's state.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -23,23 +24,24 @@ pub struct Lease {
     method: Method,
     /// When the lease began.
     since: u64,
-    /// The previous time at which the peer was tried, if this request is the trial of a peer after
-    /// failures, until its result is known.
+    /// If this request is the trial of a peer after failures: the time of the previous trial, to
+    /// which a trial without a result is taken back. `None` once the result is known.
     trial: Option<u64>,
-    /// Counted in [`InFlight`](crate::in_flight::InFlight).
+    /// Whether the request is counted in [`InFlight`](crate::in_flight::InFlight).
     in_flight: bool,
-    /// Counted among the requests without any response yet.
+    /// Whether the request is counted in [`State::unheard`](crate::State::unheard).
     is_unheard: bool,
-    /// The response time has not been reported yet.
+    /// Whether no time has been reported to `p2c` yet.
     is_open: bool,
     /// The time until the head of the response in milliseconds, until `least_time` is updated.
     header: Option<u64>,
-    /// There is a connection to the peer, which is closed with the lease.
+    /// Whether a connection to the peer was established. If so, the end of the lease wakes a
+    /// request that waits for the peer's listen backlog.
     pub(crate) is_connected: bool,
 }
 
 impl Lease {
-    /// Assigns a request to the peer.
+    /// Assigns a request to the peer with this index.
     pub(crate) fn begin(
         peers: &Arc<Peers>,
         side: PeerSide,
@@ -78,7 +80,7 @@ impl Lease {
         self.peers.side(self.side).get(self.index)
     }
 
-    /// Counts a failure; true if it makes the peer unavailable (`max_fails`).
+    /// Counts a failed attempt. Returns whether the peer is unavailable now (`max_fails`).
     pub(crate) fn fail(&mut self, now: Instant) -> bool {
         self.settle(now, |latency, now, after| latency.note_failure(now, after));
         let now = millis(now);
@@ -94,8 +96,8 @@ impl Lease {
         }
     }
 
-    /// Counts a failure, or a response that shows a broken server, for outlier detection. Returns
-    /// the ejection if this causes one.
+    /// Counts a failed attempt, or a response that shows a broken server, for outlier detection.
+    /// Returns the ejection if the peer is ejected because of it.
     pub(crate) fn err(&self, now: Instant, outliers: &Outliers) -> Option<PutOut> {
         let _turn = self.peers.take_turn();
         sparing::fail(
@@ -106,7 +108,8 @@ impl Lease {
         )
     }
 
-    /// Reports the time to `p2c`, once.
+    /// Reports the time since the begin of the lease to `p2c` by `tell`. Only the first call has an
+    /// effect.
     fn settle(&mut self, now: Instant, tell: impl FnOnce(&Latency, u64, Duration)) {
         if std::mem::take(&mut self.is_open)
             && self.method == Method::PowerOfTwoChoices
@@ -129,7 +132,7 @@ impl Lease {
         }
     }
 
-    /// Notes that the response head came after this time.
+    /// Notes that the response head came `after` the begin of the attempt.
     pub fn head_came(&mut self, after: Duration) {
         self.heard();
         if let Some(peer) = self.peer() {
@@ -141,7 +144,7 @@ impl Lease {
         };
         let after = as_millis(after);
         self.header = Some(after);
-        // Otherwise it is noted when the response is complete.
+        // In other cases, `end` notes the time when the response is complete.
         if timed.in_flight && (timed.until != Until::LastByte) {
             let was_in_flight = std::mem::take(&mut self.in_flight);
             let Some(peer) = self.peer() else { return };
@@ -153,8 +156,8 @@ impl Lease {
         }
     }
 
-    /// Notes that a session was connected after this time, which is measured unless the first byte
-    /// is.
+    /// Notes that a session was connected `after` the begin of the attempt. This counts as the
+    /// response head, unless the method measures the time until the first byte.
     pub fn session_began(&mut self, after: Duration) {
         let awaits_head = |timed: Timed| timed.until == Until::Head;
         if !self.method.timed().is_some_and(awaits_head) {
@@ -162,14 +165,14 @@ impl Lease {
         }
     }
 
-    /// Notes that the first byte of a session came after this time.
+    /// Notes that the first byte of a session came `after` the begin of the attempt.
     pub fn first_byte_came(&mut self, after: Duration) {
         if self.header.is_none() {
             self.head_came(after);
         }
     }
 
-    /// Notes that the response was complete after this time.
+    /// Notes that the response was complete `after` the begin of the attempt.
     pub fn answer_came(&mut self, after: Duration) {
         if let Some(peer) = self.peer() {
             peer.state().answers.note_response_time(as_millis(after));
@@ -177,9 +180,9 @@ impl Lease {
         self.end(millis(engine::now()), as_millis(after));
     }
 
-    /// Updates `least_time` once, after a response or a cancelled request that took `after`
-    /// milliseconds. As in nginx, a request with a head counts as responded, whatever happens to
-    /// the rest.
+    /// Updates the times of `least_time`, at the end of a response or of a cancelled request, which
+    /// took `after` milliseconds. Only the first call has an effect. As in nginx, a request with a
+    /// response head counts as answered even if the response is incomplete.
     fn end(&mut self, now: u64, after: u64) {
         let Some(timed) = self.method.timed() else {
             return;
@@ -209,6 +212,7 @@ impl Lease {
         }
     }
 
+    /// Removes the request from [`State::unheard`](crate::State::unheard), once.
     fn heard(&mut self) {
         if std::mem::take(&mut self.is_unheard)
             && let Some(peer) = self.peer()

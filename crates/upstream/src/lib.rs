@@ -5,10 +5,11 @@
 //! has a [`State`] that all threads share and that a reload passes on to the peer with the same
 //! identity ([`Remembered`]), and a [`Health`] if it has health checks. A [`Selection`] chooses the
 //! peers of one request: it asks the group's balancer for a peer and returns a [`Lease`], which
-//! counts until it is dropped, so that every way to end releases the peer exactly once. If a group
-//! limits the requests in flight, a request must first be [`Admitted`]. The idle connections of a
-//! thread are in its [`pool`]. [`try_peers`] combines all of this in the loop over peers, for a
-//! request or session ([`Caller`]) and any protocol ([`PeerProtocol`]).
+//! counts as a request of the peer until it is dropped, so that the peer is released exactly once,
+//! however the request ends. If a group limits the requests in flight, a request must first be
+//! [`Admitted`]. The idle connections of a thread are in its [`pool`]. [`try_peers`] combines all
+//! of this in the loop over peers, for a request or session ([`Caller`]) and any protocol
+//! ([`PeerProtocol`]).
 
 mod admission;
 mod answers;

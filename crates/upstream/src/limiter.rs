@@ -9,20 +9,22 @@
 //! ```
 //!
 //! The *base* is the response time while few requests are in flight. The limit follows the
-//! *gradient*, which is the base (and half of it more) divided by the current response time: `limit
-//! × gradient + √limit`, as in Netflix's Gradient2 and Envoy's adaptive concurrency. Times are
-//! averaged as geometric means, since they are compared by ratio.
+//! *gradient*, which is one and a half times the base divided by the current response time: the
+//! next limit is `limit × gradient + √limit`, as in Netflix's Gradient2 and Envoy's adaptive
+//! concurrency. Times are averaged as geometric means, since they are compared by ratio.
 //!
-//! *Two kinds of page.* Servers spend most of their time on expensive pages, however many cheap
-//! ones they serve besides. So a response is weighted by its time (up to a few times the base, so
-//! that none dominates), and a window lasts at least as long as a response of the previous window,
-//! so that each window contains expensive pages: a burst of cheap pages alone changes nothing. If
+//! *Cheap and expensive requests.* The limit is updated once per *window*, a series of responses
+//! that are averaged. Servers spend most of their time on expensive requests, even if cheap ones
+//! are far more frequent. So a response is weighted by its time (up to a few times the base, so
+//! that no response dominates), and a window lasts at least as long as an average response, so that
+//! each window contains expensive requests: a burst of cheap requests alone changes nothing. If
 //! halving the requests in flight hardly reduces the response time, the requests do not wait for
-//! each other: the base was measured with too few of them, and is measured again.
+//! each other: the base was measured over too few expensive requests, and is measured again.
 //!
-//! If no request in flight gets its response for long while others wait, the requests may be slow
-//! by themselves, since they wait for something else. The limit then grows within bounds, by one
-//! each time, or twofold while there is no base; and no base is measured.
+//! If for long no request in flight gets its response while others are queued, the limit is
+//! *stuck*: the requests may be slow by themselves, because the servers wait for something else.
+//! The limit then grows within bounds, by one each time, or twofold while there is no base. If the
+//! base is being measured again, the measurement ends without result.
 //!
 //! The limiter reads no clock: the caller passes the time.
 //! <https://github.com/Netflix/concurrency-limits>,
@@ -32,56 +34,63 @@ use std::time::Duration;
 
 /// The lowest limit: a lower one would leave a server idle between two requests.
 const LIMIT_MIN: f64 = 2.0;
+/// The highest limit.
 const LIMIT_MAX: f64 = 10_000.0;
 /// How much slower than the base responses may be before the limit is reduced.
 const TOLERANCE: f64 = 1.5;
-/// The factor by which the limit is reduced at most in one window.
+/// The smallest factor by which the gradient may reduce the limit in one window.
 const GRADIENT_MIN: f64 = 0.5;
 /// The weight of a new window against the current value.
 const SMOOTHING: f64 = 0.5;
-/// Responses of a window while following: enough for an average, and enough that few of them date
-/// from before the last change.
+/// Number of responses of a window while following: enough for an average, and enough that few of
+/// their requests began before the last change of the limit.
 const WINDOW_ANSWERS: u32 = 20;
-/// Responses of a window while the limit grows, or is measured for the first time.
+/// Number of responses of a window while the limit grows, or while the base is measured for the
+/// first time.
 const FIRST_ANSWERS: u32 = 6;
-/// The time after which a window with fewer responses is closed.
+/// The time after which a window is closed with fewer responses, but with at least
+/// [`FIRST_ANSWERS`].
 const WINDOW_TIME: Duration = Duration::from_secs(1);
-/// The longest time of a window, whatever the response times.
+/// The longest minimum time of a window, whatever the response times: see `window_time_min`.
 const WINDOW_TIME_MAX: Duration = Duration::from_secs(3);
-/// The weight of a response at most, in multiples of the base, so that no single response dominates
-/// a window.
+/// Maximum weight of a response, in multiples of the base, so that no single response dominates a
+/// window.
 const WEIGHT_MAX: f64 = 4.0;
-/// The age at which the base is measured again, unless measuring takes too large a part of the
-/// time.
+/// The age at which the base is measured again. Or [`MEASURING_SHARE`] times the duration of the
+/// last measurement, if that is longer, so that measuring takes only a small part of the time.
 const BASE_AGE_MAX: Duration = Duration::from_secs(60);
+/// See [`BASE_AGE_MAX`].
 const MEASURING_SHARE: u32 = 40;
 /// If responses are faster than the base by this factor although more requests are in flight, the
 /// base is out of date.
 const QUICKER: f64 = 1.2;
-/// If half as many requests in flight are faster by less than this factor, the base does not apply
-/// to them either.
+/// If halving the requests in flight makes responses faster by less than this factor, the requests
+/// do not slow each other down, so the base is too low.
 const SLOWER_BY_ITSELF: f64 = 1.25;
-/// The base is measured again after this many windows in a row that no limit explains, or that are
-/// faster than the base.
+/// The base is measured again after this many successive windows that are slower than any limit
+/// explains, or clearly faster than the base.
 const WINDOWS_AMISS: u32 = 3;
 /// The base is not measured again within this time.
 const BASE_AGE_MIN: Duration = Duration::from_secs(5);
-/// The time after which measuring ends for want of responses.
+/// The time after which measuring ends without result if too few responses come.
 const MEASURING_TIME_MAX: Duration = Duration::from_secs(5);
-/// The limit counts as stuck if no response has come for this multiple of the base, or
+/// The limit counts as stuck if no response has come for this multiple of the base, or for
+/// [`STUCK_MIN`] if that is longer.
 const STUCK_SHARE: f64 = 10.0;
-/// for this time, if that is longer or there is no base.
+/// The minimum time without responses after which the limit counts as stuck, and the time if there
+/// is no base.
 const STUCK_MIN: Duration = Duration::from_secs(1);
 /// A stuck limit grows up to twice its value, or up to this value if that is larger: servers that
 /// do not respond at all must not get unlimited requests.
 const STUCK_LIMIT_MAX: f64 = 32.0;
 
-/// A limit that follows the response times.
+/// An adaptive limit of requests in flight: see the top of this file.
 #[derive(Debug)]
 pub(crate) struct Limiter {
     limit: f64,
     doing: Doing,
-    /// Responses to requests of an earlier era are ignored.
+    /// Incremented when measuring begins or ends. Responses to requests of an earlier era are
+    /// ignored.
     era: u64,
     /// The logarithm of the base: the response time in seconds while few requests are in flight.
     base: Option<f64>,
@@ -92,12 +101,12 @@ pub(crate) struct Limiter {
     /// The first window that was too slow since following began: the limit at that time, and the
     /// logarithm of its response time.
     slow_at: Option<(f64, f64)>,
-    /// When the first request was admitted since the base is being measured.
+    /// When the first request of the current measurement of the base was admitted.
     measuring_since: Option<Duration>,
     measuring_took: Duration,
-    /// When a request was last admitted, answered, or admitted because the limit was stuck.
+    /// When a request was last admitted or answered, or the limit was last found to be stuck.
     moved_at: Duration,
-    /// The limit before it grew because it was stuck.
+    /// The limit before it grew because it was stuck; `None` after the next window.
     stuck_at: Option<f64>,
     amiss: u32,
 }
@@ -109,25 +118,26 @@ enum Doing {
     Following,
 }
 
-/// Responses that are judged together.
+/// A series of responses whose times are averaged.
 #[derive(Clone, Copy, Debug, Default)]
 struct Window {
     /// When the first response came; `None` before that.
     began: Option<Duration>,
     answers: u32,
-    /// The sum of the response times, each up to its bound: the weights.
+    /// The sum of the weights of the responses: their times in seconds, up to [`WEIGHT_MAX`] times
+    /// the base.
     weight: f64,
     /// The weighted sum of the logarithms of the response times, in seconds.
     sum: f64,
-    /// Requests in flight at most during the window.
+    /// Maximum number of requests in flight at the admission of the window's requests.
     most: usize,
 }
 
-/// What the limiter remembers of an admitted request.
+/// The data of an admitted request that the limiter needs when the response comes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LimiterSample {
     era: u64,
-    /// Requests in flight when it was admitted, this one included.
+    /// Requests in flight when the request was admitted, this request included.
     beside: usize,
 }
 
@@ -159,7 +169,8 @@ impl Limiter {
         }
     }
 
-    /// Whether the limit has been measured.
+    /// Whether the base has been measured and the limit has stopped growing, so that estimates of
+    /// waiting times are reliable.
     pub(crate) fn is_settled(&self) -> bool {
         self.base.is_some() && self.doing != Doing::Growing
     }
@@ -173,8 +184,8 @@ impl Limiter {
         share.max(LIMIT_MIN) as usize
     }
 
-    /// Updates the limiter by the passing of time. `others_wait` says that the limit is reached and
-    /// requests are queued.
+    /// Checks whether too much time has passed: whether the limit is stuck, or measuring takes too
+    /// long. `others_wait` says that the limit is reached and requests are queued.
     pub(crate) fn look(&mut self, now: Duration, others_wait: bool) {
         let is_stuck = others_wait && now.saturating_sub(self.moved_at) > self.stuck_after();
         let is_measuring = self.doing == Doing::Measuring && self.base.is_some();
@@ -196,6 +207,7 @@ impl Limiter {
         }
     }
 
+    /// The time without responses after which the limit counts as stuck.
     fn stuck_after(&self) -> Duration {
         let base = self.base.map_or(0.0, f64::exp) * STUCK_SHARE;
         Duration::try_from_secs_f64(base)
@@ -215,7 +227,7 @@ impl Limiter {
         }
     }
 
-    /// Notes the response of a request after `time`.
+    /// Notes that a request has got its response after `time`, or has timed out.
     pub(crate) fn answered(&mut self, now: Duration, begun: LimiterSample, time: Duration) {
         self.moved_at = self.moved_at.max(now);
         let is_of_few = begun.beside <= self.few();
@@ -246,21 +258,23 @@ impl Limiter {
         }
     }
 
-    /// The shortest time of a window: one response time, so that slow responses have their share in
-    /// each.
+    /// The minimum time of a window: the average response time or the base, whichever is longer, so
+    /// that each window also contains slow responses.
     fn window_time_min(&self) -> Duration {
         let longest = self.base.into_iter().chain(self.recent).reduce(f64::max);
         let seconds = longest.map_or(0.0, f64::exp);
         let least = Duration::try_from_secs_f64(seconds)
             .unwrap_or(WINDOW_TIME_MAX)
             .min(WINDOW_TIME_MAX);
-        // All requests begin anew here, and of the slow ones the fastest respond first.
+        // Measuring ignores earlier requests, so the first responses are those of the fastest
+        // requests.
         match self.doing {
             Doing::Measuring => (2 * least).min(WINDOW_TIME_MAX),
             Doing::Growing | Doing::Following => least,
         }
     }
 
+    /// Updates the base or the limit from a complete window.
     fn judge(&mut self, now: Duration, window: Window) {
         let mean = window.sum / window.weight;
         self.recent = Some(mean);
@@ -285,7 +299,8 @@ impl Limiter {
         };
         let is_used = window.most as f64 >= self.limit * 0.75;
         if window.most <= self.few() && !is_used {
-            // Equivalent to a measurement.
+            // So few requests were in flight that the window is equivalent to a measurement of the
+            // base.
             self.base = Some(base + (mean - base) * SMOOTHING);
             self.measured_at = now;
             self.amiss = 0;
@@ -308,7 +323,8 @@ impl Limiter {
         let aim = self.limit * gradient.max(GRADIENT_MIN) + self.limit.sqrt();
         let next = match self.doing {
             Doing::Growing if gradient >= 1.0 => self.limit * 2.0,
-            // An outdated base gives no gradient.
+            // The base is probably outdated, so the limit stays until the base has been measured
+            // again.
             Doing::Following if is_quicker => self.limit,
             _ => self.limit + (aim - self.limit) * SMOOTHING,
         };
@@ -328,7 +344,7 @@ impl Limiter {
         }
     }
 
-    /// Ends measuring.
+    /// Ends measuring, with or without a result; `doing` is the next state.
     fn follow(&mut self, now: Duration, doing: Doing) {
         self.doing = doing;
         self.measured_at = now;

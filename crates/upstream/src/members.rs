@@ -1,11 +1,11 @@
-//! The members of a group, as the API shows and changes them: its peers, and the hosts that some of
-//! them have been looked up for.
+//! The members of a group, as the API shows and changes them: its peers, and the hosts whose
+//! addresses are looked up (`resolve`).
 //!
-//! Each has a number that is unique in its group, over reloads and changes. A change makes another
-//! list of peers: requests in flight keep their list. What is changed of a host holds for all its
-//! peers. If the group saves its members
-//! ([`Keep`]), a change is saved before it takes effect, and a reload reads it; otherwise a reload
-//! restores the members of the configuration, and [`Roster::undone`] reports the undone changes.
+//! Each member has a number that is unique in its group and that reloads and changes keep. A change
+//! makes a new list of peers; requests in flight keep their list. A change of a host applies to all
+//! peers of the host. If the group saves its members ([`Keep`]), a change is saved before it takes
+//! effect, and a reload reads the saved members; otherwise a reload restores the members of the
+//! configuration, and [`Roster::undone`] reports the undone changes.
 //!
 //! ```text
 //! edit ─▶ of the roster that follows in a reload, if there is one ─▶ written down ─▶ in force here
@@ -26,19 +26,19 @@ use crate::peer::{Peer, PeerSet};
 use crate::peers::{PeerSide, Peers};
 use crate::roster::Roster;
 
-/// Members of a group at most, if they are added at run time.
+/// Maximum number of members of a group to which a member can be added at run time.
 pub const MEMBERS_MAX: usize = 10_000;
 
 /// A peer or a host as the API shows it.
 #[derive(Debug)]
 pub struct Member {
-    /// Its number, which is unique in the group.
+    /// The member's number, which is unique in the group.
     pub number: u64,
     /// Whether it is a primary or a backup peer.
     pub side: PeerSide,
-    /// The peer of the member; of a host, the template of its peers.
+    /// The peer; if the member is a host, the template of the host's peers.
     pub peer: Peer,
-    /// Whether it was configured or looked up.
+    /// Whether the member was configured, or is an address that was looked up.
     pub origin: Origin,
 }
 
@@ -49,14 +49,14 @@ pub enum Origin {
     Address,
     /// A host that was configured or added, whose addresses are looked up.
     Host(Arc<ListedHost>),
-    /// An address that was looked up for a host, with the number of that.
+    /// An address that was looked up for a host: the host's number, and the host.
     Lookup(u64, Arc<ListedHost>),
 }
 
-/// Changes of a member; `None` leaves a value as it is.
+/// The new values of a member's settings; `None` leaves a setting unchanged.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Patch {
-    /// See [`Peer::address`], with the server as it is written.
+    /// The new [`Peer::address`] and [`Peer::server`], if they change.
     pub address: Option<(Address, Bytes)>,
     /// The new [`Peer::weight`], if it changes.
     pub weight: Option<i64>,
@@ -90,11 +90,11 @@ pub enum Availability {
 pub enum Edit {
     /// Adds this peer.
     Add(Box<Peer>, PeerSide),
-    /// Adds this host, whose addresses are then looked up.
+    /// Adds this host, whose addresses are looked up afterwards.
     AddHost(Box<Host>),
-    /// Changes the member of this number.
+    /// Changes the member with this number.
     Change(u64, Box<Patch>),
-    /// Removes the member of this number.
+    /// Removes the member with this number.
     Remove(u64),
 }
 
@@ -107,9 +107,9 @@ pub enum MemberError {
     Immutable,
     /// The member comes from a DNS lookup, which determines its weight.
     WeightImmutable,
-    /// Another member has this address, or is this host.
+    /// Another member has the same address, or is the same host.
     Exists,
-    /// Nothing looks up the addresses of hosts.
+    /// A host cannot be added, because the group has no resolver.
     NoResolver,
     /// The group has [`MEMBERS_MAX`] members.
     Full,
@@ -119,13 +119,13 @@ pub enum MemberError {
 
 /// Saves the members of a group: its peers, and the hosts whose addresses are looked up.
 pub trait Keep: std::fmt::Debug + Send + Sync {
-    /// Saves the members, all or nothing.
+    /// Replaces the saved members atomically.
     ///
     /// # Errors
-    /// The saved members have not changed.
+    /// If the members could not be saved. The saved members are unchanged then.
     fn write(&self, peers: &Peers) -> io::Result<()>;
 
-    /// Whether these members are the saved ones.
+    /// Whether the saved members are equal to these.
     fn has(&self, peers: &Peers) -> bool;
 }
 
@@ -140,7 +140,7 @@ pub enum MemberChange {
     Removed,
 }
 
-/// The edited members: server as configured, address, and the edit.
+/// The edits of members that are not saved: [`Peer::server`], [`Peer::name`], and the kind of edit.
 pub(crate) type Edited = Vec<(Bytes, Bytes, MemberChange)>;
 
 impl Peer {
@@ -160,7 +160,8 @@ impl Peer {
         }
     }
 
-    /// Applies the changes, except for the address; a peer that may be chosen again recovers.
+    /// Applies the changes, except for the address. If the peer was down or draining and is
+    /// available now, its `slow_start` begins.
     fn patch_at(&mut self, patch: &Patch, now: Instant) {
         let was_closed = self.down || self.draining;
         self.patch(patch);
@@ -169,7 +170,9 @@ impl Peer {
         }
     }
 
-    /// Takes over what an address before has been set to by itself, other than its host.
+    /// Takes over the settings of `known`, the same address before a reload, that were changed for
+    /// this address alone: those that differ from the settings of `host`, the template of the host
+    /// at that time.
     pub(crate) fn take_own_settings(&mut self, known: &Peer, host: &Peer) {
         if (known.down, known.draining) != (host.down, host.draining) {
             (self.down, self.draining) = (known.down, known.draining);
@@ -209,14 +212,14 @@ impl Peers {
     }
 }
 
-/// A list of peers that is being made.
+/// A copy of a group's peers and hosts, to be changed and made into the next [`Peers`].
 struct PeersDraft {
     /// The primary and the backup peers.
     sides: [Vec<Peer>; 2],
     hosts: Vec<Arc<ListedHost>>,
 }
 
-/// The place of a member in a list.
+/// The index of a member in a [`PeersDraft`].
 #[derive(Clone, Copy)]
 enum MemberPlace {
     Peer(PeerSide, usize),
@@ -240,7 +243,7 @@ impl PeersDraft {
         }
     }
 
-    /// The place of the member with a number.
+    /// The index of the member with this number; `before` knows the numbers.
     fn find(&self, before: &Peers, number: u64) -> Result<MemberPlace, MemberError> {
         for (side, peers) in [PeerSide::Peers, PeerSide::Backups]
             .into_iter()
@@ -256,7 +259,7 @@ impl PeersDraft {
         at.map(MemberPlace::Host).ok_or(MemberError::NotFound)
     }
 
-    /// The list that follows another one.
+    /// Makes the list of peers that replaces `before`.
     fn following(self, before: &Peers, method: Method) -> Peers {
         let [primary, backup] = self.sides.map(PeerSet::new);
         let after = before.followed_by(primary, backup, method);
@@ -265,7 +268,7 @@ impl PeersDraft {
 }
 
 impl Peers {
-    /// Where a peer comes from.
+    /// Whether a peer was configured or looked up.
     fn origin(&self, peer: &Peer) -> Origin {
         let mut hosts = self.hosts().iter();
         match hosts.find(|host| peer.host == Some(host.key)) {
@@ -300,8 +303,8 @@ impl Roster {
         Roster::peers_of(&self.peers())
     }
 
-    /// The roster of the newest configuration, which has every change, also those by requests that
-    /// other threads have served by that already.
+    /// The roster of the newest configuration, which contains every edit: other threads may serve
+    /// requests by a newer configuration than this thread, and edit its roster.
     pub fn newest(self: &Arc<Roster>) -> Arc<Roster> {
         let mut newest = Arc::clone(self);
         while let Some(next) = newest.next() {
@@ -310,7 +313,7 @@ impl Roster {
         newest
     }
 
-    /// All hosts and peers, as they are configured.
+    /// All hosts and all peers, hosts first.
     pub fn servers(&self) -> Vec<Member> {
         self.number_hosts();
         let peers = self.peers();
@@ -327,7 +330,7 @@ impl Roster {
         members.collect()
     }
 
-    /// How many removed peers still have requests.
+    /// Number of removed peers that still have requests in flight.
     pub fn zombies(&self) -> usize {
         self.peers().removed().len()
     }
@@ -339,32 +342,33 @@ impl Roster {
         peer.checks = checks.or_else(|| self.checks.clone());
     }
 
-    /// Changes the members. Returns the member that was changed, as it is now, or as it was before
-    /// its removal.
+    /// Changes the members. Returns the member after the change or, if it was removed, before its
+    /// removal.
     ///
     /// # Errors
-    /// If nothing has changed, with the reason.
+    /// If the edit was rejected. Nothing has changed then.
     pub fn edit(&self, edit: Edit, now: Instant) -> Result<Member, MemberError> {
         let _changing = self.changing();
-        // Hosts are numbered in their order, and before any new member.
+        // Hosts get their numbers in order, before any new member gets one.
         self.number_hosts();
         let Some(next) = self.next() else {
             return self.make(edit, None, now);
         };
-        // From a reload on, the change is one of the next roster, which saves it.
+        // After a reload, the edit is one of the next roster, which saves it.
         let made = next.edit(edit.clone(), now)?;
         let edit = match edit {
             // Both rosters share the member's number and state.
             Edit::Add(..) => Edit::Add(Box::new(made.peer.share()), made.side),
             edit => edit,
         };
-        // It also applies here, for requests that go on, unless there is no such member here.
+        // The edit also applies to this roster, for requests in flight, unless this roster lacks
+        // the member.
         let _ = self.make(edit, Some(made.number), now);
         Ok(made)
     }
 
-    /// Makes a change in this roster; `number` is that of the member in the next roster, which has
-    /// saved the change.
+    /// Applies an edit to this roster. If the next roster has applied and saved the edit already,
+    /// `number` is the member's number there; otherwise `None`.
     fn make(&self, edit: Edit, number: Option<u64>, now: Instant) -> Result<Member, MemberError> {
         let before = self.peers();
         let mut draft = PeersDraft::of(&before);
@@ -409,7 +413,7 @@ impl Roster {
         if let (true, Some(lookup)) = (is_host, self.lookup()) {
             lookup.host_added();
         }
-        // A request that waits for a peer may find one now.
+        // A request that waits for a peer may find a peer now.
         self.peers().queue().call_next();
         Ok(member)
     }
@@ -429,7 +433,7 @@ impl Roster {
         Ok(member)
     }
 
-    /// Adds a host, with this number if it has one already.
+    /// Adds a host. `number` is its number if the next roster has added it already.
     fn add_host(
         &self,
         before: &Peers,
@@ -474,7 +478,7 @@ impl Roster {
             Some((address, server)) => {
                 let mut moved = peer.at(address.clone());
                 moved.server = server.clone();
-                // The member keeps its number, but its state begins anew.
+                // The member keeps its number, but its counters and failures are reset.
                 let _ = moved.state().number.set(number);
                 before.note_removed(peer);
                 *peer = moved;
@@ -501,7 +505,7 @@ impl Roster {
         if patch.address.is_some() {
             return Err(MemberError::Immutable);
         }
-        // The servers of a service have weights of their own.
+        // The weights of a service's servers come from SRV records.
         let is_service = listed.host.service.is_some();
         if is_service && patch.weight.is_some_and(|asked| asked != weight) {
             return Err(MemberError::WeightImmutable);
@@ -547,7 +551,7 @@ impl Roster {
         before.member_of_host(&listed)
     }
 
-    /// Notes that a member, and the peers of a host, have left the group.
+    /// Notes that a member has left the group; if the member is a host, its peers have too.
     fn note_gone(before: &Peers, member: &Member) {
         match &member.origin {
             Origin::Host(listed) => {
@@ -561,6 +565,7 @@ impl Roster {
         }
     }
 
+    /// Records an edit that is not saved, merged with an earlier edit of the same member.
     fn note_edit(&self, peer: &Peer, done: MemberChange) {
         if self.keep().is_some() {
             return;
@@ -579,9 +584,10 @@ impl Roster {
         edited.push((peer.server.clone(), peer.name.clone(), done));
     }
 
-    /// Takes over the edits of the roster before a reload, which is locked. If the members are
-    /// saved and were changed after this configuration read them, the previous members are taken
-    /// over; if they are not saved, edits that the configuration contradicts are undone.
+    /// Takes over the edits of `previous`, the roster before a reload, which is locked. If the
+    /// members are saved and were changed after this configuration read them, the members of
+    /// `previous` are taken over. If they are not saved, edits that the configuration contradicts
+    /// are recorded as undone.
     pub(crate) fn take_edits(&self, previous: &Roster) {
         if let Some(keep) = self.keep() {
             let known = previous.peers();
@@ -593,11 +599,11 @@ impl Roster {
         }
         let now = self.peers();
         let then = previous.peers();
-        // The peers are not shared here: `share` would give them a state, and they could not adopt
-        // one.
+        // `Peer::share` must not be used here: it would give these peers a new state, so they could
+        // not adopt the previous state.
         fn find<'a>(peers: &'a Peers, server: &Bytes, name: &Bytes) -> Option<&'a Peer> {
             let hosts = peers.hosts().iter().map(|host| &host.host.template);
-            // The port of a host may be left out of its server, but not of its name.
+            // The text of a host's server may lack the port, but its name always contains it.
             let mut hosts = hosts.filter(|template| template.name == *name);
             let mut all = peers.iter();
             all.find(|peer| (&peer.server, &peer.name) == (server, name))
@@ -618,7 +624,7 @@ impl Roster {
         *lock(&self.undone) = undone;
     }
 
-    /// Takes over the members of another roster, except for those from DNS lookups.
+    /// Takes over the members `known` of another roster, except for peers from DNS lookups.
     fn take_members(&self, known: &Peers) {
         let checks = self.checks.clone();
         let sides = [PeerSide::Peers, PeerSide::Backups].map(|side| {
@@ -637,14 +643,15 @@ impl Roster {
             host.template.checks.clone_from(&checks);
             self.list(host)
         });
-        // Without a resolver, they stay in the file, which the next start reports.
+        // Without a resolver, hosts cannot be members; they stay in the saved file, and the next
+        // start reports them.
         let hosts = hosts.filter(|_| self.takes_hosts()).collect::<Vec<_>>();
         let peers = Peers::new(primary, backup, self.method());
         self.put(peers.with_hosts(hosts));
     }
 
-    /// Takes the changes that the reload with this configuration has undone, by the names of the
-    /// members.
+    /// Takes the edits that the reload with this configuration has undone, each with the name of
+    /// the member.
     pub fn undone(&self) -> Vec<(Bytes, MemberChange)> {
         std::mem::take(&mut lock(&self.undone))
     }
@@ -670,7 +677,8 @@ impl Method {
     }
 }
 
-/// Whether two lists have the same members with the same settings.
+/// Whether two lists have the same members with the same settings, apart from peers that come from
+/// DNS lookups.
 fn is_written_alike(one: &Peers, other: &Peers) -> bool {
     let are_peers_alike = [PeerSide::Peers, PeerSide::Backups]
         .into_iter()
@@ -688,7 +696,7 @@ fn is_written_alike(one: &Peers, other: &Peers) -> bool {
     are_peers_alike && one.len() == other.len() && are_hosts_alike
 }
 
-/// Whether a group may have one more member.
+/// An error if the group has no room for another member.
 fn has_room(peers: &Peers) -> Result<(), MemberError> {
     let members = peers.iter().count() + peers.hosts().len();
     if members < MEMBERS_MAX {

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use framework::handover::{StateReader, StateWriter, Unfit};
 
-/// A time in milliseconds of [`millis`]; 0 is never.
+/// A time in milliseconds of [`millis`]; 0 means never.
 #[derive(Debug, Default)]
 pub(crate) struct Moment(AtomicU64);
 
@@ -20,7 +20,7 @@ impl Moment {
         self.0.store(at, Ordering::Relaxed);
     }
 
-    /// Saves the distance from `now`.
+    /// Saves the time relative to `now`, since the clock of another process begins at another time.
     pub(crate) fn save(&self, now: u64, out: &mut StateWriter) {
         let at = Some(self.get()).filter(|at| *at > 0);
         out.optional(at, |out, at| out.number(at.wrapping_sub(now)));
@@ -38,16 +38,17 @@ impl Moment {
         Ok(())
     }
 
-    /// Sets the time if it is still `from`. Returns whether it was.
+    /// Sets the time to `at` if it is still `from`. Returns whether it was set.
     pub(crate) fn set_from(&self, from: u64, at: u64) -> bool {
         let set = (self.0).compare_exchange(from, at, Ordering::Relaxed, Ordering::Relaxed);
         set.is_ok()
     }
 }
 
-/// Converts a time to milliseconds for states of all threads; never 0.
+/// Converts a time to the milliseconds in which the shared state of peers stores times; never 0.
 pub(crate) fn millis(now: Instant) -> u64 {
-    // Times of the previous process are before the start of this one.
+    // An offset, so that times before the start of this process, which the previous process has
+    // saved, are positive.
     const BEFORE: Duration = Duration::from_secs(24 * 60 * 60);
     thread_local! {
         /// The last conversion, since a request converts the same time several times within a turn
@@ -66,7 +67,7 @@ pub(crate) fn millis(now: Instant) -> u64 {
     millis
 }
 
-/// The time since the first call.
+/// The time since the first call of this function.
 pub(crate) fn since_beginning(now: Instant) -> Duration {
     static BEGINNING: OnceLock<Instant> = OnceLock::new();
     now.saturating_duration_since(*BEGINNING.get_or_init(|| now))

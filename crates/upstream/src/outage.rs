@@ -1,8 +1,9 @@
-//! Since when a peer is not asked because it does badly, and for how long it has not been in all.
+//! The outages of a peer: the periods in which it got no requests because of its failures or its
+//! health checks, for monitoring.
 //!
-//! An outage begins with the failure that puts the peer out, or with the finding of its checks. It
-//! ends when the peer does what it was asked, when its checks let it have requests again, or when
-//! its failures count no more.
+//! An outage begins when failures make the peer unavailable (`max_fails`) or when a health check
+//! finds it unhealthy. It ends when a request succeeds, when the health checks have passed again,
+//! or when the failures have expired (`fail_timeout`).
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -10,26 +11,26 @@ use framework::handover::{StateReader, StateWriter, Unfit};
 
 use crate::moment::Moment;
 
-/// The outages of a peer, in the milliseconds of [`millis`](crate::moment::millis).
+/// The outages of a peer. Times are in milliseconds of [`millis`](crate::moment::millis).
 #[derive(Debug, Default)]
 pub(crate) struct Outages {
-    /// When the one under way has begun.
+    /// When the current outage began; never if there is none.
     since: Moment,
-    /// When the last one has begun.
+    /// When the last outage began.
     last: Moment,
-    /// How long those have lasted that have ended.
+    /// The total duration of the outages that have ended, in milliseconds.
     total: AtomicU64,
 }
 
 impl Outages {
-    /// One begins, unless one is under way.
+    /// Begins an outage, unless one has begun already.
     pub(crate) fn begin(&self, now: u64) {
         if self.since.set_from(0, now) {
             self.last.set(now);
         }
     }
 
-    /// The one under way has ended at this moment, if there is one.
+    /// Ends the current outage, if there is one, at the time `at`.
     pub(crate) fn end(&self, at: u64) {
         let since = self.since.get();
         if since > 0 && self.since.set_from(since, 0) {
@@ -38,7 +39,8 @@ impl Outages {
         }
     }
 
-    /// How long all have lasted until now, and when the last one has begun.
+    /// The total duration of all outages until now, in milliseconds, and when the last outage
+    /// began.
     pub(crate) fn read(&self, now: u64) -> (u64, Option<u64>) {
         let under_way = match self.since.get() {
             0 => 0,
@@ -48,7 +50,7 @@ impl Outages {
         (total, Some(self.last.get()).filter(|last| *last > 0))
     }
 
-    /// Has them counted from now on; one under way begins now.
+    /// Resets the total to zero. A current outage counts from now on.
     pub(crate) fn reset(&self, now: u64) {
         self.total.store(0, Ordering::Relaxed);
         if self.since.get() > 0 {
@@ -56,14 +58,14 @@ impl Outages {
         }
     }
 
-    /// Writes what the process that follows goes on with.
+    /// Saves the outages for the next process.
     pub(crate) fn save(&self, now: u64, out: &mut StateWriter) {
         out.number(self.total.load(Ordering::Relaxed));
         self.since.save(now, out);
         self.last.save(now, out);
     }
 
-    /// What another process has written, `now` being the moment of this one.
+    /// Restores the outages that another process has saved. `now` is the time of this process.
     pub(crate) fn restore(&self, now: u64, saved: &mut StateReader<'_>) -> Result<(), Unfit> {
         self.total.store(saved.count()?, Ordering::Relaxed);
         self.since.read(now, saved)?;

@@ -21,16 +21,17 @@ use crate::moment::Moment;
 /// When a peer is ejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Outliers {
-    /// Ejected after this many failures in a row; 0 turns this off.
+    /// The peer is ejected after this many failures in a row; 0 turns this off.
     pub errors: u64,
-    /// Ejected if at least this percentage of the requests of an [`Outliers::interval`] fail; 0
-    /// turns this off.
+    /// The peer is ejected if at least this percentage of its requests of an [`Outliers::interval`]
+    /// fail; 0 turns this off.
     pub ratio: u64,
     /// The interval over which [`Outliers::ratio`] is measured.
     pub interval: Duration,
-    /// How long the first ejection lasts.
+    /// How long the first ejection lasts; further ones last a multiple of it.
     pub time: Duration,
-    /// The percentage of the peers that may be ejected at the same time.
+    /// Maximum percentage of the primary peers, and of the backup peers, that are ejected at the
+    /// same time.
     pub max: u64,
 }
 
@@ -55,7 +56,7 @@ pub enum Cause {
 /// [`Outliers::ratio`] only applies to intervals with at least this many requests.
 const REQUESTS_MIN: u64 = 10;
 
-/// An ejection lasts at most this many times as long as the first.
+/// An ejection lasts at most this multiple of [`Outliers::time`].
 const REPEATS_MAX: u64 = 10;
 
 /// The failures and ejections of a peer, shared by all threads and kept over reloads.
@@ -70,7 +71,7 @@ pub(crate) struct Standing {
     until: Moment,
     /// Whether the end of the last ejection has been reported.
     is_back: AtomicBool,
-    /// How many recent ejections count towards the length of the next.
+    /// Number of recent ejections: the factor of the last ejection's duration.
     repeats: AtomicU64,
 }
 
@@ -109,7 +110,8 @@ impl Standing {
         self.until.get() > now
     }
 
-    /// Whether the last ejection has just ended; true only once, for the log.
+    /// Whether the last ejection has ended; true only at the first call after the end, which logs
+    /// it.
     pub(crate) fn comes_back(&self, now: u64) -> bool {
         let until = self.until.get();
         until > 0 && until <= now && !self.is_back.swap(true, Ordering::Relaxed)
@@ -137,7 +139,8 @@ impl Standing {
         is_share.then_some(Cause::Share(failures, requests))
     }
 
-    /// Counts a request of the current interval, and returns how many there are.
+    /// Counts a request of the current interval, and returns the number of requests of the
+    /// interval.
     fn count(&self, now: u64, outliers: &Outliers) -> u64 {
         let began = self.interval.get();
         let age = u128::from(now.saturating_sub(began));
@@ -150,8 +153,8 @@ impl Standing {
         self.requests.fetch_add(1, Ordering::Relaxed) + 1
     }
 
-    /// Ejects the peer, and returns for how long. Each [`Outliers::time`] without an ejection takes
-    /// one off the number of recent ejections.
+    /// Ejects the peer, and returns the duration of the ejection. Each [`Outliers::time`] that has
+    /// passed since the last ejection reduces the number of recent ejections by one.
     pub(crate) fn put_out(&self, now: u64, outliers: &Outliers) -> Duration {
         let time = outliers.time.as_millis().max(1);
         let spent = u128::from(now.saturating_sub(self.until.get())) / time;

@@ -19,15 +19,16 @@ pub struct Peer {
     pub address: Address,
     /// The address as `$upstream_addr` and log lines show it.
     pub name: Bytes,
-    /// The server's name as the configuration writes it; a server may have several addresses.
+    /// The server as the configuration writes it, such as `example.org:8080`. All peers of a name
+    /// with several addresses have the same text.
     pub server: Bytes,
-    /// The name by which sticky sessions request this peer; empty if none can.
+    /// The id by which sticky sessions request this peer; empty if sessions cannot request it.
     pub id: Bytes,
-    /// The number of its server in the configuration, for metrics.
+    /// `id`: the number that the configuration gives the server for metrics.
     pub number: Option<u64>,
-    /// `weight`: its share of the requests; at least 1.
+    /// `weight`: the peer's share of the requests; at least 1.
     pub weight: i64,
-    /// `max_conns`: requests in flight at most; 0 is no limit.
+    /// `max_conns`: maximum number of requests in flight; 0 is no limit.
     pub max_conns: usize,
     /// `max_fails`: failed attempts after which the peer is unavailable; 0 is never.
     pub max_fails: u64,
@@ -36,17 +37,19 @@ pub struct Peer {
     /// `slow_start`: how long the weight takes to grow to its full value once the peer is available
     /// again; zero turns this off.
     pub slow_start: Duration,
-    /// Its health checks; `None` if it has none.
+    /// The peer's health checks; `None` if it has none.
     pub checks: Option<Checks>,
     /// `down`: the peer gets no requests.
     pub down: bool,
-    /// The key of the host in the roster that the address was looked up for, if it was.
+    /// The key of the host for which the address was looked up; `None` for a configured or added
+    /// address.
     pub(crate) host: Option<usize>,
     /// `drain`: the peer only gets requests that name it.
     pub draining: bool,
-    /// The state of the peer: its own, or that of the same peer before a reload. Set on first use.
+    /// The state of the peer: a new state, or the adopted state of the same peer before a reload.
+    /// Set at the first use.
     state: OnceLock<Arc<State>>,
-    /// The outcome of its health checks in this generation.
+    /// The results of the peer's health checks in this generation.
     health: OnceLock<Arc<Health>>,
 }
 
@@ -74,7 +77,7 @@ impl Peer {
         }
     }
 
-    /// A peer with the same parameters at another address, and with a state of its own.
+    /// A peer with the same parameters at another address, and with a new state.
     pub(crate) fn at(&self, address: Address) -> Peer {
         Peer {
             name: Bytes::from(address.to_string()),
@@ -90,7 +93,7 @@ impl Peer {
         self.state.get_or_init(Arc::default)
     }
 
-    /// The outcome of the peer's health checks; `None` if it has none.
+    /// The results of the peer's health checks; `None` if it has no checks.
     pub fn health(&self) -> Option<&Arc<Health>> {
         let checks = self.checks.as_ref()?;
         let health = self.health.get_or_init(|| Arc::new(Health::new(checks)));
@@ -104,7 +107,7 @@ impl Peer {
         self.clone()
     }
 
-    /// Whether the two peers are the same but for their state.
+    /// Whether both peers have the same name, server and weight.
     pub(crate) fn is_alike(&self, other: &Peer) -> bool {
         (&self.name, &self.server, self.weight) == (&other.name, &other.server, other.weight)
     }
@@ -112,7 +115,7 @@ impl Peer {
     /// Takes over the state and the check results of the same peer before a reload. Has no effect
     /// if the peer has a state already.
     pub(crate) fn adopt(&self, before: &Peer) {
-        // A state that is set already is the peer's own: it has been used.
+        // Fails if the peer has a state already, because the state has been used then.
         let _ = self.state.set(Arc::clone(before.state()));
         if let Some(checks) = &self.checks {
             let known = before.health().map(|health| &**health);
@@ -151,7 +154,7 @@ impl Peer {
         self.state().grow(self.weight, share)
     }
 
-    /// The availability of the peer at this moment, for display and monitoring.
+    /// The current availability of the peer, for monitoring.
     pub fn standing(&self, now: Instant) -> Standing {
         let now = millis(now);
         match self.health().map(|health| health.finding()) {
@@ -164,13 +167,13 @@ impl Peer {
         }
     }
 
-    /// Its checks have found it unhealthy.
+    /// Notes that a health check has found the peer unhealthy, for [`Peer::downtime`].
     pub fn note_unhealthy(&self, now: Instant) {
         self.state().outages_seen.begin(millis(now));
     }
 
-    /// For how long it has not been asked in all, because of its failures or of its checks, and how
-    /// long ago that has begun for the last time, if it ever has.
+    /// The total time in which the peer got no requests because of its failures or health checks,
+    /// and how long ago the last such outage began; `None` if there was none.
     pub fn downtime(&self, now: Instant) -> (Duration, Option<Duration>) {
         let (standing, at) = (self.standing(now), millis(now));
         let state = self.state();
@@ -190,7 +193,7 @@ impl Peer {
         (Duration::from_millis(total), ago)
     }
 
-    /// Whether neither its health checks nor `down` keep requests from the peer.
+    /// Whether the peer is healthy and not `down`.
     pub(crate) fn is_open(&self) -> bool {
         !self.down
             && self
@@ -203,12 +206,13 @@ impl Peer {
         self.is_fit(now) && !self.is_full()
     }
 
-    /// Whether the peer may get a request now that names it.
+    /// Whether the peer may get a request that prefers it by its id, which is also possible while
+    /// it is draining.
     pub(crate) fn is_live_by_name(&self, now: u64) -> bool {
         self.is_open() && !self.is_out(now) && !self.is_full()
     }
 
-    /// Whether the peer is available, but for `max_conns` and outlier detection.
+    /// Whether the peer is available. Does not consider `max_conns` and outlier detection.
     pub(crate) fn is_fit(&self, now: u64) -> bool {
         self.is_open() && !self.draining && !self.is_out(now)
     }
@@ -284,17 +288,18 @@ impl PeerSet {
         }
     }
 
-    /// The sum of their weights.
+    /// The sum of the weights of the peers.
     pub fn total_weight(&self) -> i64 {
         self.total_weight
     }
 
-    /// The first peer of this name.
+    /// The index of the first peer with this [`Peer::id`].
     pub(crate) fn named(&self, id: &[u8]) -> Option<usize> {
         self.peers.iter().position(|peer| peer.id == id)
     }
 
-    /// The peer whose range of the total weight contains this value.
+    /// The index of the peer whose part of the total weight contains `share`, if the weights of the
+    /// peers are laid end to end.
     pub(crate) fn at_weight(&self, share: u64) -> Option<usize> {
         let mut rest = i64::try_from(share).ok()?;
         self.peers.iter().position(|peer| {

@@ -12,7 +12,7 @@ use crate::retries::Retries;
 use crate::roster::Roster;
 use crate::state::State;
 
-/// Primary or backup peers.
+/// The two lists of peers in a group: primary and backup peers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PeerSide {
     /// The primary peers.
@@ -24,7 +24,7 @@ pub enum PeerSide {
 /// The state of a group that all threads share and reloads keep.
 #[derive(Debug, Default)]
 struct RotationState {
-    /// Held while a peer is chosen.
+    /// Held while a peer is chosen or the result of an attempt is counted.
     lock: Mutex<()>,
     /// Requests that wait for a peer.
     queue: Arc<Queue>,
@@ -32,7 +32,7 @@ struct RotationState {
     retries: Retries,
     /// The limit of requests in flight.
     gate: Arc<Gate>,
-    /// The number of the next member that has none.
+    /// The number that the next member without a number gets.
     next_number: AtomicU64,
     /// The states of removed peers that still have requests.
     removed: Mutex<Vec<Arc<State>>>,
@@ -47,16 +47,15 @@ pub struct Peers {
     pub primary: PeerSet,
     /// The backup peers, which get requests if no primary peer is available.
     pub backup: PeerSet,
-    /// The servers whose addresses are looked up, in the order of their keys.
+    /// The hosts whose addresses are looked up, in the order of their keys.
     hosts: Arc<[Arc<ListedHost>]>,
-    /// The state that all threads share, whose lock is held while a peer is chosen. Shared with the
-    /// same group before a reload, which may have the same peers.
+    /// The state that all threads share. Adopted from the same group before a reload.
     turn: OnceLock<Arc<RotationState>>,
     balancer: Box<dyn Balancer>,
 }
 
 impl Peers {
-    /// A group's peers, chosen by this method.
+    /// The peers of a group, with a new balancer of this method.
     pub fn new(primary: PeerSet, backup: PeerSet, method: Method) -> Peers {
         Peers {
             balancer: balancer::of(method, &primary),
@@ -67,7 +66,7 @@ impl Peers {
         }
     }
 
-    /// Sets the servers whose addresses are looked up.
+    /// Sets the hosts whose addresses are looked up.
     #[must_use]
     pub fn with_hosts(self, hosts: impl Into<Arc<[Arc<ListedHost>]>>) -> Peers {
         let hosts = hosts.into();
@@ -100,7 +99,7 @@ impl Peers {
         self.primary.iter().chain(self.backup.iter())
     }
 
-    /// The servers whose addresses are looked up, in the order of their keys.
+    /// The hosts whose addresses are looked up, in the order of their keys.
     pub fn hosts(&self) -> &Arc<[Arc<ListedHost>]> {
         &self.hosts
     }
@@ -122,15 +121,15 @@ impl Peers {
         staying.count()
     }
 
-    /// Waits until no other thread chooses a peer, which takes as long as looking at each peer
-    /// once.
+    /// Locks the group's rotation, for the choice of a peer or a change of several values of a
+    /// peer's state. A holder examines each peer a few times at most, so the wait is short.
     pub(crate) fn take_turn(&self) -> MutexGuard<'_, ()> {
         let turn = &self.turn().lock;
         // No code that holds the lock can panic half-way.
         turn.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// How many requests wait for a peer.
+    /// Number of requests that wait for a peer.
     pub fn waiting(&self) -> usize {
         self.queue().len()
     }
@@ -155,7 +154,7 @@ impl Peers {
         *peer.state().number.get_or_init(|| self.next_number())
     }
 
-    /// Sets the lowest number for members without one.
+    /// Sets the lowest number that members without a number get.
     pub(crate) fn number_from(&self, number: u64) {
         self.turn().next_number.fetch_max(number, Ordering::Relaxed);
     }
@@ -164,7 +163,8 @@ impl Peers {
         self.turn().next_number.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Notes that a peer leaves the group. Its state is kept as long as it has requests.
+    /// Notes that a peer leaves the group. Its state is kept as long as the peer has requests in
+    /// flight, for the API.
     pub(crate) fn note_removed(&self, peer: &Peer) {
         let removed = self.turn().removed.lock();
         let mut removed = removed.unwrap_or_else(PoisonError::into_inner);
@@ -208,12 +208,13 @@ impl Peers {
         self.turn.get_or_init(Arc::default)
     }
 
-    /// Takes over the state of the same peers before: those with the same server and address, in
-    /// their order if there are several.
+    /// Takes over the state of the same group before a reload: each peer adopts the state of a
+    /// previous peer with the same server and address. If several peers have the same server and
+    /// address, they are paired in their order.
     pub(crate) fn adopt(&self, previous: &Peers) {
         let _ = self.turn.set(Arc::clone(previous.turn()));
         let mut known: base::hash::Map<Identity<'_>, Vec<&Peer>> = base::hash::Map::default();
-        // In reverse order, so that the first is taken first.
+        // In reverse order, because `pop` takes the last.
         for peer in previous.iter().collect::<Vec<_>>().into_iter().rev() {
             known.entry(identity(peer)).or_default().push(peer);
         }

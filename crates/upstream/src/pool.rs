@@ -3,8 +3,8 @@
 //! nginx: <https://nginx.org/en/docs/http/ngx_http_upstream_module.html#keepalive>. Idle
 //! connections are watched: a connection is closed at once if its peer closes it or sends
 //! unexpected bytes, if it has been idle for too long, or if room is needed for
-//! `worker_connections`. Idle connections outlive reloads, and are closed when the thread begins to
-//! end.
+//! `worker_connections`. Idle connections outlive reloads, and are closed when the thread is told
+//! to end.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -33,9 +33,10 @@ static POOL: Slot<Pool, Thread> = Slot::new();
 pub struct Connection {
     /// The transport of the connection.
     pub transport: Transport,
-    /// Its properties.
+    /// The properties of the connection.
     pub made: Made,
-    /// Its waker while it is idle, once it has been idle.
+    /// The waker of the connection while it is idle; `None` until the connection becomes idle for
+    /// the first time.
     watch: Option<Arc<IdleWatch>>,
 }
 
@@ -53,13 +54,13 @@ impl Connection {
 /// The properties of a connection over which requests are sent.
 #[derive(Clone, Debug)]
 pub struct Made {
-    /// Requests sent over it, the current one included.
+    /// Number of requests sent over the connection, the current request included.
     pub requests: u64,
-    /// When it was established.
+    /// When the connection was established.
     pub since: Instant,
     /// The address that the connection leads to.
     pub address: Address,
-    /// The terms on which it may be reused: see [`take`].
+    /// Everything that the users of the connection must have in common: see [`take`].
     pub terms: Bytes,
 }
 
@@ -78,14 +79,14 @@ impl Made {
 /// The connections of a thread.
 struct Pool {
     idle: Slab<Idle>,
-    /// The connections of each group, by its name; most recently used first.
+    /// The connections to the peers of each group, by the group's name; most recently used first.
     by_group: Map<Bytes, VecDeque<slab::Key>>,
     ready: Arc<Ready>,
     /// Closes idle connections to make room for others. Registered with the first kept connection.
     spares: Option<Rc<Spares>>,
-    /// Whether the watching task has been started.
+    /// Whether the task [`watch`] has been started.
     watched: bool,
-    /// The thread is ending: connections are not kept any more.
+    /// Whether the thread is ending, so that connections are no longer kept.
     ended: bool,
 }
 
@@ -94,7 +95,7 @@ struct Idle {
     group: Bytes,
     until: Instant,
     waker: Waker,
-    /// The connection's turn to make room for others.
+    /// The registration of the connection among those that may be closed to make room for others.
     spare: Option<SpareEntry>,
 }
 
@@ -109,7 +110,7 @@ impl Spare for Spares {
     }
 }
 
-/// The idle connections that must be checked.
+/// The keys of the idle connections with an event, and the waker of the watching task.
 #[derive(Default)]
 struct Ready(Mutex<(Vec<slab::Key>, Option<Waker>)>);
 
@@ -121,13 +122,14 @@ impl Ready {
 
 /// Wakes the watching task for one idle connection.
 struct IdleWatch {
-    /// The key of the idle connection as two halves, which changes each time the connection becomes
-    /// idle.
+    /// The key of the idle connection: generation in the upper half, index in the lower half.
+    /// Changes each time the connection becomes idle.
     key: AtomicU64,
     ready: Arc<Ready>,
 }
 
 impl IdleWatch {
+    /// Sets the key under which the connection is idle.
     fn name(&self, key: slab::Key) {
         let halves = u64::from(key.generation) << 32 | u64::from(key.index);
         self.key.store(halves, Ordering::Release);
@@ -170,8 +172,8 @@ impl ThreadState for Pool {
     }
 }
 
-/// Takes an idle connection to this peer of the group that was made on the same terms. The terms
-/// are everything else that its users must agree on, such as the server name of TLS.
+/// Takes an idle connection to the peer at `address`, with equal `terms`: the text of everything
+/// else that the users of a connection must have in common, such as the TLS server name.
 pub fn take(
     local: &GenerationView,
     group: &Group,
@@ -197,8 +199,8 @@ pub fn take(
     Some(connection)
 }
 
-/// Keeps a connection after a complete response, unless it has reached its limit of age or
-/// requests.
+/// Adds a connection to the pool after a complete response, unless the connection has reached its
+/// limit of age or requests.
 pub fn give_back(local: &GenerationView, group: &Group, connection: Box<Connection>) {
     let Some(keepalive) = group.keepalive else {
         return;
@@ -216,7 +218,7 @@ pub fn give_back(local: &GenerationView, group: &Group, connection: Box<Connecti
         .get_or_insert_with(|| Rc::new(Spares(Rc::downgrade(&pool))));
     let spares: Rc<dyn Spare> = Rc::clone(spares) as Rc<dyn Spare>;
     let key = guard.keep(group, &keepalive, connection, &spares);
-    // The connection may have been closed already.
+    // The peer may have closed the connection already.
     guard.look(key);
     if !std::mem::replace(&mut guard.watched, true) {
         drop(guard);
@@ -224,6 +226,7 @@ pub fn give_back(local: &GenerationView, group: &Group, connection: Box<Connecti
     }
 }
 
+/// Whether the connection may be used for further requests.
 fn may_stay(keepalive: &Keepalive, made: &Made) -> bool {
     let age = engine::now().saturating_duration_since(made.since);
     keepalive.connections > 0 && made.requests < keepalive.requests && age <= keepalive.time
@@ -269,7 +272,8 @@ impl Pool {
         key
     }
 
-    /// Closes an idle connection whose peer has closed it, or has sent unexpected bytes.
+    /// Closes an idle connection if its peer has closed it or has sent unexpected bytes, or if its
+    /// idle time is over.
     fn look(&mut self, key: slab::Key) {
         let Some(idle) = self.idle.get(key) else {
             return; // the connection is in use again
@@ -297,7 +301,7 @@ impl Pool {
     }
 }
 
-/// Watches the idle connections of a thread until the thread begins to end.
+/// Watches the idle connections of a thread until the thread is told to end.
 async fn watch(pool: Rc<RefCell<Pool>>) {
     poll_fn(|context| {
         let mut pool = pool.borrow_mut();

@@ -17,15 +17,15 @@ use std::time::Duration;
 
 use engine::select::either;
 
-/// How often a waiting request looks for a peer without being called: a failed peer becomes
-/// available again when its `fail_timeout` is over, and no call announces that.
+/// How often a waiting request looks for a peer without being called: no call announces that the
+/// `fail_timeout` of a failed peer is over.
 const LOOK: Duration = Duration::from_secs(1);
 
 /// The waiting requests of a group. Joining, calling and leaving take logarithmic time.
 #[derive(Debug, Default)]
 pub(crate) struct Queue {
     waiting: Mutex<Waiting>,
-    /// How many requests wait, to be read without the lock.
+    /// Number of waiting requests, to be read without the lock.
     length: AtomicUsize,
 }
 
@@ -84,8 +84,8 @@ impl Queue {
     }
 }
 
-/// A place in the queue until dropped. If the holder leaves with a call that it has not used, the
-/// next request is called instead.
+/// A request's place in the queue, until dropped. If the request leaves the queue after it was
+/// called, the next request is called, because the peer may still be free.
 #[derive(Debug)]
 pub struct QueueTicket {
     queue: Arc<Queue>,
@@ -93,8 +93,8 @@ pub struct QueueTicket {
 }
 
 impl QueueTicket {
-    /// Waits until a peer may be available. Another request may take the peer first: the holder
-    /// then waits again, in the same place.
+    /// Waits until a peer may be available. Another request may take the peer first; this request
+    /// then waits again, at the same place in the queue.
     pub async fn called(&self) {
         let calling = poll_fn(|context| {
             let mut waiting = self.queue.lock();

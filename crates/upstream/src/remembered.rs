@@ -8,8 +8,9 @@ use framework::zone::{State as ZoneState, Zone, ZoneFact, ZoneFactSink};
 use crate::handover;
 use crate::roster::Roster;
 
-/// A zone for each group, even without `zone` in the configuration. Its settings are the group's
-/// peers, which hold their own states: a reload passes the states on to the same peers.
+/// The zone by which a reload finds the states of a group's peers. Each group has such a zone, even
+/// without `zone` in the configuration. The zone itself has no state: its settings are the group's
+/// [`Roster`], and the roster adopts the states from the previous roster.
 #[derive(Debug)]
 pub struct Remembered;
 

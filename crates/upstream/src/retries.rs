@@ -1,21 +1,23 @@
-//! The retry budget of a group: retries up to a share of the requests of the last seconds, and a
-//! few in any case.
+//! The retry budget of a group: limits retries to a percentage of the requests of the last seconds,
+//! plus a few.
 //!
-//! Retries are additional load, just when servers are overloaded; the budget bounds it. All threads
-//! share the counts and reloads keep them, without locks: each second has a word of its own.
+//! Retries are additional load at the very time when servers are overloaded; the budget limits this
+//! load. All threads share the counts, and reloads keep them. They need no lock, because the counts
+//! of a second are one atomic word.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The share of requests that may be retried.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RetryBudget {
-    /// Retries for a hundred requests.
+    /// Maximum number of retries for a hundred requests.
     pub percent: u64,
-    /// Retries a second that are allowed in any case, so that a lone request may be retried.
+    /// Number of retries per second that are allowed in addition, so that a lone request may be
+    /// retried.
     pub floor: u64,
 }
 
-/// The number of seconds that count, the current one included.
+/// The number of seconds that count, the current second included.
 const WINDOW: u64 = 10;
 
 /// The counts of the last seconds.
@@ -58,7 +60,8 @@ impl Retries {
 
     /// Takes a retry out of the budget; `false` if the budget is used up.
     pub(crate) fn retry(&self, now: u64, budget: RetryBudget) -> bool {
-        // Counted first, so that two threads cannot both take the last retry.
+        // The retry is counted before the check, so that two threads cannot both take the last
+        // retry.
         self.count(now, |second| second.retries += 1);
         let (requests, retries) = self.sum(now);
         let share = requests.saturating_mul(budget.percent) / 100;
@@ -92,7 +95,7 @@ impl Retries {
         });
     }
 
-    /// Requests and retries of the window.
+    /// The numbers of requests and retries of the last [`WINDOW`] seconds.
     fn sum(&self, now: u64) -> (u64, u64) {
         let number = (now / 1000) & NUMBER_MAX;
         let is_recent = |second: &Second| number.wrapping_sub(second.number) & NUMBER_MAX < WINDOW;

@@ -18,15 +18,16 @@ use crate::queue::QueueTicket;
 use crate::sparing;
 use crate::tried_peers::Tried;
 
-/// [`Selection::next`], then [`Selection::failed`] or [`Selection::answered`], until a peer answers
-/// or no try is left.
+/// The peers of one request. The caller calls [`Selection::next`] for each attempt and then reports
+/// the result, by [`Selection::failed`] or [`Selection::answered`] for instance, until a peer has
+/// responded or no attempt is left.
 #[derive(Debug)]
 pub struct Selection {
     group: Arc<Group>,
     peers: Arc<Peers>,
     side: PeerSide,
     tried: Tried,
-    /// 0 is no limit.
+    /// Maximum number of attempts; 0 is no limit.
     tries_max: usize,
     tries_left: usize,
     tries_made: usize,
@@ -34,31 +35,32 @@ pub struct Selection {
     /// The id of the preferred peer.
     hint: Option<Bytes>,
     search: SearchProgress,
-    /// The place of the peer chosen last, until it has failed or answered.
+    /// The peer chosen last, by side and index, until it has failed or responded.
     chosen: Option<(PeerSide, usize)>,
-    /// A peer that was [let off](Selection::let_off), whose attempt did not count. It is tried once
-    /// more if no other peer is left.
+    /// A peer, by side and index, that may be tried once more if no other peer is left: see
+    /// [`Selection::try_once_more`].
     again: Option<(PeerSide, usize)>,
-    /// The lease of the chosen peer.
+    /// The lease of the chosen peer, until the result of the attempt is known.
     lease: Option<Lease>,
-    /// The chosen peer has just returned from an ejection.
+    /// Whether this is the first request of the chosen peer since the end of its ejection as an
+    /// outlier.
     is_back: bool,
-    /// The request has been counted for the retry budget.
+    /// Whether the request has been counted for the retry budget.
     is_counted: bool,
 }
 
 /// The effect of a failure on the peer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FailureEffect {
-    /// The peer has reached `max_fails` and is unavailable for a while.
+    /// Whether the peer has reached `max_fails` and is unavailable for `fail_timeout`.
     pub disabled: bool,
-    /// The peer was ejected as an outlier.
+    /// The ejection of the peer as an outlier, if the failure has caused one.
     pub put_out: Option<PutOut>,
 }
 
 impl Selection {
-    /// A selection that tries each peer once, and no more than `tries_max` of them unless that
-    /// is 0.
+    /// A selection that tries each peer of the group once, in at most `tries_max` attempts; 0 is no
+    /// limit.
     pub fn new(group: &Arc<Group>, tries_max: usize) -> Selection {
         let peers = group.peers();
         Selection {
@@ -93,8 +95,8 @@ impl Selection {
         self
     }
 
-    /// Prefers the peer of this name ([`Peer::id`]) from now on; another is only chosen if that is
-    /// not available. A draining peer is chosen if it is preferred.
+    /// Sets the id ([`Peer::id`]) of the peer that the next choices prefer. Another peer is only
+    /// chosen if the preferred peer is not available. A draining peer is chosen if it is preferred.
     pub fn want(&mut self, id: Option<Bytes>) {
         self.hint = id.filter(|id| !id.is_empty());
     }
@@ -109,9 +111,9 @@ impl Selection {
         self.tries_left
     }
 
-    /// Does not count the current attempt, since its connection was reused and may have ended
-    /// before the peer received the request. A peer that was [let off](Self::let_off) has not
-    /// processed the request, and may be tried again.
+    /// Makes the last attempt not count: the peer may not have received the request, because the
+    /// connection was reused or shared and has ended. If the peer was [let off](Self::let_off), it
+    /// may be tried again.
     pub fn try_once_more(&mut self) {
         self.tries_left += 1;
         self.again = self.chosen.take().or(self.again);
@@ -145,12 +147,12 @@ impl Selection {
         }
     }
 
-    /// Whether a peer has been chosen and its result is open.
+    /// Whether a peer has been chosen and the result of the attempt has not been reported yet.
     pub fn is_given(&self) -> bool {
         self.lease.is_some()
     }
 
-    /// The peer of the lease.
+    /// The chosen peer, until the result of the attempt is reported.
     pub fn given(&self) -> Option<&Peer> {
         self.lease.as_ref()?.peer()
     }
@@ -170,7 +172,7 @@ impl Selection {
                 || (is_of_peers && backup.any(may_be_asked)))
     }
 
-    /// Whether an attempt has failed.
+    /// Whether any attempt has ended.
     pub fn has_tried(&self) -> bool {
         self.tries_made > 0
     }
@@ -186,8 +188,8 @@ impl Selection {
         self.group.load()
     }
 
-    /// How long requests wait if no peer is available; `None` if they do not wait, or this request
-    /// has tried a peer already.
+    /// How long this request may wait if no peer is available; `None` if the group has no queue, or
+    /// if the request has tried a peer already.
     pub(crate) fn queue_timeout(&self) -> Option<Duration> {
         let queueing = self.group.queueing.filter(|_| !self.has_tried())?;
         Some(match self.group.concurrency {
@@ -206,12 +208,13 @@ impl Selection {
         let queueing = self.group.queueing?;
         let queue = self.peers.queue();
         let place = queue.enter(queueing.length);
-        // If no peer has requests, none calls the queue: the first must look for itself.
+        // The end of a request calls the queue. If no request is in flight, the first in the queue
+        // must look for a peer without being called.
         queue.call_next();
         place
     }
 
-    /// Starts again with the current peers, of which none has been tried.
+    /// Starts again with the group's current list of peers, as if none had been tried.
     pub fn begin_again(&mut self) {
         self.peers = self.group.peers();
         self.tries_left = tries(&self.peers, self.tries_max);
@@ -231,7 +234,7 @@ impl Selection {
                 || (peer.is_open() && !peer.draining && !peer.is_full());
             return is_given.then(|| self.lease(0, now)).flatten();
         }
-        // Peers that were ejected by a setting that is gone may be chosen.
+        // Without `eject_outliers`, peers that were ejected before a reload may be chosen.
         let despite_outliers = self.group.outliers.is_none();
         let mut chosen = self.choose(now, despite_outliers);
         if chosen.is_none() && self.side == PeerSide::Peers && !peers.backup.is_empty() {
@@ -255,7 +258,7 @@ impl Selection {
         self.lease(chosen, now)
     }
 
-    /// The lease of a peer that may be tried again, since no other is left.
+    /// Leases the peer that may be tried once more, because no other peer is left.
     fn take_again(&mut self, now: u64) -> Option<Lease> {
         let (side, index) = self.again.take()?;
         let peer = self.peers.side(side).get(index)?;
@@ -289,7 +292,7 @@ impl Selection {
         chosen.or_else(|| balancer::round_robin(&mut asked))
     }
 
-    /// Notes that the chosen peer has failed by its own fault, and ends the lease.
+    /// Notes that the chosen peer has failed, which counts as its failure, and ends the lease.
     pub fn failed(&mut self, now: Instant) -> FailureEffect {
         self.count_try();
         self.chosen = None;
@@ -299,7 +302,7 @@ impl Selection {
     }
 
     /// Counts the response of the chosen peer for outlier detection: `is_well` is false if the
-    /// response shows a broken server. Returns the ejection if this causes one.
+    /// response shows a broken server. Returns the ejection if the peer is ejected because of it.
     /// [`Selection::answered`] must follow.
     pub fn judge(&self, now: Instant, is_well: bool) -> Option<PutOut> {
         let outliers = self.group.outliers.as_ref()?;
@@ -353,7 +356,8 @@ impl Selection {
     }
 }
 
-/// The number of attempts of a request, which is at most `most` unless that is 0.
+/// The number of attempts of a request: at most `most`, or unlimited if `most` is 0, and at most
+/// one for each peer.
 fn tries(peers: &Peers, most: usize) -> usize {
     match most {
         0 => peers.tries(),

@@ -1,14 +1,16 @@
-//! `slow_start`: the share of its weight that a peer has after it has become available again.
+//! `slow_start`: the part of its weight that counts after a peer has become available again.
 //!
 //! <https://nginx.org/en/docs/http/ngx_http_upstream_module.html#slow_start>
 
 use std::time::Duration;
 
-/// The full share. Shares are in parts of this, so that a peer of weight 1 can have less than 1.
+/// The full share. Shares are integers out of this number, so that a peer of weight 1 can also
+/// start slowly.
 pub(crate) const WHOLE: i64 = 1024;
 
-/// The share of a peer, which grows with the time since it has become available. At least 1, so
-/// that a single peer is always chosen.
+/// The share of a peer's weight, which grows from 1 to [`WHOLE`] in the time `slow_start` after
+/// `since`, when the peer became available. At least 1, so that the only available peer can be
+/// chosen at once.
 pub(crate) fn share(since: Option<u64>, now: u64, slow_start: Duration) -> i64 {
     let Some(since) = since.filter(|_| !slow_start.is_zero()) else {
         return WHOLE;

@@ -4,11 +4,11 @@
 use crate::outliers::{Outliers, PutOut};
 use crate::peer::PeerSet;
 
-/// Counts a failure of a peer, and returns its ejection if the failure causes one. The caller holds
-/// the lock of the group.
+/// Counts a failure of the peer with this index, and returns the ejection if the failure causes
+/// one. The caller holds the lock of the group's rotation.
 pub(crate) fn fail(side: &PeerSet, index: usize, now: u64, outliers: &Outliers) -> Option<PutOut> {
     let standing = &side.get(index)?.state().standing;
-    // Requests that were in flight at the ejection have no effect.
+    // A failure of a request that was in flight at the ejection has no effect.
     if standing.is_out(now) {
         return None;
     }
@@ -18,6 +18,8 @@ pub(crate) fn fail(side: &PeerSet, index: usize, now: u64, outliers: &Outliers) 
     Some(PutOut { time, cause })
 }
 
+/// Whether the peer may be ejected: another peer is available, and the limit of ejected peers is
+/// not reached.
 fn can_be_spared(side: &PeerSet, index: usize, now: u64, outliers: &Outliers) -> bool {
     let (mut count, mut out, mut others) = (0_u64, 0, false);
     for (place, peer) in side.iter().enumerate() {
@@ -32,8 +34,8 @@ fn can_be_spared(side: &PeerSet, index: usize, now: u64, outliers: &Outliers) ->
     others && out < count.saturating_mul(outliers.max) / 100
 }
 
-/// Whether all available peers of this side are ejected, since the peers that could replace them
-/// may have gone.
+/// Whether every peer that is available apart from outlier detection is ejected. This happens if
+/// the peers that replaced them have failed since.
 pub(crate) fn are_all_there_is(side: &PeerSet, now: u64) -> bool {
     let mut others = side
         .iter()

@@ -18,22 +18,22 @@ use crate::slow_start::WHOLE;
 /// Decisions that depend on several values are made under the lock of the group.
 #[derive(Debug, Default)]
 pub struct State {
-    /// The number of the peer in its group, assigned on demand.
+    /// The number that identifies the peer in its group in the API, assigned on demand.
     pub(crate) number: OnceLock<u64>,
-    /// Grows by the effective weight in each round, in parts of [`WHOLE`]; the peer where it is
-    /// largest is chosen.
+    /// The current weight of smooth weighted round robin, times [`WHOLE`]: grows by the effective
+    /// weight in each round, and the peer with the largest current weight is chosen.
     current_weight: AtomicI64,
-    /// What failures have taken off the weight; recovers by one each round.
+    /// The amount by which failures have reduced the effective weight; decreases by one each round.
     penalty: AtomicI64,
     /// Requests in flight.
     connections: AtomicUsize,
-    /// Requests in flight without any response yet; only counted for Unix sockets, for the wait for
-    /// their backlog.
+    /// Requests in flight without any response yet. Only counted for Unix sockets, to estimate the
+    /// wait for their listen backlog.
     unheard: AtomicUsize,
     fails: AtomicU64,
     /// When the peer last failed.
     failed_at: Moment,
-    /// When the peer last failed, or was first tried again after that.
+    /// When the peer last failed, or last got a trial request after that.
     checked_at: Moment,
     /// When the peer last became available again; never if it has always been available.
     recovered_at: Moment,
@@ -59,7 +59,7 @@ pub struct State {
 }
 
 impl State {
-    /// The counters that the next process takes over.
+    /// The counters that the next process adopts.
     fn kept_numbers(&self) -> [&AtomicU64; 6] {
         [
             &self.fails,
@@ -118,7 +118,8 @@ impl State {
         self.unheard.load(Ordering::Relaxed)
     }
 
-    /// Counts a request without a response, or one that has got its response or has ended.
+    /// Adds a request without a response (`true`), or removes one that has got its response or has
+    /// ended.
     pub(crate) fn note_unheard(&self, is_one_more: bool) {
         if is_one_more {
             self.unheard.fetch_add(1, Ordering::Relaxed)
@@ -127,13 +128,13 @@ impl State {
         };
     }
 
-    /// Requests in flight without a complete measurement of `least_time … inflight`, if that is
-    /// used.
+    /// Requests in flight whose time `least_time … inflight` has not measured yet; 0 with other
+    /// methods.
     pub fn unanswered(&self) -> u64 {
         self.in_flight.requests.load(Ordering::Relaxed)
     }
 
-    /// The failed attempts that count now.
+    /// The number of failed attempts that count for `max_fails`.
     pub fn fails(&self) -> u64 {
         self.fails.load(Ordering::Relaxed)
     }
@@ -153,7 +154,7 @@ impl State {
         self.outages.load(Ordering::Relaxed)
     }
 
-    /// Has everything that is counted in all counted from now on.
+    /// Resets the totals to zero.
     pub fn reset(&self, now: Instant) {
         for count in [&self.requests, &self.failures, &self.outages] {
             count.store(0, Ordering::Relaxed);
@@ -180,26 +181,29 @@ impl State {
         (header, response)
     }
 
-    /// Whether the last trial is longer ago than `fail_timeout`, so that failures no longer count.
+    /// Whether the last failure or trial is longer ago than `fail_timeout`, so that failures no
+    /// longer count and the next request is a trial.
     pub(crate) fn is_stale(&self, now: u64, fail_timeout: Duration) -> bool {
         let checked = self.checked_at.get();
         checked == 0 || u128::from(now.saturating_sub(checked)) > fail_timeout.as_millis()
     }
 
-    /// Until when failures count that nothing has followed.
+    /// When the failures stop counting, if no further failure follows; at most `now`.
     pub(crate) fn counts_until(&self, now: u64, fail_timeout: Duration) -> u64 {
         let timeout = u64::try_from(fail_timeout.as_millis()).unwrap_or(u64::MAX);
         self.checked_at.get().saturating_add(timeout).min(now)
     }
 
-    /// How long ago it was last looked at, in milliseconds.
+    /// The time since the last failure or trial of the peer, in milliseconds; `None` if there was
+    /// none.
     pub(crate) fn unchecked_for(&self, now: u64) -> Option<u64> {
         let checked = self.checked_at.get();
         (checked > 0).then(|| now.saturating_sub(checked))
     }
 
-    /// Assigns a request to the peer. If earlier failures no longer count, the request is the
-    /// peer's trial: returns the time of the previous trial.
+    /// Assigns a request to the peer. If the last failure or trial is longer ago than
+    /// `fail_timeout`, the request is the peer's trial; returns the time of that last failure or
+    /// trial.
     pub(crate) fn begin(&self, now: u64, fail_timeout: Duration) -> Option<u64> {
         self.connections.fetch_add(1, Ordering::Relaxed);
         self.requests.fetch_add(1, Ordering::Relaxed);
@@ -213,8 +217,8 @@ impl State {
         })
     }
 
-    /// Undoes the trial that began `at` this time, since it had no result: the next request becomes
-    /// the trial. `before` is the time of the previous one.
+    /// Undoes the trial that began at the time `at` and had no result, so that the next request
+    /// becomes the trial. `before` is the time that [`State::begin`] has returned.
     pub(crate) fn take_back_trial(&self, at: u64, before: u64) {
         self.checked_at.set_from(at, before);
     }
@@ -224,7 +228,7 @@ impl State {
         self.connections.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Counts a failure. True if it makes the peer unavailable.
+    /// Counts a failure. Returns whether the peer is unavailable now.
     pub(crate) fn fail(&self, now: u64, weight: i64, max_fails: u64) -> bool {
         let fails = self.fails.fetch_add(1, Ordering::Relaxed).saturating_add(1);
         self.failures.fetch_add(1, Ordering::Relaxed);
@@ -247,8 +251,8 @@ impl State {
         is_out
     }
 
-    /// Clears the failures if this was the first trial after they expired. If they had made the
-    /// peer unavailable, it counts as available since then.
+    /// Clears the failures if a trial has followed the last failure. If the failures had made the
+    /// peer unavailable, the peer counts as available since that trial.
     pub(crate) fn succeed(&self, max_fails: u64) {
         let tried_again = self.checked_at.get();
         if self.failed_at.get() < tried_again {
@@ -260,13 +264,14 @@ impl State {
         }
     }
 
+    /// Clears the failures.
     pub(crate) fn forgive(&self) {
         if self.fails() > 0 {
             self.fails.store(0, Ordering::Relaxed);
         }
     }
 
-    /// The weight less the penalty, which is then reduced by one.
+    /// Returns the weight minus the penalty, and reduces the penalty by one.
     fn take_effective_weight(&self, weight: i64) -> i64 {
         let penalty = self.penalty.load(Ordering::Relaxed).min(weight);
         if penalty > 0 {
@@ -285,7 +290,7 @@ impl State {
         (by, current)
     }
 
-    /// Whether the current weight is so low, after choices out of turn, that the peer owes `by`.
+    /// Whether the current weight is at or below `-by`, after the peer was chosen out of turn.
     pub(crate) fn has_overdrawn(&self, by: i64) -> bool {
         self.current_weight.load(Ordering::Relaxed) <= -by.saturating_mul(WHOLE)
     }

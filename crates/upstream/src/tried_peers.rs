@@ -1,4 +1,4 @@
-//! Which peers of a side have been tried.
+//! The set of the primary or backup peers that a request has tried.
 
 /// A set of indexes. Up to 64 peers need no allocation.
 #[derive(Debug, Default)]

@@ -26,7 +26,7 @@ use crate::outliers::{Cause, PutOut};
 use crate::queue::QueueTicket;
 use crate::selection::Selection;
 
-/// The phrase for connecting in log lines.
+/// The phrase that says in log lines that a connection to a peer was being made.
 pub const CONNECTING: &str = "while connecting to upstream";
 
 /// The response of a peer.
@@ -35,13 +35,15 @@ pub struct Answered<P, A> {
     pub connection: P,
     /// The response.
     pub answer: A,
-    /// The lease, which counts as a request of the peer until it is dropped.
+    /// The lease of the peer, which counts as a request of the peer until it is dropped.
     pub lease: Option<Lease>,
-    /// Counts as in flight to the group until dropped, if the group has a limit.
+    /// Counts the request as in flight to the group until it is dropped; `None` if the group has no
+    /// limit.
     pub admitted: Option<Admitted>,
 }
 
-/// The outcome: a response, or none from any peer; the error is a client that has left.
+/// The outer error is a client that has disconnected; the inner error says why no peer has
+/// responded.
 pub type TryResult<C, A> = Result<
     Result<
         Answered<<A as PeerProtocol<C>>::Connection, <A as PeerProtocol<C>>::Answer>,
@@ -114,7 +116,8 @@ pub async fn try_peers<C: Caller, A: PeerProtocol<C>>(
     }
 }
 
-/// Waits for a future, unless the client leaves meanwhile.
+/// Waits for `work`, unless the client disconnects before it ends. `doing` is the phrase for the
+/// log line about the disconnect.
 ///
 /// # Errors
 /// If the client has left.
@@ -134,7 +137,7 @@ pub async fn unless_gone<C: Caller, T>(
     }
 }
 
-/// Counts a failure of the peer, and logs its effects.
+/// Counts a failed attempt at the peer, and logs the effects.
 fn note_failure<C: Caller>(caller: &mut C, selection: &mut Selection, failure: &AttemptFailure) {
     let doing = failure.doing;
     let now = engine::now();
@@ -161,7 +164,7 @@ fn note_failure<C: Caller>(caller: &mut C, selection: &mut Selection, failure: &
     caller.try_failed(failure);
 }
 
-/// Counts the status of a response that goes to the client for outlier detection.
+/// Counts the status of a response for outlier detection, if the response goes to the client.
 fn judge<C: Caller, A: PeerProtocol<C>>(caller: &C, selection: &Selection, status: u16) {
     let is_well = !matches!(status, 502..=504);
     if let Some(put_out) = selection.judge(engine::now(), is_well)
@@ -186,8 +189,8 @@ fn tell_put_out<C: Caller>(caller: &C, name: &[u8], put_out: PutOut, doing: &str
     );
 }
 
-/// Whether the next peer is tried after this failure (nginx's `ngx_http_upstream_next`), and the
-/// group's budget permits it.
+/// Whether the next peer is tried after this failure (nginx's `ngx_http_upstream_next`). Takes a
+/// retry out of the group's budget, if it has one.
 fn may_try_next<C: Caller, A: PeerProtocol<C>>(
     caller: &C,
     selection: &Selection,
@@ -206,7 +209,7 @@ fn may_try_next<C: Caller, A: PeerProtocol<C>>(
         && tries.next_upstream.contains(cause)
         && (asking.can_be_repeated() || !failure.sent)
         && (timeout.is_zero() || now.saturating_duration_since(began) < timeout);
-    // A reused connection that has ended needs no retry from the budget.
+    // A request on a reused connection that has ended is repeated without a retry from the budget.
     if !may || (failure.kept && failure.cause == Causes::ERROR) || selection.may_retry(now) {
         return may;
     }
@@ -220,7 +223,7 @@ fn may_try_next<C: Caller, A: PeerProtocol<C>>(
     false
 }
 
-/// One try: connects to a peer and talks to it.
+/// One attempt: chooses a peer, connects to it and exchanges request and response.
 async fn attempt<C: Caller, A: PeerProtocol<C>>(
     caller: &mut C,
     client: &mut C::Client,
@@ -247,7 +250,8 @@ async fn attempt<C: Caller, A: PeerProtocol<C>>(
     selection.connected();
     let asked = asking.talk(caller, client, &mut connection).await;
     let answer = asked.map_err(|error| match error {
-        // What was not sent says by itself whether that counts.
+        // If nothing was sent, `talk` itself has set whether the end of a reused connection is to
+        // blame.
         AttemptError::Failed(failure) => AttemptError::Failed(AttemptFailure {
             kept: kept && failure.sent || failure.kept,
             ..failure
@@ -280,14 +284,15 @@ async fn attempt<C: Caller, A: PeerProtocol<C>>(
 /// The wait of an attempt for a peer.
 #[derive(Default)]
 struct Waited {
-    /// The time of the wait, if there was any.
+    /// How long the request waited; `None` if it did not wait.
     time: Option<Duration>,
-    /// No peer became available in time, or the queue was full: the request gets no peer now,
-    /// before those that still wait.
+    /// Whether no peer became available in time, or the queue was full. The request must not get a
+    /// peer then, because it would overtake requests that still wait.
     in_vain: bool,
 }
 
-/// Chooses the caller's preferred peer if it is available, else another; false if no peer is left.
+/// Chooses the caller's preferred peer if it is available, otherwise another peer. Returns whether
+/// a peer was chosen.
 fn choose_next<C: Caller>(caller: &mut C, selection: &mut Selection) -> bool {
     selection.want(caller.wanted());
     match selection.next(engine::now()) {
@@ -313,7 +318,7 @@ async fn wait_for_turn<C: Caller>(
         return Ok(Waited::default());
     }
     match selection.wait() {
-        // A box of its own, so that those that need not wait need no room for it.
+        // Boxed, so that the futures of requests that do not wait stay small.
         Some(place) => Box::pin(wait(caller, client, tries, selection, place, timeout)).await,
         None => Ok(Waited {
             time: None,
@@ -361,7 +366,8 @@ async fn wait<C: Caller>(
     }
 }
 
-/// Chooses the peer of the next attempt, after this wait.
+/// Returns the address of the peer for this attempt, which was chosen during the wait or is chosen
+/// now.
 fn choose<C: Caller>(
     caller: &mut C,
     selection: &mut Selection,

@@ -1,7 +1,7 @@
 //! A first-come-first-served queue that estimates how long a new entry would wait.
 //!
-//! No I/O and no clock: the owner passes the time in. Joining, leaving and calling the first take
-//! logarithmic time.
+//! Without I/O and clock: the owner passes the time. Joining, leaving, and removing the first entry
+//! take logarithmic time.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -9,10 +9,10 @@ use std::time::Duration;
 /// The time constant of the service rate's moving average.
 const MEMORY: Duration = Duration::from_secs(5);
 
-/// The service rate counts as known after this many recently served entries.
+/// The service rate counts as known if at least this many entries were served recently.
 const CALLS_MIN: f64 = 20.0;
 
-/// With fewer served entries it counts as known after this many recent busy seconds.
+/// With fewer served entries, the service rate counts as known after this many recent busy seconds.
 const BUSY_MIN: f64 = 2.0;
 
 /// Entries that may wait while the service rate is not known.
@@ -81,7 +81,7 @@ impl<T> WaitQueue<T> {
             .is_some_and(|(first, _)| *first == number)
     }
 
-    /// The service rate, to be updated.
+    /// The service rate, which the owner updates.
     pub(crate) fn pace(&mut self) -> &mut ServiceRate {
         &mut self.pace
     }
@@ -91,8 +91,9 @@ impl<T> WaitQueue<T> {
         self.pace.time_for(self.len() + 1)
     }
 
-    /// Whether a new entry may join that must be served within `wait_max`, behind all entries of
-    /// the queue and `others` more.
+    /// Whether a new entry, behind all entries of the queue and `others` more, would probably be
+    /// served within `wait_max`. If `is_known` is false or the service rate is not known, only the
+    /// length of the queue is limited.
     pub(crate) fn has_room(&self, others: usize, wait_max: Duration, is_known: bool) -> bool {
         let time = self.pace.time_for(self.len() + others + 1);
         match time.filter(|_| is_known) {
@@ -112,8 +113,8 @@ pub(crate) struct ServiceRate {
 }
 
 impl ServiceRate {
-    /// Advances the time. `is_busy` says whether from now on all servers work at their limit; only
-    /// busy time counts.
+    /// Advances the time. `is_busy` says whether, from now on, entries wait because the servers
+    /// work at their limit: only such time counts.
     pub(crate) fn advance(&mut self, now: Duration, is_busy: bool) {
         // The threads' clocks differ slightly: never go back, so that no time counts twice.
         let now = now.max(self.looked_at);
@@ -129,7 +130,7 @@ impl ServiceRate {
         self.looked_at = now;
     }
 
-    /// Counts a served entry, if it was in busy time.
+    /// Counts a served entry, unless the servers are not busy.
     pub(crate) fn served(&mut self) {
         if self.is_busy {
             self.served += 1.0;
@@ -139,8 +140,8 @@ impl ServiceRate {
     /// How long it takes to serve this many entries; `None` if the service rate is not known.
     fn time_for(&self, places: usize) -> Option<Duration> {
         let is_known = self.served >= CALLS_MIN || self.busy >= BUSY_MIN;
-        // If none has been served yet, assume that one is served right now: it has taken this long
-        // at least.
+        // If no entry has been served yet, assume that one is served now, since it has taken at
+        // least this long.
         let time = places as f64 * self.busy / self.served.max(1.0);
         is_known.then(|| Duration::from_secs_f64(time))
     }
