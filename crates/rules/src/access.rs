@@ -1,6 +1,7 @@
 //! `allow` and `deny`: access by the client's address. The first rule that matches decides.
 //!
-//! <https://nginx.org/en/docs/http/ngx_http_access_module.html>. The protocol applies the verdict.
+//! <https://nginx.org/en/docs/http/ngx_http_access_module.html>. The protocol calls
+//! [`Access::denies`] and refuses the client.
 
 use std::net::IpAddr;
 
@@ -57,8 +58,8 @@ pub struct Rule {
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Access {
     rules: Box<[Rule]>,
-    /// Whether any rule is about IPv4: if so, IPv4 addresses mapped into IPv6 are matched as IPv4,
-    /// else as IPv6 addresses.
+    /// Whether any rule applies to IPv4 addresses. If so, IPv4-mapped IPv6 addresses are matched as
+    /// IPv4 addresses, otherwise as IPv6 addresses.
     has_ipv4: bool,
 }
 
@@ -86,8 +87,8 @@ impl Access {
         self.rules.is_empty()
     }
 
-    /// Whether clients that match no other rule are denied, by a rule for all clients or for all
-    /// addresses of a family; `None` if there is no such rule.
+    /// Whether clients that match no other rule are denied, for configuration checks. `None`
+    /// without a rule for `all`. False if a rule before it allows a whole address family.
     pub fn denies_by_default(&self) -> Option<bool> {
         let of_all = |rule: &&Rule| match rule.network {
             Network::All => true,
@@ -103,7 +104,7 @@ impl Access {
         Some(denies && !is_let_in)
     }
 
-    /// Whether the rules deny an address; `None` if no rule matches.
+    /// Whether the first rule that matches an address denies access; `None` if no rule matches.
     pub fn denies(&self, address: &Address) -> Option<bool> {
         let address = match address {
             Address::Inet(socket) => Some(match socket.ip() {

@@ -1,5 +1,5 @@
-//! `access_log`: writes a line for each request or session to any number of files, in a configured
-//! format.
+//! `access_log`: writes a line for each request or session to any number of logs, each in its
+//! configured format.
 //!
 //! <https://nginx.org/en/docs/http/ngx_http_log_module.html#access_log>. `logs::unwritten` and
 //! `logs::syslog` write the lines.
@@ -28,27 +28,27 @@ use variables::{Compiling as _, Context, Text};
 
 use crate::format::{Format, Formats, LOG_FORMAT};
 
-/// Bytes that are compressed together, unless `buffer=` is set.
+/// Size of the buffer for `gzip` without `buffer=`, in bytes.
 const GZIP_BUFFER_SIZE: usize = 64 * 1024;
 
 /// Level of `gzip` without a number: the fastest.
 const GZIP_LEVEL: u32 = 1;
 
-/// A context that is logged when it has ended: a request or a session.
+/// A request or session, which is logged when it has ended.
 pub trait Loggable: Context {
-    /// The format `combined`, if the protocol has it. Without it there is no default log, and every
-    /// line must name its format.
+    /// The text of the format `combined`; `None` if the protocol does not have the format. Without
+    /// it, nothing is logged by default, and every `access_log` must name its format.
     const COMBINED: Option<&'static str>;
 
     /// Whether a variable is always set and safe to write unescaped in every escape mode.
     fn is_plain(name: &str) -> bool;
 
     /// Whether a variable can be evaluated before there is a response. False for variables that the
-    /// configuration defines, since they may depend on one.
+    /// configuration defines, since their values may depend on a response.
     fn is_early(name: &str) -> bool;
 
-    /// The directory that must exist before a log with variables in its path is created; `None` if
-    /// it is known to exist.
+    /// The root directory, which nginx requires to exist before it creates a log with variables in
+    /// its path; `None` if the directory is known to exist.
     fn root(&mut self) -> Option<PathBuf>;
 }
 
@@ -95,13 +95,13 @@ pub enum Directive {
     Log {
         /// The destination of the lines.
         place: LogDestination,
-        /// The path as written, and its position, for messages.
+        /// The argument with the path, for error messages.
         word: Word,
         /// Name of the format; `None` for `combined`.
         format: Option<Word>,
         /// `buffer=`, `flush=` and `gzip=`.
         buffering: Option<Buffering>,
-        /// The condition of `if=`.
+        /// The condition of `if=`: nothing is logged if its value is empty or `0`.
         condition: Option<Template>,
         /// The [`conf::Line::sequence`] of the line.
         order: u32,
@@ -160,7 +160,8 @@ fn directive(line: &Line, is_defined: impl Fn(&Word) -> bool) -> Result<Directiv
     })
 }
 
-/// Whether a format of this name is defined before a line, or built in.
+/// Whether a format with this name is built in, or defined before the line with the sequence number
+/// `order`.
 fn is_defined(scope: ScopeRef<'_>, name: &Word, order: u32) -> bool {
     let has_name = |word: &Word| word.bytes.eq_ignore_ascii_case(&name.bytes);
     let scopes = std::iter::successors(Some(scope), |scope| scope.parent());
@@ -244,7 +245,8 @@ impl Parameters {
         Ok(parameters)
     }
 
-    /// Compression needs a buffer, which has a default size.
+    /// Turns on compression. Compression needs a buffer, which gets its default size if `buffer=`
+    /// has not set one.
     fn compress(&mut self, level: u32) {
         self.size.get_or_insert(GZIP_BUFFER_SIZE);
         self.gzip = Some(level);
@@ -301,7 +303,7 @@ enum Target<C> {
 /// The access logs of a scope; none if they are off.
 pub struct AccessLogs<C> {
     logs: Box<[AccessLog<C>]>,
-    /// Whether any format, path or condition may need the response's head.
+    /// Whether the value of any format, path or condition may depend on the head of the response.
     reads_response: bool,
 }
 
@@ -311,7 +313,7 @@ impl<C: Loggable> AccessLogs<C> {
         self.logs.is_empty()
     }
 
-    /// Appends the line of a context to every log.
+    /// Writes the line of a request or session to every log.
     pub fn write(&self, context: &mut C) {
         with_line(|line| {
             for log in &self.logs {
@@ -445,7 +447,7 @@ fn names_of_response<C: Loggable>(template: &Template) -> bool {
     })
 }
 
-/// A path with variables below the prefix, unless it begins with `/`.
+/// Compiles a path with variables; a relative path gets the prefix.
 fn absolute<C: Loggable>(compiler: &Compiler<'_>, mut path: Template) -> Text<C> {
     let begins_with_slash =
         matches!(path.parts.first(), Some(TemplatePart::Literal(bytes)) if bytes.starts_with(b"/"));
@@ -457,7 +459,7 @@ fn absolute<C: Loggable>(compiler: &Compiler<'_>, mut path: Template) -> Text<C>
     compiler.text(&path)
 }
 
-/// Appends a line to the file at a path with variables, evaluated in this context.
+/// Appends a line to the file at `path`, whose variables are evaluated for this context.
 fn append_by_path<C: Loggable>(
     context: &mut C,
     path: &Text<C>,

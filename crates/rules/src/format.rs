@@ -1,4 +1,5 @@
-//! `log_format`: the template of a line, compiled to parts that are appended directly to the line.
+//! `log_format`: the format of a log line, compiled to parts whose values are appended directly to
+//! the line.
 //!
 //! <https://nginx.org/en/docs/http/ngx_http_log_module.html#log_format>. As in nginx, formats are
 //! not parsed like other templates: `$1` is not a capture here.
@@ -153,7 +154,7 @@ enum FormatPart<C> {
     Variable(Variable<C>),
 }
 
-/// A log format, compiled for its context.
+/// A log format, compiled for a kind of context.
 pub struct Format<C> {
     parts: Box<[FormatPart<C>]>,
     escape: Escape,
@@ -161,7 +162,7 @@ pub struct Format<C> {
 }
 
 impl<C: Loggable> Format<C> {
-    /// Whether a line may depend on the response's head.
+    /// Whether the values in a line may depend on the head of the response.
     pub fn reads_response(&self) -> bool {
         self.reads_response
     }
@@ -184,7 +185,7 @@ impl<C: Loggable> Format<C> {
         }
     }
 
-    /// Appends the line of a context, without the line end.
+    /// Appends the line of a request or session, without the line end.
     pub fn append(&self, context: &mut C, line: &mut Vec<u8>) {
         for part in &self.parts {
             match part {
@@ -209,6 +210,7 @@ impl<C: Loggable> Format<C> {
     }
 }
 
+/// The function that evaluates a variable without escaping, if the variable needs none.
 fn plain<C: Loggable>(compiler: &Compiler<'_>, name: &str) -> Option<Evaluate<C>> {
     if !C::is_plain(name) {
         return None;
@@ -221,7 +223,8 @@ fn plain<C: Loggable>(compiler: &Compiler<'_>, name: &str) -> Option<Evaluate<C>
     }
 }
 
-/// Escapes the bytes from `start` on, in place. Most values need no escaping.
+/// Escapes the bytes of `line` from `start` on. Checks first whether any byte needs escaping,
+/// because most values need none.
 fn escape_from(start: usize, escape: Escape, line: &mut Vec<u8>) {
     let value = line.get(start..).unwrap_or_default();
     match escape {
@@ -244,7 +247,8 @@ fn any(bytes: &[u8], is_such: impl Fn(u8) -> bool) -> bool {
         != 0
 }
 
-/// nginx's table: control bytes, `"`, `\`, DEL and all bytes above.
+/// Whether `escape=default` escapes a byte, by nginx's table: control bytes, `"`, `\`, DEL and all
+/// bytes above.
 #[inline]
 fn needs_hex(byte: u8) -> bool {
     (byte < 0x20) | (byte == b'"') | (byte == b'\\') | (byte > 0x7e)
@@ -276,12 +280,12 @@ fn digit(value: u8) -> u8 {
     }
 }
 
-/// All formats of a block.
+/// All log formats of a block such as `http`.
 pub struct Formats<C> {
     all: Vec<NamedFormat<C>>,
 }
 
-/// A format by its name.
+/// A format and its name.
 struct NamedFormat<C> {
     name: Box<[u8]>,
     format: Arc<Format<C>>,
@@ -304,7 +308,7 @@ impl<C: Loggable> Feature for Formats<C> {
                 order: 0,
             });
         }
-        // Each fault is reported once, here, and not by every `access_log` that uses the formats.
+        // A fault in a format is reported here, once, and not by every `access_log` of the block.
         let written = scope.written(&LOG_FORMAT).unwrap_or_else(|fault| {
             compiler.report(fault);
             None

@@ -1,9 +1,9 @@
-//! Files that the configuration reads and the workers write: servers of groups, and pairs of keys
-//! and values.
+//! Files that are read with the configuration and written by the worker process: the servers of
+//! groups (`state`), and the pairs of `keyval_zone`.
 //!
-//! A configuration is compiled from the files that the master has read. These files may have been
-//! written since: a worker process that replaces a crashed one reads the current file, and uses the
-//! master's copy only if it cannot.
+//! A configuration is compiled from the files that the master has read. A worker process may have
+//! written these files since then. So a worker process that replaces a crashed one reads the
+//! current file, and uses the master's copy only if the file cannot be read.
 
 use std::fs::{self, File};
 use std::io::{self, Write as _};
@@ -14,12 +14,13 @@ use conf::Files;
 use framework::compile::Compiler;
 use framework::places::FileAccess;
 
-/// Reads the current files.
+/// A source of configuration files that prefers the current file on disk over the master's copy.
 pub(crate) struct Current<'a>(pub(crate) &'a dyn Files);
 
 impl Files for Current<'_> {
     fn read(&self, path: &Path) -> io::Result<Vec<u8>> {
-        // Asked first in any case, since the master records which files are read.
+        // Called even if the file on disk can be read, because the master records through this call
+        // which files the worker processes need.
         let known = self.0.read(path);
         fs::read(path).or(known)
     }
@@ -33,8 +34,8 @@ impl Files for Current<'_> {
     }
 }
 
-/// Registers that workers write a file, in whose directory the new file is created before it
-/// replaces the old one.
+/// Registers that the worker process writes the file `path`. It needs access to the directory,
+/// since the new file is created there before it replaces the old file.
 pub(crate) fn will_be_written(compiler: &Compiler<'_>, path: &Path, by: &str) {
     let folder = path.parent().unwrap_or(path);
     compiler.will_open(FileAccess::Write, folder, by);

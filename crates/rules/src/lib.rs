@@ -1,8 +1,8 @@
-//! Features that the protocols with clients have in common, for any kind of context: `allow` and
-//! `deny`, `limit_conn`, `realip`, `geoip2`, `keyval`, `server_name`, `access_log` with its
-//! formats, and the `upstream` block.
+//! Features that several protocols have in common, for any kind of context, such as a request or
+//! session: `allow` and `deny`, `limit_conn`, `realip`, `geoip2`, `keyval`, `server_name`,
+//! `access_log` with its formats, and the `upstream` block.
 //!
-//! A protocol implements a trait for its context ([`access_log::Logged`],
+//! A protocol implements a trait for its context ([`access_log::Loggable`],
 //! [`limit_conn::ConnectionCounting`], [`realip::ByProxy`], [`upstream::Upstreams`]), decides when
 //! a feature is evaluated, and applies the result.
 

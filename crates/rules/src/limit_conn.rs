@@ -1,7 +1,7 @@
 //! `limit_conn`: limits the number of concurrent requests or sessions with the same key.
 //!
-//! <https://nginx.org/en/docs/http/ngx_http_limit_conn_module.html>. A context counts from its
-//! protocol's call of [`LimitConn::enter`] until its places are returned.
+//! <https://nginx.org/en/docs/http/ngx_http_limit_conn_module.html>. A context (a request or
+//! session) counts from the call of [`LimitConn::enter`] until its leases are dropped.
 
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -24,7 +24,7 @@ use crate::limited::{self, RefusalFamily, RefusalSettings};
 
 const HSL: Contexts = Contexts::HTTP.or(Contexts::SERVER).or(Contexts::LOCATION);
 
-/// The contexts of directives that also apply to sessions.
+/// The blocks in which the directives are allowed that also apply to sessions.
 const CONTEXTS: Contexts = HSL
     .or(Contexts::STREAM)
     .or(Contexts::STREAM_SERVER)
@@ -34,7 +34,7 @@ const CONTEXTS: Contexts = HSL
 /// The longest key, in bytes; contexts with longer keys are not limited.
 const KEY_LENGTH_MAX: usize = 255;
 
-/// The memory of an entry of nginx besides its key, in bytes.
+/// The memory that nginx uses for an entry in addition to its key, in bytes.
 const ENTRY_SIZE: usize = 36;
 
 /// The memory that nginx uses for a zone as a whole, in bytes.
@@ -77,14 +77,14 @@ static REFUSAL: RefusalFamily = RefusalFamily::of(
     "Only counts and logs; no request is refused.",
 );
 
-/// The result of `limit_conn` for a context.
+/// The result of `limit_conn` for a request or session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LimitOutcome {
-    /// The context is within its limits.
+    /// The request is within its limits.
     Passed,
-    /// The context was refused.
+    /// The request was refused.
     Rejected,
-    /// The context would have been refused without `limit_conn_dry_run`.
+    /// The request would have been refused without `limit_conn_dry_run`.
     RejectedDryRun,
 }
 
@@ -149,7 +149,7 @@ impl<C: Context> Feature for LimitConn<C> {
     }
 }
 
-/// The result for a context, and the places that it holds.
+/// The result of `limit_conn` for a context, and the leases by which the context is counted.
 pub struct ConnectionLimitState<C: Context> {
     /// `$limit_conn_status`, once a limit has been evaluated.
     pub outcome: Option<LimitOutcome>,
@@ -172,12 +172,12 @@ impl<C: Context> SlotValue for ConnectionLimitState<C> {
     }
 }
 
-/// Access to the places of a context.
+/// Access to the [`ConnectionLimitState`] of a context.
 pub trait ConnectionCounting<C: Context>: 'static {
-    /// The result for a context, if it has been counted.
+    /// The result for a context; `None` if no limit has been evaluated for it.
     fn outcome(context: &C) -> Option<LimitOutcome>;
 
-    /// Changes the result and the places of a context.
+    /// Changes the state of a context.
     fn note(context: &C, change: impl FnOnce(&mut ConnectionLimitState<C>));
 }
 
@@ -187,10 +187,10 @@ impl<C: Context> LimitConn<C> {
         self.limits.is_empty()
     }
 
-    /// Takes a place under each limit, unless the context has been counted already.
+    /// Counts the context under each limit, unless it has been counted already.
     ///
     /// # Errors
-    /// The status with which the context is refused.
+    /// The status with which the request is refused.
     pub fn enter<K: ConnectionCounting<C>>(&self, context: &mut C) -> Result<(), u16> {
         if K::outcome(context).is_some() {
             return Ok(());
@@ -265,7 +265,7 @@ fn key<C: Context>(context: &mut C, limit: &Limit<C>) -> Option<Bytes> {
     (1..=KEY_LENGTH_MAX).contains(&key.len()).then_some(key)
 }
 
-/// Why a context is refused.
+/// Why a request is refused.
 #[derive(Debug, PartialEq, Eq)]
 enum ConnectionRefusal {
     /// The limit is reached.
@@ -277,7 +277,7 @@ enum ConnectionRefusal {
 /// The state of a zone: the number of contexts for each key.
 pub struct Connections<C> {
     table: Mutex<Table>,
-    /// Contexts that were admitted, refused, and refused in a dry run.
+    /// Numbers of requests that were admitted, refused, and refused in a dry run.
     passed: AtomicU64,
     rejected: AtomicU64,
     rejected_dry_run: AtomicU64,
@@ -307,7 +307,8 @@ impl<C: Context> State for Connections<C> {
         }
     }
 
-    /// The counts are only taken over if the key is the same.
+    /// A reload takes over the counts if the key is the same. A zone with another key and the same
+    /// size is an error, as in nginx.
     fn reconcile(zone: &Zone<Self>, previous: &Zone<Self>) -> Result<Arc<Self>, String> {
         let (key, old) = (&zone.settings().key_text, &previous.settings().key_text);
         if key == old || zone.size() != previous.size() {
@@ -334,7 +335,7 @@ impl<C: Context> State for Connections<C> {
 }
 
 impl<C: Context> Connections<C> {
-    /// The counter of contexts with this result.
+    /// The counter of requests with this result.
     fn count_of(&self, outcome: LimitOutcome) -> &AtomicU64 {
         match outcome {
             LimitOutcome::Passed => &self.passed,
@@ -392,7 +393,7 @@ impl Table {
     }
 }
 
-/// A place of a key, returned when dropped.
+/// Counts a request under its key until dropped.
 struct Lease<C> {
     connections: Arc<Connections<C>>,
     key: Box<[u8]>,

@@ -17,8 +17,9 @@ pub struct RefusalFamily {
 }
 
 impl RefusalFamily {
-    /// The directives with this prefix. The status only applies to requests; the others, with these
-    /// texts for the manual, are permitted in `contexts`.
+    /// Declares the directives with this prefix. `*_status` is only allowed for requests;
+    /// `*_log_level` and `*_dry_run` are allowed in `contexts`, and have the texts `log_level` and
+    /// `dry_run` in the manual.
     pub const fn of(
         prefix: &'static str,
         contexts: Contexts,
@@ -47,7 +48,7 @@ impl RefusalFamily {
         }
     }
 
-    /// The values in a scope.
+    /// Reads the values of the directives in a scope.
     ///
     /// # Errors
     /// An invalid value.
@@ -84,7 +85,8 @@ fn level(setter: &Setter<'_>) -> Result<Level, Fault> {
     parse::enumeration(setter, &LEVELS.map(|level| (level.name(), level)))
 }
 
-/// Parses the lines of `limit_req` or `limit_conn`, one per zone.
+/// Parses the lines of `limit_req` or `limit_conn` by `read`. Two lines with the same zone are an
+/// error.
 pub fn lines<T>(
     setter: &Setter<'_>,
     read: impl Fn(&Line) -> Result<T, Fault>,

@@ -3,8 +3,8 @@
 //!
 //! <https://nginx.org/en/docs/http/ngx_http_realip_module.html>. Later users of the client's
 //! address (access rules, limits, `geo`, variables, logs) get the new address;
-//! `$realip_remote_addr` keeps that of the connection. The protocol decides when the address is
-//! replaced.
+//! `$realip_remote_addr` is still the address of the connection. The protocol decides when the
+//! address is replaced.
 
 use std::ops::Deref;
 
@@ -60,7 +60,7 @@ static REAL_IP_RECURSIVE: Setting<bool> =
              is not trusted counts.",
         );
 
-/// The source of the address.
+/// The source of the client's address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Header {
     ForwardedFor,
@@ -69,7 +69,7 @@ enum Header {
     Field(Box<[u8]>),
 }
 
-/// The directives of a scope.
+/// The settings of a scope.
 #[derive(Debug)]
 pub struct RealIp {
     trusted: Peers,
@@ -121,10 +121,10 @@ fn trusted(compiler: &Compiler<'_>, scope: ScopeRef<'_>) -> Result<Peers, Fault>
 
 /// Access to the addresses of a context.
 pub trait ByProxy<C: HasClient>: 'static {
-    /// The peer's address of the connection itself.
+    /// The address of the connection's peer, which is never replaced.
     fn connection_peer(context: &C) -> &Address;
 
-    /// The first field with this name; `None` for protocols without fields.
+    /// The value of the first header field with this name; `None` for protocols without fields.
     fn field<'a>(context: &'a C, name: &[u8]) -> Option<&'a [u8]>;
 
     /// Whether the address has been replaced.
@@ -140,8 +140,8 @@ impl RealIp {
         self.trusted.is_empty()
     }
 
-    /// Replaces the client's address if the connection's peer is trusted, unless that has been
-    /// done.
+    /// Replaces the client's address if the connection's peer is trusted. Has no effect if the
+    /// address has been replaced already.
     pub fn apply<C: HasClient, P: ByProxy<C>>(&self, context: &mut C) {
         if P::is_realip(context) || !self.trusted.contains(P::connection_peer(context)) {
             return;

@@ -1,7 +1,9 @@
 //! `server_name`: finds the virtual server for a host.
 //!
-//! <https://nginx.org/en/docs/http/server_names.html>. The order is: exact names; the longest name
-//! that begins with `*.` (or `.`); the longest name that ends with `.*`; the first regex.
+//! <https://nginx.org/en/docs/http/server_names.html>. A host is searched first among the exact
+//! names, then among the names that begin with `*.` or `.` (the longest match wins), then among
+//! those that end with `.*` (the longest match wins), then among the regexes (the first match
+//! wins).
 
 use std::sync::Arc;
 
@@ -39,7 +41,7 @@ static SERVER_NAMES_HASH_BUCKET_SIZE: Setting<u64> =
         .no_effect("tables size themselves")
         .manual("Sets the size of a bucket of nginx's hash of server names.");
 
-/// The sizes of nginx's table of server names.
+/// The directives for the sizes of nginx's table of server names.
 const HASH_SIZES: [&Setting<u64>; 2] =
     [&SERVER_NAMES_HASH_MAX_SIZE, &SERVER_NAMES_HASH_BUCKET_SIZE];
 
@@ -62,11 +64,12 @@ pub fn check_table(block: ScopeRef<'_>) -> Result<(), Fault> {
 pub enum ServerNamePattern<C> {
     /// `example.org`, in lower case; may be empty.
     Exact(Vec<u8>),
-    /// `*.example.org`: the part after the star with its dot; matches names with a part before it.
+    /// `*.example.org`: the part after the star with its leading dot. Matches names that end with
+    /// this part.
     Suffix(Vec<u8>),
-    /// `.example.org`: like `*.example.org`, but also matches the bare name.
+    /// `.example.org`: like `*.example.org`, but also matches `example.org` itself.
     SuffixOrBare(Vec<u8>),
-    /// `mail.*`: the part before the star with its dot.
+    /// `mail.*`: the part before the star with its trailing dot.
     Prefix(Vec<u8>),
     /// A regex, written `~pattern`.
     Regex(Arc<Regex<C>>),
@@ -85,8 +88,8 @@ impl<C> Clone for ServerNamePattern<C> {
 }
 
 impl<C> ServerNamePattern<C> {
-    /// nginx's warning about a name that an address already has; `text` is the name in
-    /// `$server_name`.
+    /// nginx's warning about a name that another server of the same listening address has; `text`
+    /// is the name in `$server_name`.
     pub fn conflict(&self, text: &[u8], address: &Address) -> String {
         let name = match self {
             ServerNamePattern::SuffixOrBare(name) => name,
@@ -97,7 +100,8 @@ impl<C> ServerNamePattern<C> {
     }
 }
 
-/// The names of a server, each with its text for `$server_name`. Faults name the address.
+/// The names of a server, each with its text for `$server_name`. `address` is the listening address
+/// that errors mention.
 ///
 /// # Errors
 /// nginx's error for an invalid name.
@@ -192,7 +196,7 @@ pub enum Matched<'a, C> {
 /// A regex that hit a limit, so that no server may be chosen.
 pub type UndecidedName<C> = (Arc<Regex<C>>, Undecided);
 
-/// A server and the name that matched, if any.
+/// The server for a host, and the kind of name that matched; `None` if no name matches.
 pub type FoundName<'a, C, S> = Result<Option<(Matched<'a, C>, &'a Arc<S>)>, UndecidedName<C>>;
 
 /// The servers of one listening address by name.
@@ -203,8 +207,8 @@ pub struct ServerNames<C, S> {
     /// By prefix with its trailing dot (`mail.`).
     prefixes: Map<Vec<u8>, Arc<S>>,
     regexes: Regexes<(Arc<Regex<C>>, Arc<S>)>,
-    /// Bare names whose form with a leading dot was ignored: they match nothing, and as in nginx no
-    /// later line can use them.
+    /// For each name with a leading dot that was ignored as a duplicate, the name without the dot:
+    /// it matches nothing and, as in nginx, no later line can use it.
     reserved: Map<Vec<u8>, ()>,
 }
 
@@ -226,8 +230,8 @@ impl<C: Context, S> ServerNames<C, S> {
         !(self.exact.is_empty() && self.suffixes.is_empty() && self.prefixes.is_empty())
     }
 
-    /// Adds a name; false if the address already has the name, even for the same server (nginx
-    /// warns and ignores the later one).
+    /// Adds a name. Returns false, and ignores the name, if the address has the name already, even
+    /// for the same server; nginx warns then.
     pub fn add(&mut self, name: ServerNamePattern<C>, server: &Arc<S>) -> bool {
         match name {
             ServerNamePattern::Exact(name) if self.reserved.contains_key(&name) => false,
@@ -266,14 +270,14 @@ impl<C: Context, S> ServerNames<C, S> {
             .chain(self.regexes.all().iter().map(|(_, server)| server))
     }
 
-    /// Whether a name is a regex with captures. As in nginx, the last regex decides, even if
-    /// earlier ones have captures.
+    /// Whether the last regex has captures. As in nginx, earlier regexes do not count.
     pub fn may_capture(&self) -> bool {
         let last = self.regexes.all().last();
         last.is_some_and(|(regex, _)| regex.has_groups())
     }
 
-    /// Whether every name belongs to this server, and none is a regex, which may capture.
+    /// Whether every name belongs to this server and none is a regex, so that a search is
+    /// unnecessary.
     pub fn all_lead_to(&self, server: &Arc<S>) -> bool {
         let mut all = self
             .exact
@@ -289,7 +293,8 @@ impl<C: Context, S> ServerNames<C, S> {
         Ok(found.map(|(_, server)| Arc::clone(server)))
     }
 
-    /// The server for a host that the client names in a handshake, before there is a context.
+    /// The server for the host in a TLS handshake, before there is a context. Regexes leave no
+    /// captures.
     pub fn find_name(&self, host: &[u8]) -> Result<Option<Arc<S>>, UndecidedName<C>> {
         let found = self.find_by(host, |regex, hit| match hit {
             Hit::Candidate => regex.is_match(host),
@@ -303,7 +308,7 @@ impl<C: Context, S> ServerNames<C, S> {
         self.find_by(host, |regex, hit| regex.matches_as(context, host, hit))
     }
 
-    /// `matches` tells whether a regex matches the host.
+    /// The server for a host; `matches` says whether a regex matches the host.
     fn find_by(
         &self,
         host: &[u8],
@@ -313,8 +318,8 @@ impl<C: Context, S> ServerNames<C, S> {
             return Ok(Some((Matched::Exact, server)));
         }
         if !self.suffixes.is_empty() {
-            // From the left, so that the longest suffix is found first. The part before the dot may
-            // be empty.
+            // Dots are searched from the left, so that the longest suffix is found first. The part
+            // before the dot may be empty.
             for dot in memchr::memchr_iter(b'.', host) {
                 let suffix = host.get(dot..).unwrap_or_default();
                 if let Some((suffix, server)) = self.suffixes.get_key_value(suffix) {

@@ -15,8 +15,8 @@ use framework::service::RunningService;
 use framework::workers::Worker;
 use logs::{Errno, Level, event};
 
-/// Starts a thread with this name, which runs `work` until it is told to end; `purpose` is for the
-/// log.
+/// Starts a thread with this name, which runs `work` until the returned service is dropped.
+/// `purpose` says in log lines what the thread is for. `None` if the thread could not be started.
 pub fn start<F: Future<Output = ()>>(
     name: &str,
     purpose: &'static str,
@@ -44,10 +44,10 @@ pub fn start<F: Future<Output = ()>>(
     }
 }
 
-/// The worker of a thread that serves no clients, under one generation, which lives as long as the
-/// worker. The runtime of the thread must exist.
+/// Makes the worker of a thread that serves no clients. The worker keeps one generation as long as
+/// it lives. The runtime of the thread must exist.
 pub fn worker(generation: Arc<Generation>) -> Rc<Worker> {
-    // Counters of its own, since the others count clients.
+    // Separate counters, because those of the other workers count clients.
     let counters = Arc::new(Counters::default());
     Worker::start(
         generation,
@@ -58,7 +58,7 @@ pub fn worker(generation: Arc<Generation>) -> Rc<Worker> {
     )
 }
 
-/// The report of such a thread, which never changes its generation.
+/// The report of a thread without clients, which never changes its generation.
 #[derive(Debug)]
 struct WithoutClients;
 

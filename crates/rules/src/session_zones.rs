@@ -1,9 +1,9 @@
-//! Sessions counted by zones of servers: what `status_zone` of `stream` and of `memcached` counts
-//! and `api` shows.
+//! `status_zone` of `stream` and `memcached`: the numbers of sessions of one or more servers, which
+//! the API shows.
 //!
-//! <https://nginx.org/en/docs/stream/ngx_stream_status_module.html#status_zone>. Each thread counts
-//! for itself ([`SessionMeter`]), into memory that no other thread writes to; its meters are found
-//! by name once for each generation, so that they go on over reloads.
+//! <https://nginx.org/en/docs/stream/ngx_stream_status_module.html#status_zone>. Each thread has
+//! its own counters ([`SessionMeter`]), which no other thread writes. Once for each generation, the
+//! thread finds its counters by the names of the zones, so that reloads keep the counts.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -23,17 +23,17 @@ pub enum SessionBlock {
     Memcached,
 }
 
-/// A zone: a name in a block.
+/// A zone, identified by its block and its name.
 type SessionZone = (SessionBlock, Bytes);
 
-/// The zones of a configuration, by their numbers.
+/// The zones of a configuration. The number of a zone is its index.
 #[derive(Debug, Default)]
 pub struct SessionZones(Vec<SessionZone>);
 
 impl Registry for SessionZones {}
 
 impl SessionZones {
-    /// The number of the zone of this name in a block.
+    /// The number of the zone with this name in a block; a new zone is added.
     pub fn number(&mut self, block: SessionBlock, name: Bytes) -> usize {
         let zone = (block, name);
         let known = self.0.iter().position(|known| *known == zone);
@@ -49,20 +49,20 @@ impl SessionZones {
         of_block.map(|(_, name)| name)
     }
 
-    /// Whether there are none.
+    /// Whether the configuration has no zones.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 }
 
-/// What one thread counts of one zone.
+/// The counters of one thread for one zone.
 #[derive(Debug, Default)]
 pub struct SessionMeter {
     /// Sessions that have begun and not ended.
     processing: Count,
-    /// Sessions that have ended with a status of 2xx, 4xx and 5xx.
+    /// Sessions that have ended, by status: 2xx, 4xx, and any other.
     ended: [Count; 3],
-    /// Connections that have come to no session of the server.
+    /// Connections that were closed without a session of the server.
     discarded: Count,
     /// Bytes received from clients.
     received: Count,
@@ -72,23 +72,23 @@ pub struct SessionMeter {
     handshakes: [Count; 3],
 }
 
-/// How a client's handshake of TLS has ended.
+/// The outcome of a client's TLS handshake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SessionHandshake {
-    /// A new session of TLS has begun.
+    /// A new TLS session was negotiated.
     Full,
-    /// One from before goes on.
+    /// An earlier TLS session was resumed.
     Resumed,
-    /// It has failed, or no certificate has come that holds where one must.
+    /// The handshake has failed, or a required client certificate is missing or invalid.
     Failed,
 }
 
-/// A session that is counted among those of a zone. One that is dropped uncounted was none of the
-/// server's.
+/// A session that a zone counts as in progress. Ends with [`MeteredSession::end`] or
+/// [`MeteredSession::leave`]; if it is dropped without either, it counts as discarded.
 pub struct MeteredSession(Option<Arc<SessionMeter>>);
 
 impl MeteredSession {
-    /// Counts a session that begins in the zone of this number.
+    /// Counts a session that begins in the zone with this number.
     pub fn begin(local: &GenerationView, zone: usize) -> MeteredSession {
         let meter = local.at(&METERS).borrow().0.get(zone).cloned();
         if let Some(meter) = &meter {
@@ -97,14 +97,15 @@ impl MeteredSession {
         MeteredSession(meter)
     }
 
-    /// Counts its client's handshake of TLS.
+    /// Counts the TLS handshake of the session's client.
     pub fn note_handshake(&self, outcome: SessionHandshake) {
         if let Some(meter) = &self.0 {
             meter.handshakes[outcome as usize].add(1);
         }
     }
 
-    /// Counts the session as ended.
+    /// Counts the session as ended with this status, and the bytes received from and sent to the
+    /// client.
     pub fn end(mut self, status: u16, received: u64, sent: u64) {
         let Some(meter) = self.0.take() else {
             return;
@@ -120,7 +121,7 @@ impl MeteredSession {
         meter.sent.add(sent);
     }
 
-    /// Forgets the session, which another server serves.
+    /// Stops counting the session, because another server serves it.
     pub fn leave(mut self) {
         if let Some(meter) = self.0.take() {
             meter.processing.subtract(1);
@@ -137,7 +138,7 @@ impl Drop for MeteredSession {
     }
 }
 
-/// The meters of one thread, by the names of their zones, over all generations.
+/// The counters of one thread for the zones of all generations, by zone.
 #[derive(Debug, Default)]
 struct SessionMeters(Mutex<BTreeMap<SessionZone, Arc<SessionMeter>>>);
 
@@ -147,7 +148,7 @@ impl SessionMeters {
     }
 }
 
-/// The meters of a thread for one generation, by the numbers of its zones.
+/// The counters of a thread for the zones of one generation, by the number of the zone.
 struct ZoneMeterTable(Box<[Arc<SessionMeter>]>);
 
 static METERS: Slot<ZoneMeterTable, ThreadGeneration> = Slot::new();
@@ -166,14 +167,14 @@ impl ThreadState for ZoneMeterTable {
     }
 }
 
-/// The numbers of a zone at one moment, added up over threads.
+/// The counts of a zone, summed over all threads.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SessionSums {
-    /// Sessions under way.
+    /// Sessions in progress.
     pub processing: u64,
     /// Sessions that have ended, by status: 2xx, 4xx, 5xx.
     pub ended: [u64; 3],
-    /// Connections that have come to no session.
+    /// Connections that were closed without a session.
     pub discarded: u64,
     /// Bytes received from clients.
     pub received: u64,
@@ -183,7 +184,7 @@ pub struct SessionSums {
 }
 
 impl SessionSums {
-    /// What all threads have counted for a zone.
+    /// Sums the counts of all threads for a zone.
     pub fn of(counters: &Counters, block: SessionBlock, name: &Bytes) -> SessionSums {
         let zone = (block, name.clone());
         let mut sums = SessionSums::default();
@@ -208,7 +209,7 @@ impl SessionSums {
         }
     }
 
-    /// Handshakes of TLS that have ended so.
+    /// Number of TLS handshakes with this outcome.
     pub fn handshakes(&self, outcome: SessionHandshake) -> u64 {
         self.handshakes
             .get(outcome as usize)
@@ -216,7 +217,7 @@ impl SessionSums {
             .unwrap_or_default()
     }
 
-    /// The counts since an earlier moment.
+    /// The difference to earlier counts, except for `processing`, which is the current number.
     #[must_use]
     pub fn since(&self, earlier: &SessionSums) -> SessionSums {
         let without = |mut counts: [u64; 3], earlier: [u64; 3]| {

@@ -14,10 +14,10 @@ use std::time::Duration;
 use maxminddb::{PathElement, Reader};
 use serde::de::{Deserialize, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 
-/// One step of a path into a record.
+/// One word of a path into a record: the key of a map, or the index of a list.
 pub(super) struct PathStep {
     key: String,
-    /// The index into a list, if the step is a number; negative indices count from the end.
+    /// The word as a list index, if it is a number; negative indices count from the end.
     index: Option<i64>,
 }
 
@@ -29,10 +29,12 @@ impl PathStep {
         }
     }
 
+    /// The step as the key of a map.
     fn as_key(&self) -> PathElement<'_> {
         PathElement::Key(&self.key)
     }
 
+    /// The step as the index of a list if it is a number, otherwise as the key of a map.
     fn as_place(&self) -> PathElement<'_> {
         match self.index {
             Some(index @ 0..) => PathElement::Index(index as usize),
@@ -42,7 +44,7 @@ impl PathStep {
     }
 }
 
-/// A database, and the times of its checks.
+/// An open database, and when its file was last checked and changed.
 pub(super) struct Database {
     path: PathBuf,
     /// How often the file is checked for changes; `None` for never.
@@ -50,7 +52,7 @@ pub(super) struct Database {
     reader: RwLock<Arc<Reader<Vec<u8>>>>,
     last_check: AtomicU64,
     last_change: AtomicU64,
-    /// The modification time of the file that was read, in seconds since 1970.
+    /// The modification time that the file had when it was read, in seconds since 1970.
     written: AtomicI64,
 }
 
@@ -74,7 +76,8 @@ impl Database {
         })
     }
 
-    /// The value at a path in the record of an address, as text.
+    /// The value at a path in the record of an address, as text. Numbers in the path are taken as
+    /// list indices first and, if that finds nothing, as keys.
     pub(super) fn find(&self, address: IpAddr, path: &[PathStep]) -> Option<String> {
         let reader = self.reader();
         let address = address.to_canonical();
@@ -106,8 +109,8 @@ impl Database {
         self.last_change.load(Ordering::Relaxed)
     }
 
-    /// Checks the file for changes, if the interval has passed. A changed database is used by later
-    /// requests.
+    /// Checks the file for changes, if the interval has passed since the last check. A changed file
+    /// is read in the background, and used by later requests.
     pub(super) fn check(self: &Arc<Self>) {
         let Some(interval) = self.interval else {
             return;

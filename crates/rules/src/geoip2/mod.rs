@@ -2,8 +2,8 @@
 //!
 //! The directives are those of the well-known third-party module
 //! <https://github.com/leev/ngx_http_geoip2_module>; the file format is
-//! <https://maxmind.github.io/MaxMind-DB/>. Databases are read into memory with the configuration;
-//! with `auto_reload` a changed file is read again in the background (`database`).
+//! <https://maxmind.github.io/MaxMind-DB/>. Databases are read into memory when the configuration
+//! is loaded. With `auto_reload`, a changed file is read again in the background: see `database`.
 
 mod database;
 
@@ -121,7 +121,7 @@ fn block<C: Context>(
         interval = Some(reload_interval(row)?);
     }
     if interval.is_some() {
-        // The file may be replaced by another.
+        // Read access to the directory is needed, because the file may be replaced.
         let folder = path.parent().unwrap_or(&path);
         compiler.will_open(FileAccess::Read, folder, &name_of(Some(line), "geoip2"));
     }
@@ -215,14 +215,14 @@ fn data<C: Context>(
     Ok(data)
 }
 
-/// Trusted proxies.
+/// The proxies whose `X-Forwarded-For` is trusted (`geoip2_proxy`).
 #[derive(Debug)]
 struct Proxies {
     networks: Vec<Cidr>,
     recursive: bool,
 }
 
-/// A variable of a database.
+/// A variable whose value comes from a database.
 pub struct GeoIp2Variable<C> {
     database: Arc<Database>,
     what: VariableSource<C>,
@@ -233,10 +233,10 @@ enum VariableSource<C> {
     Metadata(Metadata),
 }
 
-/// A path in the record of an address.
+/// The source of a variable's value: an address, and a path in the record of the address.
 struct Data<C> {
-    /// The row's word, `source=` included, whose value ends with an address; `None` for the
-    /// client's address.
+    /// The whole word `source=$variable`, compiled: its value is `source=` and the address. `None`
+    /// for the client's address.
     source: Option<Text<C>>,
     default: Option<Bytes>,
     path: Vec<PathStep>,
@@ -278,6 +278,7 @@ impl<C> GeoIp2Variable<C> {
 }
 
 impl<C: Context> Data<C> {
+    /// The address to look up: that of `source=`, or of the client, perhaps behind trusted proxies.
     fn address(&self, context: &mut C) -> Option<IpAddr> {
         if let Some(source) = &self.source {
             let text = source.evaluate(context);

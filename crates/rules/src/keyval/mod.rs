@@ -1,8 +1,8 @@
 //! `keyval`, `keyval_zone`: variables whose values are looked up in pairs that the API can change.
 //!
-//! <https://nginx.org/en/docs/http/ngx_http_keyval_module.html>. [`pairs`] holds the pairs of a
-//! zone, `saved` its file. Not here: `sync` between servers, which is missing, and the API that
-//! changes pairs.
+//! <https://nginx.org/en/docs/http/ngx_http_keyval_module.html>. [`pairs`] stores the pairs of a
+//! zone, `saved` reads and writes the zone's file. The parameter `sync` is not supported. The API
+//! that changes pairs is in another crate.
 
 pub mod pairs;
 mod saved;
@@ -163,7 +163,7 @@ fn define<C: Context>(compiler: &Compiler<'_>, line: &Line) -> Result<(), Fault>
     Ok(())
 }
 
-/// A variable of `keyval`.
+/// A variable that `keyval` defines.
 struct KeyValue<C> {
     key: Text<C>,
     zone: Arc<Zone<Pairs>>,

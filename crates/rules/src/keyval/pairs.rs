@@ -1,7 +1,7 @@
 //! The pairs of a `keyval_zone`: values by keys, each with an optional expiry.
 //!
-//! Look-ups share a read lock that is held only for the search. Nothing here writes to the disk:
-//! see `saved.rs`.
+//! Look-ups share a read lock that is held only for the search. A change by the API also writes the
+//! zone's file, in the format of `saved.rs`.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -20,13 +20,14 @@ use crate::kept_file;
 /// The memory that nginx uses for a zone as a whole, in bytes.
 const HEAD_SIZE: u64 = 80;
 
-/// The memory of a pair besides its key and value, in bytes.
+/// The memory that nginx uses for a pair in addition to key and value, in bytes.
 const PAIR_SIZE: usize = 80;
 
-/// The number of pairs that are copied while the lock is held.
+/// Maximum number of pairs that are copied at once while the lock is held, when the state is saved
+/// for the next process.
 const SAVED_AT_ONCE: usize = 1024;
 
-/// How keys match a text.
+/// How the key of a pair is compared with the text that `keyval` looks up.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Match {
     /// The key equals the text.
@@ -43,11 +44,11 @@ pub enum Match {
 pub struct ZoneSettings {
     /// How keys match.
     pub matching: Match,
-    /// How long a pair is kept; `None` for ever.
+    /// How long a pair is kept; `None` if pairs do not expire.
     pub timeout: Option<Duration>,
-    /// The file of the pairs.
+    /// The file in which the pairs are saved (`state`).
     pub file: Option<std::path::PathBuf>,
-    /// The pairs in the file when the configuration was read.
+    /// The pairs that the file contained when the configuration was read.
     pub initial: Vec<SavedPair>,
     /// The block of the zone, `http` or `stream`.
     pub block: &'static str,
@@ -58,7 +59,8 @@ pub struct ZoneSettings {
 pub struct Pairs {
     size: u64,
     table: OnceLock<RwLock<Table>>,
-    /// Held while the file is written, so that the last version written is the current one.
+    /// Held during a change of the pairs and of the file, so that the file always has the newest
+    /// pairs.
     writing: Mutex<()>,
 }
 
@@ -80,12 +82,13 @@ struct Pair {
 /// A change of a zone.
 #[derive(Clone, Debug)]
 pub enum Edit {
-    /// Adds these pairs, whose keys must not exist; several pairs only to an empty zone. Each pair
-    /// may have its own time.
+    /// Adds pairs: key, value, and the time until the pair expires, in place of the zone's timeout.
+    /// The keys must not exist. Several pairs can only be added to an empty zone.
     Add(Vec<(Bytes, Bytes, Option<Duration>)>),
-    /// Sets the value of a pair, if one is given, and its time from now on.
+    /// Changes the pair with this key: sets its value, if one is given, and the time until it
+    /// expires; `None` for the zone's timeout.
     Change(Bytes, Option<Bytes>, Option<Duration>),
-    /// Removes the pair of the key.
+    /// Removes the pair with this key.
     Remove(Bytes),
     /// Removes all pairs of the zone.
     Clear,
@@ -102,7 +105,7 @@ pub enum PairError {
     OnlyOne,
     /// The key is not an address or network.
     BadKey,
-    /// Pairs of the zone do not expire.
+    /// A time was given, but pairs of the zone do not expire.
     NoTimeout,
     /// The zone is full.
     Full,
@@ -123,7 +126,8 @@ impl State for Pairs {
         }
     }
 
-    /// The pairs are only taken over if the type of the keys is the same.
+    /// A reload takes over the pairs if the type of the keys has not changed; otherwise the zone
+    /// begins empty.
     fn reconcile(zone: &Zone<Self>, previous: &Zone<Self>) -> Result<Arc<Self>, String> {
         if zone.settings().matching == previous.settings().matching {
             Ok(zone.all_of(previous))
@@ -151,7 +155,7 @@ impl State for Pairs {
         }
     }
 
-    /// A zone with a file has already read its pairs from there, and the saved ones may be older.
+    /// Replaces the pairs by the saved ones, unless the type of the keys has changed.
     fn restore(&self, settings: &ZoneSettings, saved: &mut StateReader<'_>) -> Result<(), Unfit> {
         if saved.number()? != settings.matching as u64 {
             return Err(Unfit::new("its keys mean something else (\"type\")"));
@@ -221,7 +225,7 @@ impl Pairs {
         table.unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The value whose key matches a text.
+    /// The value of the pair whose key matches a text.
     pub fn find(&self, settings: &ZoneSettings, text: &[u8]) -> Option<Bytes> {
         let now = engine::now();
         self.read(settings)
@@ -250,7 +254,7 @@ impl Pairs {
     /// Changes pairs, and writes the file, if the zone has one. Blocks on the disk.
     ///
     /// # Errors
-    /// If nothing has changed, with the reason.
+    /// If the change was refused. Nothing has changed then.
     pub fn edit(&self, settings: &ZoneSettings, edit: &Edit) -> Result<(), PairError> {
         let _writing = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
         let now = engine::now();
@@ -282,7 +286,8 @@ impl Pair {
     }
 }
 
-/// The pairs before a change; `None` for a key that did not exist.
+/// The keys that an edit changes, with their pairs before the edit; `None` for a key that did not
+/// exist.
 type PreviousPairs = Vec<(Bytes, Option<Pair>)>;
 
 impl Table {
@@ -322,7 +327,7 @@ impl Table {
     ) -> Result<(), PairError> {
         let ends = |own: Option<Duration>| match (own, timeout) {
             (Some(_), None) => Err(PairError::NoTimeout),
-            // A time that overflows never ends.
+            // A pair whose time overflows does not expire.
             (own, timeout) => Ok(own.or(timeout).and_then(|rest| now.checked_add(rest))),
         };
         match edit {
@@ -373,7 +378,7 @@ impl Table {
         Ok(())
     }
 
-    /// Removes all pairs.
+    /// Removes all pairs, and returns them.
     fn clear(&mut self) -> PreviousPairs {
         let keys: Vec<Bytes> = self.pairs.keys().cloned().collect();
         let taken = keys.into_iter().map(|key| {
@@ -389,12 +394,12 @@ impl Table {
         Some(pair)
     }
 
-    /// Undoes a change.
+    /// Undoes an edit.
     fn restore(&mut self, before: PreviousPairs) {
         for (key, pair) in before.into_iter().rev() {
             self.take(&key);
             if let Some(pair) = pair {
-                // The pair had room before.
+                // Cannot fail, because the pair had room before.
                 let _ = self.put(&key, &pair.value, pair.ends);
             }
         }

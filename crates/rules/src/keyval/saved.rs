@@ -14,14 +14,14 @@ pub struct SavedPair {
     pub key: Bytes,
     /// The value.
     pub value: Bytes,
-    /// The remaining time; `None` for ever.
+    /// The remaining time until the pair expires; `None` if it does not expire.
     pub rest: Option<Duration>,
 }
 
 /// Parses a file.
 ///
 /// # Errors
-/// The fault of the text.
+/// A text for the error message, if the file is not valid.
 pub(super) fn parse(text: &[u8]) -> Result<Vec<SavedPair>, String> {
     let pairs: Map<String, Value> =
         serde_json::from_slice(text).map_err(|error| error.to_string())?;

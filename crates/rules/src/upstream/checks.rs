@@ -1,4 +1,5 @@
-//! The health checks of groups, as far as a group must know of them when it is compiled.
+//! Collects the health checks that other modules declare, so that a group knows its checks when it
+//! is compiled.
 
 use std::marker::PhantomData;
 
@@ -26,8 +27,9 @@ impl<U> Default for WrittenChecks<U> {
 impl<U: Upstreams> Registry for WrittenChecks<U> {}
 
 impl<U: Upstreams> WrittenChecks<U> {
-    /// Adds a health check to the group of this name, if there is one, and returns its number in
-    /// the group. If two checks have the same place, the second gets another.
+    /// Adds a health check of the group with this name, which need not exist, and returns the
+    /// number of the check in the group. If another check of the group has the same
+    /// [`Check::place`], the place of the new check is changed.
     pub fn add(&mut self, group: &[u8], mut check: Check) -> usize {
         let group = group.to_ascii_lowercase().into();
         let checks = self.by_group.entry(group).or_default();
@@ -38,7 +40,7 @@ impl<U: Upstreams> WrittenChecks<U> {
         checks.len() - 1
     }
 
-    /// The health checks of a group; `None` if it has none.
+    /// The health checks of a group; `None` if it has no checks.
     pub(super) fn of(&self, group: &[u8]) -> Option<Checks> {
         let checks = self.by_group.get(&*group.to_ascii_lowercase())?;
         Some(checks.as_slice().into())

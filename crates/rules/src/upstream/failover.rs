@@ -1,7 +1,6 @@
-//! Directives of an `upstream` block against failing servers, beside nginx's `max_fails`:
+//! Two directives of an `upstream` block that nginx does not have, against failing servers:
 //! `retry_budget` limits retries, `eject_outliers` ejects servers that fail more often than the
-//! others (outlier detection). nginx has neither. This file parses; the crate `upstream` does the
-//! work.
+//! others (outlier detection). This file parses them; the crate `upstream` implements them.
 
 use std::time::Duration;
 

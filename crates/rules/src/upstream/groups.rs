@@ -20,7 +20,7 @@ use super::lookups::{GroupLookup, LookupThread, Lookups};
 use super::protocol::Upstreams;
 use super::state::UndoneChanges;
 
-/// Peers, and the key and stickiness by which requests are balanced.
+/// A group of peers, with the key and the stickiness by which its requests are balanced.
 pub struct Group<U: Upstreams> {
     /// The peers of the group.
     pub shared: Arc<::upstream::Group>,
@@ -41,7 +41,7 @@ impl<U: Upstreams> fmt::Debug for Group<U> {
 }
 
 impl<U: Upstreams> Group<U> {
-    /// A group without a key.
+    /// A group without key, stickiness and zone.
     pub fn of(shared: Arc<::upstream::Group>) -> Arc<Group<U>> {
         Arc::new(Group {
             shared,
@@ -51,7 +51,7 @@ impl<U: Upstreams> Group<U> {
         })
     }
 
-    /// A group whose peers are chosen by this key.
+    /// A group whose balancing method hashes `key`; `None` if it hashes no key.
     pub(super) fn by(shared: ::upstream::Group, key: Option<Text<U::Context>>) -> Group<U> {
         Group {
             shared: Arc::new(shared),
@@ -69,7 +69,7 @@ impl<U: Upstreams> Group<U> {
         }
     }
 
-    /// Sets the zone that holds the state of the group.
+    /// Sets the name of the group's `zone`.
     pub(super) fn in_zone(self, zone: Option<Bytes>) -> Group<U> {
         Group { zone, ..self }
     }
@@ -79,7 +79,7 @@ impl<U: Upstreams> Group<U> {
         self.zone.as_ref()
     }
 
-    /// A group of one peer, which is never considered failed.
+    /// A group with one peer. As the only peer, it remains available after failures.
     pub fn of_one(name: Bytes, address: Address) -> Arc<Group<U>> {
         Group::of(::upstream::Group::of_one(name, address))
     }
@@ -98,13 +98,13 @@ impl<U: Upstreams> Group<U> {
         &self.shared.name
     }
 
-    /// The value of `sticky`, if it is set.
+    /// The stickiness of the group; `None` without `sticky`.
     pub fn sticky(&self) -> Option<&Arc<U::Sticky>> {
         self.sticky.as_ref()
     }
 
-    /// The selection of peers for a request, with at most `tries_max` attempts; 0 for as many as
-    /// there are peers.
+    /// The selection of peers for a request, with at most `tries_max` attempts; 0 for no limit but
+    /// the number of peers.
     pub fn select(&self, context: &mut U::Context, tries_max: usize) -> Selection {
         let peers = Selection::new(&self.shared, tries_max);
         match (&self.key, self.shared.method()) {
@@ -122,12 +122,13 @@ fn ip_of(address: &Address) -> Option<IpAddr> {
     }
 }
 
-/// The groups of one configuration: those of `upstream` blocks, and host names.
+/// The groups of one configuration: those of `upstream` blocks, and those of hosts in URLs and
+/// addresses.
 pub struct Groups<U: Upstreams> {
     entries: Vec<Entry<U>>,
-    /// Groups that may have servers whose names are resolved repeatedly.
+    /// Groups that have, or may get by the API, servers whose names are resolved repeatedly.
     pub(super) lookups: Vec<GroupLookup>,
-    /// Resolves these names.
+    /// The thread that resolves the names of the groups in `lookups`.
     pub(super) thread: Arc<LookupThread>,
 }
 
@@ -143,7 +144,8 @@ impl<U: Upstreams> Default for Groups<U> {
 
 impl<U: Upstreams> Registry for Groups<U> {}
 
-/// Adds the groups, and the resolution of their names, to the generation.
+/// Adds the groups to the generation, with the services that resolve names, apply concurrency
+/// limits, and log undone edits.
 pub fn add<U: Upstreams>(compiler: &Compiler<'_>, generation: &mut Generation) {
     let mut groups = compiler.registries.take::<Groups<U>>();
     let all = std::mem::take(&mut groups.lookups);
@@ -199,7 +201,7 @@ impl Blocks {
 }
 
 struct Entry<U: Upstreams> {
-    /// `None` for an `upstream` block.
+    /// The port of a host; `None` for an `upstream` block.
     port: Option<u16>,
     group: Arc<Group<U>>,
 }
@@ -216,8 +218,9 @@ impl<U: Upstreams> Groups<U> {
         blocks.map(|entry| &entry.group)
     }
 
-    /// The group for a host with or without a port in a URL: an `upstream` block if there is no
-    /// port, else a host that another URL has named with the same port.
+    /// The group for the host of a URL. Without a port in the URL, an `upstream` block with this
+    /// name comes first. Otherwise, the group of the same host and port, if another URL has added
+    /// it.
     pub fn named(
         &self,
         name: &[u8],
@@ -228,8 +231,8 @@ impl<U: Upstreams> Groups<U> {
         block().or_else(|| self.find(name, Some(port.unwrap_or(default_port))))
     }
 
-    /// The group of a host's addresses, which is resolved when it is first named; `None` if the
-    /// host has no address.
+    /// The group of the addresses of a host. The host is resolved when its group is first
+    /// requested. `None` if the host has no address.
     pub fn host(
         &mut self,
         written: &WrittenAddress<'_>,
@@ -256,7 +259,8 @@ impl<U: Upstreams> Groups<U> {
         Some(&found.group)
     }
 
-    /// Adds a group, which is that of a block if there is no port.
+    /// Adds a group: that of a host with this port, or that of an `upstream` block if `port` is
+    /// `None`.
     pub(super) fn add(&mut self, port: Option<u16>, group: Group<U>) -> Arc<Group<U>> {
         let group = Arc::new(group);
         self.entries.push(Entry {
@@ -267,14 +271,14 @@ impl<U: Upstreams> Groups<U> {
     }
 }
 
-/// The port of an address without a port.
+/// The port that stands for a missing port.
 const NO_PORT: u16 = 0;
 
-/// The servers of an address without variables in this word: a group of the configuration, or all
-/// addresses of a host.
+/// The group for an address without variables: an `upstream` block, or all addresses of a host.
+/// `word` is the argument that contains the address, for errors.
 ///
 /// # Errors
-/// If it is not an address, or the name does not resolve.
+/// If the text is not an address, or the name does not resolve.
 pub fn of_address<U: Upstreams>(
     compiler: &Compiler<'_>,
     word: &Word,
@@ -310,7 +314,8 @@ pub fn of_address<U: Upstreams>(
         })
 }
 
-/// A group of one address, if that is not a name that must be resolved.
+/// A group with one peer, for an IP address or Unix socket; `None` for a name, which must be
+/// resolved.
 pub fn literal<U: Upstreams>(text: &[u8], written: &WrittenAddress<'_>) -> Option<Arc<Group<U>>> {
     let address = written.literal(NO_PORT)?;
     Some(Group::of_one(Bytes::copy_from_slice(text), address))

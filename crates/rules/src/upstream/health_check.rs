@@ -1,4 +1,4 @@
-//! `health_check`: the common part of health checks of all protocols.
+//! `health_check`: the part that the health checks of all protocols have in common.
 //!
 //! <https://nginx.org/en/docs/http/ngx_http_upstream_hc_module.html>, of NGINX Plus. A protocol
 //! declares the directive with its own parameters in addition to the [`Schedule`], and sends probes
@@ -22,7 +22,7 @@ use logs::{Printable, Subject};
 
 use super::{Group, Upstreams};
 
-/// The interval of checks for new peers.
+/// The interval at which the group is searched for new peers.
 const LOOK: Duration = Duration::from_secs(1);
 
 /// When the peers of a group are probed, and how many results change their state.
@@ -30,19 +30,19 @@ const LOOK: Duration = Duration::from_secs(1);
 pub struct Schedule {
     /// The time between two checks of a peer.
     pub interval: Duration,
-    /// A random time up to this one is added to the interval.
+    /// Maximum of the random time that is added to the interval.
     pub jitter: Duration,
-    /// Failed checks in a row after which a peer is unhealthy.
+    /// Number of consecutive failed checks after which a peer is unhealthy.
     pub fails: u64,
-    /// Passed checks in a row after which a peer is healthy again.
+    /// Number of consecutive passed checks after which a peer is healthy again.
     pub passes: u64,
-    /// A new peer gets no requests until it has passed.
+    /// Whether a new peer gets no requests until it has passed the check.
     pub mandatory: bool,
-    /// If the check is mandatory, a peer that was healthy before a reload stays healthy.
+    /// If the check is mandatory: whether a peer keeps its state over a reload.
     pub persistent: bool,
-    /// The `match` block for responses.
+    /// The name of the `match` block with the expected response.
     pub match_name: Option<Word>,
-    /// The port of probes, in place of the server's own.
+    /// The port to which probes are sent, in place of the server's port.
     pub port: Option<u16>,
 }
 
@@ -67,14 +67,14 @@ impl Default for Schedule {
 pub enum Parameter {
     /// A common parameter, which has been applied.
     Taken,
-    /// Not a common parameter; the protocol may have it.
+    /// Not a common parameter; it may be a parameter of the protocol.
     Unknown,
     /// A common parameter with an invalid value.
     Invalid,
 }
 
 impl Schedule {
-    /// Parses a common parameter.
+    /// Parses a parameter, and applies it if it is a common parameter.
     pub fn take(&mut self, word: &Word) -> Parameter {
         match self.take_known(word) {
             Some(known) => known,
@@ -109,7 +109,8 @@ impl Schedule {
         Some(Parameter::Taken)
     }
 
-    /// The data of the check in this scope that the group needs when it is compiled.
+    /// The data of the check that the group needs when it is compiled. `scope` is the scope of the
+    /// `health_check` line.
     pub fn check(&self, scope: ScopeRef<'_>) -> Check {
         Check {
             place: scope.place(&["server_name"]).into(),
@@ -131,7 +132,7 @@ pub fn name_and_value(parameter: &[u8]) -> (&[u8], Option<&[u8]>) {
 pub struct PeerCheck<U: Upstreams> {
     /// The group.
     pub group: Arc<Group<U>>,
-    /// The number of the check among those of the group.
+    /// The number of the check among the checks of the group.
     pub number: usize,
     /// The schedule of probes.
     pub schedule: Schedule,
@@ -148,7 +149,7 @@ impl<U: Upstreams> PeerCheck<U> {
         }
     }
 
-    /// The text that replaces the client in log lines of a check.
+    /// The text that log lines of a probe contain in place of the client.
     pub fn about(&self, peer: &Peer) -> Arc<str> {
         let match_name = self.schedule.match_name.as_ref();
         let match_name: &[u8] = match_name.map_or(b"", |name| &name.bytes);
@@ -161,8 +162,8 @@ impl<U: Upstreams> PeerCheck<U> {
         }
     }
 
-    /// Records the result of a probe, and logs it if it is news; `doing` is what was tested last,
-    /// or what the check has failed at.
+    /// Records the result of a probe, and logs it if it changes the peer's health. `judged`
+    /// contains the phrase for the log: what was tested last, or what has failed.
     pub fn note(
         &self,
         subject: &impl Subject,
@@ -184,7 +185,7 @@ impl<U: Upstreams> PeerCheck<U> {
         }
     }
 
-    /// Whether a peer still belongs to its group.
+    /// Whether the peer with this health record still belongs to the group and is not `down`.
     fn has(&self, health: &Arc<Health>) -> bool {
         let peers = self.group.shared.peers();
         let asked = peers.iter().filter(|peer| !peer.down);
@@ -206,10 +207,10 @@ pub trait Prober {
     /// The groups of the protocol.
     type Upstreams: Upstreams;
 
-    /// State that is kept from one probe of a peer to the next.
+    /// State that one probe of a peer passes to the next, such as a connection.
     type Kept: Default;
 
-    /// The check.
+    /// The check whose probes are sent.
     fn check(&self) -> &PeerCheck<Self::Upstreams>;
 
     /// Probes a peer once, and records the result.
@@ -221,10 +222,11 @@ pub trait Prober {
     ) -> impl Future<Output = ()>;
 }
 
-/// The peers that are being probed, by their health records.
+/// The health records of the peers that are being probed.
 type Probed = Rc<RefCell<Vec<Arc<Health>>>>;
 
-/// Probes all peers of the group. The task of a peer that leaves the group ends by itself.
+/// Starts a task that probes each peer of the group, and then one for each new peer. The task of a
+/// peer that leaves the group ends by itself.
 pub async fn watch<P: Prober + 'static>(prober: Rc<P>) {
     let probed = Probed::default();
     let group = Arc::clone(&prober.check().group.shared);
@@ -274,7 +276,8 @@ fn by_chance(most: Duration) -> Duration {
     Duration::from_millis(millis as u64)
 }
 
-/// The host in the argument of the directive that passes requests on, which is one of `passes`.
+/// The host in the URL of the scope's `*_pass` directive; `passes` are the names of such
+/// directives.
 pub fn named_group<'a>(scope: ScopeRef<'a>, passes: &[&str]) -> Option<&'a [u8]> {
     let is_pass = |line: &&conf::Line| passes.iter().any(|pass| line.is(pass));
     let line = scope.lines().iter().find(is_pass)?;
@@ -287,8 +290,7 @@ pub fn named_group<'a>(scope: ScopeRef<'a>, passes: &[&str]) -> Option<&'a [u8]>
     host.get(..end)
 }
 
-/// The error for a checked group without a zone, which is required since all threads must see the
-/// peers' health.
+/// The error for a group with health checks and without `zone`, which NGINX Plus requires.
 pub fn without_zone(name: &Bytes) -> String {
     let name = String::from_utf8_lossy(name);
     format!("health checks require upstream \"{name}\" to be in shared memory")

@@ -1,5 +1,5 @@
-//! `keepalive` and related directives: idle connections to a group's servers that are kept for
-//! later requests.
+//! `keepalive` and related directives: how many idle connections to the servers of a group are kept
+//! for later requests, and for how long.
 //!
 //! <https://nginx.org/en/docs/http/ngx_http_upstream_module.html#keepalive>
 
@@ -37,6 +37,7 @@ pub(super) static KEEPALIVE_TIMEOUT: Setting<Duration> =
         .default("60s")
         .manual("How long a connection to a server of the group may be idle.");
 
+/// Parses a line of `keepalive`: the number of connections, and whether `local` is set.
 fn keepalive(setter: &Setter<'_>) -> Result<(usize, bool), Fault> {
     let connections = setter.word()?;
     let Some(most) = parse::number_of(&connections.bytes) else {
@@ -53,7 +54,7 @@ fn keepalive(setter: &Setter<'_>) -> Result<(usize, bool), Fault> {
     }
 }
 
-/// The settings of idle connections; `None` if none are kept.
+/// The settings of a block for idle connections; `None` if no connections are kept.
 pub(super) fn kept(block: ScopeRef<'_>) -> Result<Option<Keepalive>, Fault> {
     let default = Keepalive::default();
     let (connections, local) = block

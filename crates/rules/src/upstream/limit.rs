@@ -1,6 +1,5 @@
 //! `concurrency_limit`: limits the number of concurrent requests to a group, by a fixed number or
-//! adaptively. nginx does not have the directive; the crate `upstream` implements the limit,
-//! through which requests pass.
+//! adaptively. nginx does not have the directive. The crate `upstream` implements the limit.
 
 use std::sync::Arc;
 
@@ -36,7 +35,8 @@ fn concurrency_limit(setter: &Setter<'_>) -> Result<Concurrency, Fault> {
     })
 }
 
-/// Applies the limits of a configuration when it takes effect, also to requests that are waiting.
+/// The service that applies the concurrency limits of a configuration when it comes into force,
+/// also to requests that wait already.
 pub(super) struct Limits<U: Upstreams>(pub(super) Vec<Arc<Group<U>>>);
 
 impl<U: Upstreams> Service for Limits<U> {

@@ -1,10 +1,10 @@
 //! `resolve`: resolves the names of servers repeatedly.
 //!
 //! <https://nginx.org/en/docs/http/ngx_http_upstream_module.html#resolve>. One thread resolves the
-//! names for the whole process, however many generations still serve; each group's roster holds the
-//! addresses. A lookup that fails leaves the addresses unchanged, unless the name does not exist.
+//! names of the newest configuration; the roster of a group holds the addresses. A lookup that
+//! fails leaves the addresses unchanged, unless the name does not exist.
 //!
-//! Names also come and go with requests to the API: the thread is started with the first name.
+//! The API can also add and remove names, so the thread is started when the first name exists.
 //!
 //! ```text
 //! (compiled) ── start ──▶ Idle ── a name ──▶ Running ── the service ends ──▶ Off
@@ -31,7 +31,7 @@ use crate::service_thread;
 /// The shortest pause after a failed lookup.
 const RETRY_MIN: Duration = Duration::from_secs(1);
 
-/// The resolution of a group's names, and the roster for the addresses.
+/// The resolver for the names of a group, and the roster that gets the addresses.
 #[derive(Clone, Debug)]
 pub(super) struct GroupLookup {
     pub(super) roster: Arc<Roster>,
@@ -50,7 +50,7 @@ impl<U: Upstreams> Service for Lookups<U> {
         format!("names of {} upstreams", U::BLOCK)
     }
 
-    /// Starts a thread if there are names; the previous one ends.
+    /// Ends the thread of the previous configuration, and starts a thread if there are names.
     fn start(&self, _: &Arc<Generation>, before: Option<RunningService>) -> Option<RunningService> {
         drop(before);
         *self.thread.lock() = ThreadState::Idle(self.all.clone());
@@ -65,10 +65,11 @@ pub(super) struct LookupThread(Mutex<ThreadState>);
 
 #[derive(Default)]
 enum ThreadState {
-    /// The configuration has not taken effect, or does no more.
+    /// The configuration has not come into force yet, or is no longer in force.
     #[default]
     Off,
-    /// There was no name yet in these groups.
+    /// The configuration is in force, but the thread has not been started, because these groups
+    /// have had no names.
     Idle(Vec<GroupLookup>),
     /// The thread runs. The flag tells it that a name has been added.
     Running(
@@ -77,7 +78,7 @@ enum ThreadState {
     ),
 }
 
-// Implemented by hand, since a running service is any value.
+// Implemented by hand, because a running service need not implement `Debug`.
 impl std::fmt::Debug for ThreadState {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         out.write_str(match self {
@@ -103,7 +104,7 @@ impl HostLookup for LookupThread {
                 let (lookups, added) = (lookups.clone(), Flag::default());
                 let told = added.clone();
                 let work = move || look_up_all(lookups, told);
-                // If there is no thread, the next name tries again.
+                // If the thread cannot be started, the next name that is added tries again.
                 if let Some(running) = service_thread::start("resolve", "names of upstreams", work)
                 {
                     *state = ThreadState::Running(added, running);
@@ -114,7 +115,7 @@ impl HostLookup for LookupThread {
     }
 }
 
-/// Ends the thread when dropped.
+/// Ends the lookup thread when dropped.
 struct UntilDropped(Arc<LookupThread>);
 
 impl Drop for UntilDropped {
@@ -129,9 +130,11 @@ impl GroupLookup {
     }
 }
 
-/// Resolves every name, each at the interval of its records, and those that are added.
+/// Starts a task for every name, which resolves the name again whenever its records expire. `added`
+/// tells that names have been added.
 async fn look_up_all(lookups: Vec<GroupLookup>, added: Flag) {
-    // Hosts that are added have greater keys than the hosts before them.
+    // With each group, the lowest key of the hosts without a task: hosts that are added later have
+    // greater keys.
     let mut lookups: Vec<(GroupLookup, usize)> =
         lookups.into_iter().map(|lookup| (lookup, 0)).collect();
     loop {
@@ -150,6 +153,7 @@ async fn look_up_all(lookups: Vec<GroupLookup>, added: Flag) {
     }
 }
 
+/// Resolves a host repeatedly.
 async fn refresh_loop(lookup: &GroupLookup, listed: &ListedHost) {
     let GroupLookup { roster, resolving } = lookup;
     let (key, host) = (listed.key, &listed.host);
@@ -238,7 +242,7 @@ async fn look_up_service(
             is_backup: Some(server.priority) != first,
         }));
     }
-    // The known addresses stay if no new ones were found.
+    // If no address was found because names did not resolve, the known addresses stay.
     match unresolved.filter(|_| found.is_empty()) {
         Some(error) => Err(error),
         None => Ok((found, valid)),

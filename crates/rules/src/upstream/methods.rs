@@ -96,7 +96,8 @@ fn least_time(setter: &Setter<'_>) -> Result<Timed, Fault> {
     )
 }
 
-/// Parses a line of `least_time`, whose first word must be one of `words`.
+/// Parses a line of `least_time`. Its first word must be one of `words`, which are the times that
+/// the protocol can measure.
 ///
 /// # Errors
 /// An invalid word.
@@ -122,7 +123,7 @@ fn random(setter: &Setter<'_>) -> Result<bool, Fault> {
     }
 }
 
-/// The parameters of `server` that a method supports.
+/// Whether a balancing method supports these parameters of `server`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Supported {
     pub(super) backup: bool,
@@ -139,24 +140,26 @@ impl Default for Supported {
     }
 }
 
-/// The balancing method of a block.
+/// The balancing method of an `upstream` block.
 pub(super) struct ChosenMethod<'a, U: Upstreams> {
     pub(super) method: Method,
     pub(super) key: Option<Text<U::Context>>,
-    /// Whether sticky sessions apply: as in nginx, a method in a line after `sticky` disables them.
+    /// Whether `sticky` applies. As in nginx, a method in a line after `sticky` disables it.
     pub(super) keeps_sessions: bool,
     /// Every line with a method, in the order of the configuration.
     lines: Vec<&'a Line>,
 }
 
 impl<U: Upstreams> ChosenMethod<'_, U> {
-    /// The parameters that a line of `server` may have: the method before the line decides.
+    /// The parameters that a `server` line of the block may have. As in nginx, the last method
+    /// before the line decides.
     pub(super) fn supported_at(&self, line: &Line) -> Supported {
         let before = |method: &&&Line| method.sequence() < line.sequence();
         Self::supported_by(self.lines.iter().rfind(before))
     }
 
-    /// The parameters for other lines: the last method decides.
+    /// The parameters that the `server` lines of a `state` file may have: the last method of the
+    /// block decides.
     pub(super) fn supported(&self) -> Supported {
         Self::supported_by(self.lines.last())
     }
@@ -171,7 +174,7 @@ impl<U: Upstreams> ChosenMethod<'_, U> {
     }
 }
 
-/// Parses the methods of a block, of which the last applies.
+/// Parses the methods of a block. The last method applies.
 pub(super) fn read<'a, U: Upstreams>(
     compiler: &Compiler<'_>,
     block: ScopeRef<'a>,

@@ -1,14 +1,15 @@
 //! `upstream`: groups of servers to which requests are passed on.
 //!
 //! <https://nginx.org/en/docs/http/ngx_http_upstream_module.html>. A block is compiled into a group
-//! of the crate `upstream`, which chooses the peer of each attempt, records the results, also over
-//! reloads, and keeps connections. `servers` parses lines of `server`, `methods` the balancing
-//! method, `failover` the handling of failing servers, `limit` the concurrency limit, `keepalive`
-//! the settings of idle connections; `groups` is where `proxy_pass` finds the groups.
+//! of the crate `upstream`, which chooses the peer of an attempt, counts results, and pools
+//! connections; reloads keep this state. `servers` parses lines of `server`, `methods` the
+//! balancing method, `failover` the handling of failing servers, `limit` the concurrency limit,
+//! `keepalive` the settings of idle connections; `groups` contains the table in which `proxy_pass`
+//! looks up groups.
 //!
-//! `lookups` resolves names repeatedly, `state` reads and writes a file of servers; `checks` holds
-//! the health checks that other modules have declared for a group. [`Upstreams`] describes the
-//! differences between protocols.
+//! `lookups` resolves names repeatedly, `state` reads and writes a file with the servers of a
+//! group, and `checks` collects the health checks that other modules declare. [`Upstreams`]
+//! describes the differences between protocols.
 
 mod checks;
 mod failover;
@@ -45,7 +46,8 @@ pub use protocol::{Servers, Upstreams};
 use servers::Server;
 pub use servers::{hash_of, host_of, route_of};
 
-/// Parsed line by line, since the method before a line determines its parameters.
+/// The setting only declares the directive: [`Server::parse`](servers::Server::parse) parses the
+/// lines, because the allowed parameters depend on the balancing method before the line.
 static SERVER: Setting<()> = Setting::new(
     "server",
     &["address [weight=number] [max_conns=number] [max_fails=number] [fail_timeout=time] [slow_start=time] [resolve] [service=name] [backup] [down | drain] [route=name] [id=number]"],
@@ -95,7 +97,7 @@ fn queue(setter: &Setter<'_>) -> Result<Queueing, Fault> {
 
 struct ZoneLine {
     name: String,
-    /// `None` if another block sets the size.
+    /// The size in bytes; `None` if the `zone` of another block sets it.
     size: Option<u64>,
 }
 
@@ -123,7 +125,7 @@ fn zone_line(setter: &Setter<'_>) -> Result<ZoneLine, Fault> {
     })
 }
 
-/// The directives inside a block.
+/// The directives inside an `upstream` block.
 pub const DIRECTIVES: &[&dyn Declared] = &[
     &SERVER,
     &state::STATE,
@@ -144,7 +146,8 @@ pub const DIRECTIVES: &[&dyn Declared] = &[
     &keepalive::KEEPALIVE_TIMEOUT,
 ];
 
-/// A name that `zone` has given: what is known of the servers lies with the groups.
+/// A name that `zone` has declared. The zone itself has no state: the groups contain the state of
+/// their servers.
 struct ZoneName<U>(PhantomData<U>);
 
 impl<U: Upstreams> State for ZoneName<U> {
@@ -159,8 +162,8 @@ impl<U: Upstreams> State for ZoneName<U> {
     fn describe(&self, (): &(), _: &mut ZoneFactSink<'_>) {}
 }
 
-/// Compiles all `upstream` blocks before anything refers to them, since a block may come after its
-/// use.
+/// Compiles all `upstream` blocks of a scope. Must be called before directives that refer to the
+/// blocks are compiled, because a block may come after its use.
 pub fn compile<U: Upstreams>(compiler: &Compiler<'_>, scope: ScopeRef<'_>) {
     for block in scope.children("upstream") {
         if let Err(fault) = declare::<U>(compiler, block) {
@@ -262,7 +265,7 @@ fn declare<U: Upstreams>(compiler: &Compiler<'_>, block: ScopeRef<'_>) -> Result
     }
     let sticky = U::sticky(compiler, block, &name.text())?;
     let resolving = if hosts.is_empty() {
-        // Names may be added at run time.
+        // The API may add hosts to a group with a zone, if the group has a resolver.
         let resolving = compiler.feature::<Resolving>(block)?;
         Some(resolving).filter(|resolving| zone.is_some() && resolving.is_possible())
     } else {
@@ -322,7 +325,7 @@ fn resolving(
     Ok(resolving)
 }
 
-/// Declares the zone of a line with a size; several blocks may share a zone.
+/// Declares the zone of a `zone` line with a size. Several blocks may share a zone.
 fn name_zone<U: Upstreams>(compiler: &Compiler<'_>, line: &ZoneLine) -> Result<(), Fault> {
     let Some(size) = line.size else {
         return Ok(());
@@ -334,8 +337,8 @@ fn name_zone<U: Upstreams>(compiler: &Compiler<'_>, line: &ZoneLine) -> Result<(
     }
 }
 
-/// Registers the peers' state, which the next generation takes over. The name contains a blank, so
-/// that no other zone can have it.
+/// Declares the internal zone by which the next generation finds the state of the peers. The zone's
+/// name contains a space, so that no configured zone can have this name.
 fn remember<U: Upstreams>(
     compiler: &Compiler<'_>,
     name: &str,

@@ -5,7 +5,7 @@ use conf::{Contexts, Fault, Line, ScopeRef, Setting};
 use framework::compile::Compiler;
 use variables::Context;
 
-/// The contexts of directives that all groups have.
+/// The contexts of the directives that are allowed in the `upstream` blocks of all protocols.
 pub(super) const BLOCKS: Contexts = Contexts::UPSTREAM.or(Contexts::STREAM_UPSTREAM);
 
 /// The parameters of `server` that a protocol supports.
@@ -19,22 +19,23 @@ pub struct Servers {
 
 /// The properties of a protocol's `upstream` blocks.
 pub trait Upstreams: Sized + Send + Sync + 'static {
-    /// The context that is balanced: a request or a session.
+    /// The request or session for which a peer is chosen.
     type Context: Context;
 
-    /// The stickiness of a group.
+    /// The compiled form of `sticky`.
     type Sticky: Send + Sync;
 
-    /// The surrounding block. Groups with the same name in different blocks share nothing.
+    /// The name of the block that contains the protocol's `upstream` blocks, such as `http`. Groups
+    /// with the same name in different such blocks are independent.
     const BLOCK: &'static str;
 
     /// The parameters of `server`.
     const SERVERS: Servers;
 
-    /// Whether idle connections may be reused.
+    /// Whether idle connections are kept for later requests.
     const KEEPS_CONNECTIONS: bool;
 
-    /// `least_time`, with the times that can be measured.
+    /// The protocol's declaration of `least_time`, with the times that it can measure.
     fn least_time() -> &'static Setting<Timed>;
 
     /// The line of `sticky` of a block, if there is one.

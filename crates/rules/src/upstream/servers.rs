@@ -19,7 +19,7 @@ use super::protocol::Servers;
 pub(super) struct Server {
     address: Word,
     weight: i64,
-    /// 0 is no limit.
+    /// Maximum number of requests in flight; 0 is no limit.
     max_conns: usize,
     max_fails: u64,
     fail_timeout: Duration,
@@ -29,20 +29,20 @@ pub(super) struct Server {
     down: bool,
     resolve: bool,
     service: Option<Bytes>,
-    /// Only requests that name the server get it.
+    /// Whether the server only gets requests that prefer it by its `route`.
     drain: bool,
-    /// The name of the server in requests; `None` for the hash of its address.
+    /// The id by which sticky sessions request the server; `None` for the hash of its address.
     route: Option<Bytes>,
-    /// The id under which the server is counted.
+    /// `id`: the number of the server in metrics.
     pub(super) number: Option<u64>,
     /// The health checks of the group.
     pub(super) checks: Option<Checks>,
-    /// The port if the address has none.
+    /// The port of an address without a port.
     default_port: u16,
 }
 
 impl Server {
-    /// Parses a line; `supported` are the parameters that the method before it supports.
+    /// Parses a line. `supported` are the parameters that the balancing method supports.
     pub(super) fn parse(
         line: &Line,
         supported: Supported,
@@ -136,7 +136,7 @@ impl Server {
         Some(())
     }
 
-    /// Checks that a server with `service` has a name that is resolved.
+    /// Checks that a server with `service` is a name that is resolved repeatedly, without a port.
     fn check_service(&self) -> Result<(), Fault> {
         if self.service.is_none() {
             return Ok(());
@@ -161,7 +161,8 @@ impl Server {
         }
     }
 
-    /// Checks the port: a service has the ports of its records, and a Unix socket needs none.
+    /// Checks that the server has a port, unless it is a Unix socket or its port comes from SRV
+    /// records (`service`).
     fn check_port(&self) -> Result<(), Fault> {
         let written = self.written()?;
         let needs_port = !written.unix && self.service.is_none();
@@ -180,7 +181,8 @@ impl Server {
         address::parse(&self.address.bytes).map_err(|text| self.fault(text))
     }
 
-    /// The name that is resolved repeatedly; `None` for an address, or without `resolve`.
+    /// The host whose name is resolved repeatedly; `None` for a literal address, or without
+    /// `resolve`.
     pub(super) fn host(&self) -> Result<Option<Host>, Fault> {
         let written = self.written()?;
         if !self.resolve || written.literal(self.default_port).is_some() {
@@ -202,7 +204,7 @@ impl Server {
         }))
     }
 
-    /// One peer for each address.
+    /// The server's peers: one for each address of its name.
     pub(super) fn peers(&self, files: &dyn Files) -> Result<Vec<Peer>, Fault> {
         let addresses = self.written()?.resolve(files, self.default_port);
         let addresses = addresses.ok_or_else(|| self.fault("host not found"))?;
@@ -232,7 +234,8 @@ impl Server {
     }
 }
 
-/// A host by its name, whose addresses are looked up; `written` is no literal address.
+/// A host whose addresses are looked up, for a server that the API adds. `written` must not be a
+/// literal address.
 ///
 /// # Errors
 /// An error text for a name that no lookup can be made for.
@@ -258,22 +261,22 @@ pub fn host_of(
     Ok(host)
 }
 
-/// The name without the dot that marks it as complete.
+/// The name of a host, without the trailing dot of a fully qualified name.
 fn host_name(written: &WrittenAddress<'_>) -> Bytes {
     Bytes::copy_from_slice(written.name.strip_suffix(b".").unwrap_or(written.name))
 }
 
-/// The address of a template, which is not used.
+/// A placeholder for the address of a template, which is not used.
 fn no_address() -> Address {
     Address::Unix(Default::default())
 }
 
-/// Whether a parameter is only for servers with names.
+/// Whether a parameter is only allowed if [`Servers::are_named`] is true.
 fn is_of_named(parameter: &[u8]) -> bool {
     parameter == b"drain" || parameter.starts_with(b"route=") || parameter.starts_with(b"id=")
 }
 
-/// The port of a server that needs none.
+/// The port that stands for a missing port, of a server that needs no port.
 pub(super) const NO_PORT: u16 = 0;
 
 /// The longest `route`, in bytes.
@@ -291,7 +294,7 @@ pub fn route_of(route: &[u8]) -> Result<Bytes, String> {
     }
 }
 
-/// The default name of a server without `route`: the MD5 hash of its address, in hexadecimal.
+/// The id of a server without `route`: the MD5 hash of its address, in hexadecimal.
 pub fn hash_of(name: &[u8]) -> Bytes {
     let mut text = String::with_capacity(ROUTE_MAX);
     for byte in Md5::digest(name) {

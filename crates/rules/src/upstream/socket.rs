@@ -1,5 +1,5 @@
-//! The socket settings of connections to upstreams: `proxy_bind`, `proxy_socket_*`, and those of
-//! other modules.
+//! The socket settings of connections to upstreams: `proxy_bind`, `proxy_socket_*`, and the same
+//! directives of other modules.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -37,7 +37,7 @@ impl BindLine {
     /// Parses a line of `*_bind`.
     ///
     /// # Errors
-    /// An invalid address, or another parameter than `transparent`.
+    /// If the address is invalid, or the second parameter is not `transparent`.
     pub fn parse(setter: &Setter<'_>) -> Result<BindLine, Fault> {
         let word = setter.word()?;
         let parameter = setter.args().get(1);
@@ -98,10 +98,10 @@ pub struct SocketDirectives {
     pub send_buffer: &'static Setting<u64>,
 }
 
-/// The local address of connections.
+/// The compiled local address of connections.
 enum Bind<C: Context> {
     Nothing,
-    /// A fixed address as written; with port 0 the kernel chooses the port.
+    /// A fixed address, and its text in the configuration. For port 0, the kernel chooses the port.
     Fixed(SocketAddr, Bytes),
     Text(Text<C>),
 }

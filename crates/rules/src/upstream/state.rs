@@ -29,7 +29,8 @@ pub(super) static STATE: Setting<Word> =
         .contexts(BLOCKS)
         .manual("A file with the servers of the group, a line `server address [parameters];` for each, in the place of such lines in the block. A file that is not there is a group without servers. It is read when the configuration is, and written again with each change that `api` makes: the user of the workers must be able to make files in its folder.");
 
-/// The `server` lines of a block: its own, or those of its file.
+/// The `server` lines of a block's `state` file; `None` if the block has no such file. `own` are
+/// the block's own `server` lines, which the file excludes.
 pub(super) fn servers(
     compiler: &Compiler<'_>,
     block: ScopeRef<'_>,
@@ -68,7 +69,7 @@ pub(super) fn servers(
     }
 }
 
-/// The file for the servers of a block; `None` if the configuration itself lists them.
+/// The `state` file of a block, to which changes are saved; `None` if the block has no such file.
 pub(super) fn kept(
     compiler: &Compiler<'_>,
     block: ScopeRef<'_>,
@@ -87,7 +88,7 @@ pub(super) fn kept(
     }))
 }
 
-/// The file of a group.
+/// The `state` file of a group.
 #[derive(Debug)]
 struct StateFile {
     path: PathBuf,
@@ -104,8 +105,8 @@ impl Keep for StateFile {
     }
 }
 
-/// Logs, once a configuration has taken effect, which changes by the API it has undone since they
-/// were not saved.
+/// The service that logs, when a configuration comes into force, which changes by the API the
+/// reload has undone because they were not saved.
 pub(super) struct UndoneChanges {
     pub(super) groups: Vec<Arc<Group>>,
     pub(super) block: &'static str,
@@ -136,13 +137,13 @@ impl Service for UndoneChanges {
     }
 }
 
-/// The lines of a file.
+/// The text of a `state` file with these peers and hosts.
 fn text(peers: &Peers, default_port: u16) -> Vec<u8> {
     let mut out = Vec::new();
     for side in [PeerSide::Peers, PeerSide::Backups] {
         for peer in peers.written(side) {
-            // A name in the configuration stands for all its addresses, of which some may have been
-            // changed.
+            // A peer of a name with several addresses is saved by its address, because the API may
+            // have changed the peers of the name differently.
             let is_address = |server: &[u8]| {
                 let written = address::parse(server).ok();
                 written.is_some_and(|written| written.literal(default_port).is_some())

@@ -6,7 +6,7 @@ use conf::{Fault, Setter, Word, parse};
 use framework::zone::SIZE_MIN;
 use variables::name::variable_name;
 
-/// The default timeout of a session.
+/// The timeout of a session without `timeout=`.
 const TIMEOUT: Duration = Duration::from_secs(600);
 
 /// The parameters of `learn`.
@@ -19,20 +19,20 @@ pub struct LearnLine {
     pub(super) zone: String,
     pub(super) size: u64,
     pub(super) timeout: Duration,
-    /// Sessions are learned from the head of the response instead of after its end.
+    /// Whether sessions are learned when the head of the response comes, instead of at its end.
     pub(super) by_header: bool,
 }
 
-/// The source of a protocol's sessions.
+/// The event at which a protocol learns sessions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LearnedFrom {
-    /// Responses: `create` names the variables with a session.
+    /// Responses: the variables of `create` contain the session of a response.
     Answers,
-    /// Connections to servers: the session is the one of `lookup`, unless `create` names another.
+    /// Connections to servers: without `create`, the variables of `lookup` contain the session.
     Connections,
 }
 
-/// The variables of `route`.
+/// The names of the variables in the arguments of `route`.
 ///
 /// # Errors
 /// A word that is not a variable.
@@ -40,7 +40,7 @@ pub fn route(words: &[Word]) -> Result<Vec<String>, Fault> {
     words.iter().map(variable_name).collect()
 }
 
-/// The fault for a parameter that no kind of `sticky` has.
+/// The error for an unknown parameter of `sticky`.
 pub fn unknown_parameter(word: &Word) -> Fault {
     Fault::at(word, format!("unknown parameter \"{}\"", word.text()))
 }
@@ -135,7 +135,8 @@ fn variable_in(
     }
 }
 
-/// The part of a word after its `=`.
+/// A word with the position of `word` and the text `value`, which is the part of `word` after its
+/// `=`.
 pub fn behind(word: &Word, value: &[u8]) -> Word {
     Word {
         bytes: value.into(),

@@ -1,9 +1,11 @@
-//! The common part of `sticky` for all protocols: the server of a request or session.
+//! `sticky`: finds the server to which a request or session is bound. The part that all protocols
+//! have in common.
 //!
-//! <https://nginx.org/en/docs/http/ngx_http_upstream_module.html#sticky>. The name of a server is
-//! its `route` parameter, else the MD5 hash of its address. Variables hold the name of the server,
-//! or a session for which a server was learned. The protocol decides when a session is learned, and
-//! may offer other ways to name a server (a cookie).
+//! <https://nginx.org/en/docs/http/ngx_http_upstream_module.html#sticky>. A server's id is its
+//! `route` parameter or, without it, the MD5 hash of its address. Variables of the request contain
+//! the id of the server, or the id of a session for which a server was learned. The protocol
+//! decides when a session is learned, and may offer other ways to bind a request to a server, such
+//! as a cookie.
 
 pub mod line;
 mod sessions;
@@ -20,10 +22,10 @@ use variables::{Compiling as _, Context, Variable};
 use line::LearnLine;
 use sessions::{LearnOutcome, LearnSettings, Sessions};
 
-/// How the server of a session is found.
+/// The rule by which the server of a request is found.
 pub struct Affinity<C: Context> {
-    /// The variables that may hold a server's name or a session: the first that is not empty
-    /// counts.
+    /// The variables that may contain the id of a server or of a session. The first that is not
+    /// empty counts.
     lookup: Box<[Variable<C>]>,
     learn: Option<Learn<C>>,
 }
@@ -46,7 +48,7 @@ impl<C: Context> std::fmt::Debug for Affinity<C> {
 }
 
 impl<C: Context> Affinity<C> {
-    /// Servers whose name is in the first of these variables that is not empty.
+    /// Finds the server whose id is in the first of these variables that is not empty.
     pub fn by_name(compiler: &Compiler<'_>, names: &[String]) -> Affinity<C> {
         Affinity {
             lookup: variables(compiler, names),
@@ -54,10 +56,10 @@ impl<C: Context> Affinity<C> {
         }
     }
 
-    /// Servers of learned sessions, for the `upstream` block of this name.
+    /// Finds the server that was learned for a session. `host` is the name of the `upstream` block.
     ///
     /// # Errors
-    /// The zone belongs to another block.
+    /// If the zone belongs to another block.
     pub fn learned(
         compiler: &Compiler<'_>,
         line: &LearnLine,
@@ -73,12 +75,13 @@ impl<C: Context> Affinity<C> {
         })
     }
 
-    /// The server's name or the session of a context; empty if it has none.
+    /// The id of the server or session that a request names; empty if it names none.
     pub fn id(&self, context: &mut C) -> Bytes {
         first_of(context, &self.lookup)
     }
 
-    /// The name of the server for an id.
+    /// The id of the server for the id that [`Affinity::id`] has returned; `None` if the session is
+    /// unknown.
     pub fn wanted(&self, subject: &impl Subject, id: &Bytes) -> Option<Bytes> {
         if id.is_empty() {
             return None;
@@ -108,8 +111,8 @@ impl<C: Context> Affinity<C> {
         self.learn.as_ref().is_some_and(|learn| learn.by_header)
     }
 
-    /// The session to be learned for a server that has responded; `None` if sessions are not
-    /// learned, or the response belongs to none.
+    /// The session that is to be bound to a server that has responded; `None` if sessions are not
+    /// learned, or if neither request nor response contains a session.
     pub fn lesson(&self, context: &mut C, id: &Bytes, server: &Bytes) -> Option<SessionBinding> {
         let learn = self.learn.as_ref()?;
         let created = first_of(context, &learn.create);
@@ -152,7 +155,7 @@ fn declare(
     }
 }
 
-/// The first of these variables that is not empty; empty if all are.
+/// The value of the first of these variables that is not empty; empty if all are empty.
 fn first_of<C: Context>(context: &mut C, variables: &[Variable<C>]) -> Bytes {
     for (place, variable) in variables.iter().enumerate() {
         let value = context.variable(*variable).unwrap_or_default();
@@ -169,22 +172,23 @@ fn first_of<C: Context>(context: &mut C, variables: &[Variable<C>]) -> Bytes {
     Bytes::new()
 }
 
-/// A session and the server that has responded for it.
+/// A session, and the server to which it is to be bound.
 pub struct SessionBinding {
     zone: Arc<Zone<Sessions>>,
     session: Bytes,
     server: Bytes,
-    /// The session is stored even if it is not known.
+    /// Whether the session is stored even if it is not known.
     create: bool,
 }
 
 impl SessionBinding {
-    /// Binds the session to the server, if it is known.
+    /// Binds the session to the server, if the session is known.
     pub fn renew(&self) {
         self.remember(false);
     }
 
-    /// Binds the session to the server.
+    /// Binds the session to the server; a session that is not known is stored if the response has
+    /// created it.
     pub fn learn(&self) {
         self.remember(self.create);
     }

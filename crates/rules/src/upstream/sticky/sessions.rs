@@ -1,8 +1,8 @@
-//! The sessions of `sticky learn`, and the server that each is bound to.
+//! The sessions of `sticky learn`, and the servers to which they are bound.
 //!
 //! A zone holds as many sessions as nginx's zone of the same size. A full zone evicts the least
 //! recently used session. An expired session is no longer found, but its memory is freed lazily:
-//! each access removes up to `EXPIRED_AT_ONCE_MAX` of them.
+//! each access removes up to `EXPIRED_AT_ONCE_MAX` expired sessions.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -19,14 +19,15 @@ use md5::{Digest, Md5};
 /// its length.
 const ENTRY_SIZE: usize = 144;
 
-/// nginx's header of a zone, in bytes: a page of its own.
+/// Size of nginx's header of a zone, in bytes: one page.
 const HEAD_SIZE: u64 = 4096;
 
-/// Expired sessions that one access removes at most, which bounds how long a request holds the
-/// lock.
+/// Maximum number of expired sessions that one access removes, so that no request holds the lock
+/// for long.
 const EXPIRED_AT_ONCE_MAX: usize = 32;
 
-/// Sessions that are saved per acquisition of the lock.
+/// Maximum number of sessions that are copied at once while the lock is held, when the state is
+/// saved for the next process.
 const SAVED_AT_ONCE: usize = 1024;
 
 /// The key of a session: the MD5 hash of its id.
@@ -166,8 +167,8 @@ impl Sessions {
         (!has_expired(*used, now, timeout)).then(|| server.clone())
     }
 
-    /// Binds a session to the server that has answered for it. An unknown session is remembered
-    /// only if `create` is set.
+    /// Binds a session to the server that has responded. An unknown session is only stored if
+    /// `create` is set.
     pub(super) fn learn(
         &self,
         session: &[u8],
@@ -217,7 +218,7 @@ fn key_of(session: &[u8]) -> Key {
 struct Table {
     /// The last use and the server's name of each session.
     by_key: Map<Key, (Used, Bytes)>,
-    /// Oldest use first.
+    /// The keys of the sessions by their last use, oldest first.
     by_use: BTreeMap<Used, Key>,
     /// The sequence number of the last use.
     count: u64,
