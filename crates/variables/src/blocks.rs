@@ -5,8 +5,9 @@ use framework::compile::Compiler;
 
 use crate::{Context, TableBuilder, geo, map, num_map, split_clients};
 
-/// Compiles the blocks of a scope whose variables have been referred to by this kind of context,
-/// and the blocks whose variables these refer to in turn. All other blocks are skipped.
+/// Compiles the blocks of a scope that define variables to which something compiled for this kind
+/// of context refers, and the blocks whose variables these blocks refer to in turn. All other
+/// blocks are skipped.
 pub fn compile_named<C: Context>(compiler: &Compiler<'_>, scope: ScopeRef<'_>) {
     let variables = compiler.registry::<TableBuilder<C>>();
     let mut before = Vec::new();

@@ -10,10 +10,10 @@ use logs::Subject;
 use crate::scratch::Entry;
 use crate::{Captures, Definition, Scratch, Source, Table, Variable};
 
-/// The cached values of a context, by index.
+/// The cached values of a context's variables, by [`Variable`] index.
 pub type Values = Vec<Cached>;
 
-/// A cached value of a context.
+/// What a context has cached of a variable.
 #[derive(Clone, Debug, Default)]
 pub enum Cached {
     /// Not evaluated yet.
@@ -21,9 +21,9 @@ pub enum Cached {
     Unset,
     /// Evaluated, and not found.
     Missing,
-    /// Found when last evaluated; evaluated again on every use.
+    /// Found when last evaluated. The value is not cached: it is evaluated again on every use.
     Passing,
-    /// A value that was evaluated before.
+    /// The value, evaluated or assigned.
     Value(Bytes),
 }
 
@@ -35,29 +35,29 @@ pub trait Scope<C: 'static> {
 
 /// A context with variables, such as a request or a session.
 pub trait Context: Subject + Sized + 'static {
-    /// The reference to the context's configuration.
+    /// A handle that keeps the configuration of the context alive.
     type Scope: Scope<Self>;
 
-    /// The configuration's hold of the context.
+    /// A handle to the configuration of the context, with its variables.
     fn scope(&self) -> Rc<Self::Scope>;
 
-    /// The cached values.
+    /// The cached values of variables.
     fn values(&self) -> &RefCell<Values>;
 
-    /// The captures of the last match.
+    /// The captures of the last regex that matched.
     fn captures(&self) -> &Captures;
 
-    /// The captures, for a match to write.
+    /// The captures, which the next match replaces.
     fn captures_mut(&mut self) -> &mut Captures;
 
     /// Buffers for temporary values.
     fn scratch(&mut self) -> &mut Scratch;
 
-    /// The client's address of the context.
+    /// The client's address, which `realip` may have replaced.
     fn peer(&self) -> &Address;
 
-    /// The fields in which proxies name their clients, in order (`X-Forwarded-For`); empty for
-    /// protocols without fields.
+    /// The values of the `X-Forwarded-For` fields, in order; empty for protocols without header
+    /// fields.
     fn forwarded(&self) -> Vec<&[u8]> {
         Vec::new()
     }
@@ -67,7 +67,8 @@ pub trait Context: Subject + Sized + 'static {
         let _ = name;
     }
 
-    /// Appends a variable's value; false if it is not found, or its value depends on itself.
+    /// Appends a variable's value. Returns false if the variable is not found, or if its value
+    /// depends on itself.
     fn append_variable(&mut self, variable: Variable<Self>, out: &mut Vec<u8>) -> bool {
         match self.values().borrow().get(variable.index()) {
             Some(Cached::Value(value)) => {
@@ -95,7 +96,8 @@ pub trait Context: Subject + Sized + 'static {
         found
     }
 
-    /// Evaluates a variable, appends the value, and caches it if its source permits.
+    /// Evaluates a variable and appends the value. Caches it as its [`Source`] requires. Returns
+    /// whether the variable is found.
     fn append_evaluated(
         &mut self,
         variable: Variable<Self>,
@@ -147,9 +149,10 @@ pub trait Context: Subject + Sized + 'static {
         found
     }
 
-    /// Appends a variable's value to an access log line; false if it is not found. A value that is
-    /// first evaluated here is not cached: nothing of the context comes afterwards, and a
-    /// subrequest's line must not affect its main request.
+    /// Appends a variable's value to an access log line. Returns false if the variable is not
+    /// found. A [`Source::Kept`] value that is first evaluated here is not cached: nothing of the
+    /// request is evaluated after its log line, and the line of a subrequest must not affect the
+    /// main request.
     fn append_logged(&mut self, variable: Variable<Self>, out: &mut Vec<u8>) -> bool {
         let known = self.values().borrow();
         let is_known = !matches!(known.get(variable.index()), None | Some(Cached::Unset));
@@ -174,8 +177,8 @@ pub trait Context: Subject + Sized + 'static {
         self.append_variable(variable, &mut out).then(|| out.into())
     }
 
-    /// Appends the value of a variable whose name, in lower case, is only known at run time; false
-    /// if it is not found.
+    /// Appends the value of a variable whose name, in lower case, is only known at run time.
+    /// Returns false if the variable is not found.
     fn append_variable_named(&mut self, name: &str, out: &mut Vec<u8>) -> bool {
         let scope = self.scope();
         let table = scope.variables();
@@ -196,18 +199,18 @@ pub trait Context: Subject + Sized + 'static {
         }
     }
 
-    /// Assigns a variable (`set`, named captures).
+    /// Assigns a variable, for `set` and named captures.
     fn assign(&mut self, variable: Variable<Self>, value: Bytes) {
         self.remember(variable, Cached::Value(value));
     }
 
-    /// Whether a variable that is evaluated on every use was found the last time.
+    /// Whether the cache contains [`Cached::Passing`] for a variable.
     fn has_passed(&self, variable: Variable<Self>) -> bool {
         let values = self.values().borrow();
         matches!(values.get(variable.index()), Some(Cached::Passing))
     }
 
-    /// Caches the state of a variable.
+    /// Replaces the cached value of a variable.
     fn remember(&mut self, variable: Variable<Self>, value: Cached) {
         let index = variable.index();
         let mut values = self.values().borrow_mut();

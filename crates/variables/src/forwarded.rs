@@ -1,15 +1,16 @@
 //! The addresses of clients behind proxies, from `X-Forwarded-For` or a similar field.
 //!
-//! Used by `realip` and `geo`; like nginx's `ngx_http_get_forwarded_addr`. The caller decides which
-//! proxies are trusted.
+//! Used by `realip`, `geo` and `geoip2`; like nginx's `ngx_http_get_forwarded_addr`. The caller
+//! decides which proxies are trusted.
 
 use std::net::{IpAddr, SocketAddr};
 
 use engine::net::Address;
 use framework::network::parse_address;
 
-/// Replaces the address by the last unused address of the lines if it is that of a trusted proxy;
-/// with `recursive` repeatedly.
+/// If `address` is that of a trusted proxy, returns the last address in `lines`, the values of the
+/// field. With `recursive`, if that address is trusted too, goes on to the address before it, until
+/// an address is not trusted or no valid address is left.
 pub fn client(
     address: Address,
     lines: &[&[u8]],
@@ -27,7 +28,8 @@ pub fn client(
             while rest.len() > 1 && rest.last().is_some_and(separates) {
                 rest = rest.get(..rest.len() - 1).unwrap_or_default();
             }
-            // As in nginx, a separator at the start counts as part of the address.
+            // As in nginx, a separator at the start of a line counts as a part of the address,
+            // which is invalid then.
             let start = rest.iter().rposition(&separates).filter(|&at| at > 0);
             let text = rest.get(start.map_or(0, |at| at + 1)..).unwrap_or_default();
             let Some(next) = parse_address_port(text) else {

@@ -1,9 +1,9 @@
 //! `geo`: a variable whose value depends on the client's address.
 //!
-//! <https://nginx.org/en/docs/http/ngx_http_geo_module.html>. Networks and ranges alike become
-//! one sorted list of disjoint intervals, so that a lookup is one binary search however large
-//! the table is. nginx's binary bases (`FILE.bin`, which it writes beside an included file to
-//! parse it faster next time) are neither written nor read: the text is the only source.
+//! <https://nginx.org/en/docs/http/ngx_http_geo_module.html>. Networks and ranges alike become one
+//! sorted list of disjoint intervals, so that a lookup is one binary search however large the table
+//! is. nginx's binary files (`FILE.bin`, to which nginx saves an included file in order to load it
+//! faster) are neither written nor read.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -39,10 +39,10 @@ pub static GEO: Setting<()> =
 /// The directives of this module.
 pub const DIRECTIVES: &[&dyn Declared] = &[&GEO];
 
-/// The address that nginx looks up if there is no IPv4 address.
+/// The address that nginx looks up for a client without an IPv4 address.
 const NO_ADDRESS: u32 = u32::MAX;
 
-/// Finds every `geo` block of a scope and defines its variable, for a kind of context.
+/// Compiles every `geo` block of a scope for a kind of context, and defines its variable.
 pub fn compile<C: Context>(compiler: &Compiler<'_>, scope: ScopeRef<'_>) {
     compile_wanted::<C>(compiler, scope, &|_| true);
 }
@@ -119,7 +119,8 @@ impl<C: Context> Value<C> for Geo<C> {
 }
 
 impl<C: Context> Geo<C> {
-    /// The address to look up: that of the client or of the variable, or behind trusted proxies.
+    /// The address to look up: that of the client or in the variable or, if that is a trusted
+    /// proxy's, the address from `X-Forwarded-For`.
     fn looked_up(&self, context: &mut C) -> Option<IpAddr> {
         let address = match self.address {
             Some(variable) => parse_address(&context.variable(variable)?)?,
@@ -141,8 +142,8 @@ impl<C: Context> Geo<C> {
     }
 }
 
-/// Disjoint intervals that cover all addresses: each begins at its start and ends before the
-/// next one's.
+/// Disjoint intervals that cover all addresses. An interval begins at its element of `starts`, and
+/// ends before the next element.
 #[derive(Debug, PartialEq, Eq)]
 struct Intervals<A> {
     starts: Box<[A]>,
@@ -161,7 +162,8 @@ impl<A: Ord + Copy> Intervals<A> {
     }
 }
 
-/// A span of addresses with a value. Spans are nested or disjoint, and never overlap in part.
+/// A span of addresses, both ends included, with the index of its value. Two spans are nested or
+/// disjoint; they never overlap partially.
 #[derive(Clone, Copy, Debug)]
 struct Span {
     first: u128,
@@ -207,7 +209,8 @@ fn flatten<A>(mut spans: Vec<Span>, narrow: impl Fn(u128) -> A) -> Intervals<A> 
     }
 }
 
-/// A part of the 65,536 addresses with the same upper half.
+/// A range within the 65,536 IPv4 addresses with the same upper half: the lower halves of its first
+/// and last address, and the index of its value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Range {
     first: u16,
@@ -215,18 +218,18 @@ struct Range {
     value: u32,
 }
 
-/// Parses the rows of a block in order.
+/// Collects the rows of a block while they are parsed.
 struct Builder<'a, 'c> {
     compiler: &'a Compiler<'c>,
     values: Vec<Bytes>,
     known: Map<Bytes, u32>,
     ranges: bool,
     range_default: Option<u32>,
-    /// Ranges by the upper half of their addresses, as in nginx, which detects duplicates and
-    /// overlaps within one half.
+    /// Ranges by the upper half of their addresses: nginx detects duplicates and overlaps
+    /// separately for each upper half.
     blocks: BTreeMap<u16, Vec<Range>>,
     networks: Map<Cidr, u32>,
-    /// Whether a network or a default has been read, after which `ranges` is an error.
+    /// Whether a row with a network or `default` has been read, so that `ranges` is an error.
     begun: bool,
     proxies: Vec<Cidr>,
     recursive: bool,
@@ -429,6 +432,7 @@ impl<'a, 'c> Builder<'a, 'c> {
         Ok(())
     }
 
+    /// The index of a value; equal values share an index.
     fn value(&mut self, value: &Word) -> u32 {
         if let Some(known) = self.known.get(&*value.bytes) {
             return *known;
@@ -446,7 +450,7 @@ impl<'a, 'c> Builder<'a, 'c> {
     }
 
     fn warn(&self, word: &Word, text: String) {
-        // As in nginx, the warning is repeated for each address family of `default`.
+        // As in nginx, a warning about `default` is shown twice: for IPv4 and for IPv6.
         self.compiler.warn_each_time(text, Some(word.position));
     }
 
@@ -486,7 +490,7 @@ impl<'a, 'c> Builder<'a, 'c> {
     }
 }
 
-/// The spans of networks for IPv4 and IPv6, each with one that contains all addresses.
+/// The spans of the networks, for IPv4 and for IPv6. Both lists contain a span of all addresses.
 fn network_spans(networks: &Map<Cidr, u32>) -> (Vec<Span>, Vec<Span>) {
     let mut ipv4 = Vec::new();
     let mut ipv6 = Vec::new();
@@ -538,7 +542,8 @@ fn parse_range(net: &Word) -> Result<(u32, u32), Fault> {
     parse().ok_or_else(|| Fault::at(net, format!("invalid range \"{}\"", net.text())))
 }
 
-/// Splits a range at the borders of the upper halves: the half, and the range within it.
+/// Splits a range into parts whose addresses have the same upper half: the upper half, and the
+/// first and last lower half.
 fn halves(first: u32, last: u32) -> impl Iterator<Item = (u16, u16, u16)> {
     let (low, high) = ((first >> 16) as u16, (last >> 16) as u16);
     (low..=high).map(move |half| {
@@ -548,8 +553,9 @@ fn halves(first: u32, last: u32) -> impl Iterator<Item = (u16, u16, u16)> {
     })
 }
 
-/// Adds a range to its block. A range within an older one is cut out of it; an equal one replaces
-/// it (`Some` with the old value); any other overlap is an error with the older range.
+/// Adds a range to the ranges with the same upper half. If the new range lies within an older one,
+/// the older one is cut around it. If both are equal, the new range replaces the older one, whose
+/// value is returned. Any other overlap is an error with the older range.
 fn insert(block: &mut Vec<Range>, new: Range) -> Result<Option<u32>, Range> {
     let after = block.partition_point(|range| range.first <= new.last);
     let before = after

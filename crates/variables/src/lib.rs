@@ -1,8 +1,9 @@
-//! Variables: names become indices when a configuration is compiled, values are found lazily.
+//! Variables: names become indices when a configuration is compiled, and values are evaluated when
+//! they are needed.
 //!
-//! The owner of variables is a [`Context`], such as a request, a handshake or a session. Texts,
-//! patterns, `map`, `geo` and `split_clients` are compiled for one kind of context and support any.
-//! A value is cached for the context, unless its source is evaluated on every use.
+//! Variables are evaluated for a [`Context`], such as a request, a handshake or a session. Texts,
+//! regexes, `map`, `geo` and `split_clients` are generic over the kind of context for which they
+//! are compiled. A value is cached for the context, unless its source is evaluated on every use.
 
 pub mod blocks;
 pub mod context;

@@ -1,10 +1,11 @@
 //! `map`: a variable whose value depends on another value.
 //!
-//! <https://nginx.org/en/docs/http/ngx_http_map_module.html>. Keys are found in nginx's order: the
-//! exact key, the longest `*.` wildcard, the longest `.*` wildcard (both with `hostnames` only),
-//! the regular expressions in the order of the file, the default. Keys and wildcards are hashed, so
-//! that large maps cost no more than small ones. The sizes of nginx's hash tables have no meaning
-//! here.
+//! <https://nginx.org/en/docs/http/ngx_http_map_module.html>. A text is searched in nginx's order:
+//! among the exact keys; with `hostnames`, among the wildcards that begin with `*.` and then among
+//! those that end with `.*`, where the longest match wins; among the regular expressions in file
+//! order. Otherwise the default applies. Keys and wildcards are hashed, so that lookups in large
+//! maps cost no more than in small ones. The directives for the sizes of nginx's hash tables have
+//! no effect.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -57,7 +58,7 @@ pub const DIRECTIVES: &[&dyn Declared] = &[&MAP, &MAP_HASH_MAX_SIZE, &MAP_HASH_B
 /// The directives for sizes of nginx's hash tables.
 const HASH_SIZES: [&Setting<u64>; 2] = [&MAP_HASH_MAX_SIZE, &MAP_HASH_BUCKET_SIZE];
 
-/// Finds every `map` block of a scope and defines its variable, for a kind of context.
+/// Compiles every `map` block of a scope for a kind of context, and defines its variable.
 pub fn compile<C: Context>(compiler: &Compiler<'_>, scope: ScopeRef<'_>) {
     compile_wanted::<C>(compiler, scope, &|_| true);
 }
@@ -76,8 +77,9 @@ pub(crate) fn compile_wanted<C: Context>(
     }
 }
 
-/// Checks the sizes as nginx does: the first block uses the sizes set before it, so a later line is
-/// a duplicate. A size of 0 is an error of every table.
+/// Checks the hash table sizes as nginx does. The first `map` block puts the sizes into force, so a
+/// line with a size after it is reported as a duplicate. Returns the error that every block with
+/// keys reports, such as for a size of 0.
 fn check_sizes(compiler: &Compiler<'_>, http: ScopeRef<'_>) -> Result<(), Fault> {
     let first = |name: &str| http.lines().iter().position(|line| line.is(name));
     let Some(map) = first("map") else {
@@ -124,7 +126,7 @@ fn define<C: Context>(
         }
     }
     if !builder.keys.is_empty() {
-        // nginx builds its tables at the ends of the blocks.
+        // nginx builds the hash table, and reports the error, at the end of the block.
         sizes.map_err(|fault| Fault {
             position: Some(line.end()),
             ..fault
@@ -185,7 +187,7 @@ impl<C: Context> MapVariable<C> {
         match found {
             Ok(found) => found.map(|(_, value)| *value),
             Err((regex, undecided)) => {
-                // As in nginx, the default applies then.
+                // As in nginx, the default applies if a match hit a limit.
                 regex.alert(context, key, undecided, "");
                 None
             }
@@ -196,7 +198,8 @@ impl<C: Context> MapVariable<C> {
 /// Parses the rows of a block in order.
 struct Builder<C> {
     keys: Keys,
-    /// Names in use: exact keys, and `.example.com` as `example.com`.
+    /// The names that no further key may have: exact keys, and `example.com` for the key
+    /// `.example.com`.
     taken: Set<Vec<u8>>,
     regexes: Vec<(Regex<C>, u32)>,
     values: Vec<Text<C>>,
@@ -322,11 +325,11 @@ impl<C: Context> Builder<C> {
 pub enum Kind {
     /// An exact name.
     Exact,
-    /// `*.example.com`: names below it.
+    /// `*.example.com`: matches names below `example.com`.
     Below,
-    /// `.example.com`: the name and names below it.
+    /// `.example.com`: matches `example.com` and names below it.
     SelfAndBelow,
-    /// `www.example.*`: names with this prefix.
+    /// `www.example.*`: matches names that begin with `www.example.`.
     Beginning,
 }
 
@@ -346,7 +349,7 @@ impl Kind {
         }
     }
 
-    /// The part of the key that is compared.
+    /// The key without its wildcard.
     fn name(self, key: &[u8]) -> &[u8] {
         let name = match self {
             Kind::Exact => Some(key),
@@ -357,7 +360,7 @@ impl Kind {
         name.unwrap_or_default()
     }
 
-    /// The name that only this key may have.
+    /// The name that no other key may have; `None` for keys with `*`.
     pub fn named_by(self, key: &[u8]) -> Option<&[u8]> {
         matches!(self, Kind::Exact | Kind::SelfAndBelow).then(|| self.name(key))
     }
@@ -367,9 +370,10 @@ impl Kind {
 #[derive(Debug, Default)]
 pub struct Keys {
     exact: Map<Box<[u8]>, u32>,
-    /// By the part after `*`'s dot; the flag says whether that part itself matches too.
+    /// Keys that begin with a wildcard, by the part after the first dot. The flag says whether the
+    /// part itself is matched too.
     below: Map<Box<[u8]>, (u32, bool)>,
-    /// By the part before `.*`.
+    /// Keys that end with a wildcard, by the part before `.*`.
     beginning: Map<Box<[u8]>, u32>,
     /// The largest number of labels in a wildcard, which limits the lookups for a name with many
     /// dots.
@@ -382,7 +386,7 @@ impl Keys {
         self.exact.is_empty() && self.below.is_empty() && self.beginning.is_empty()
     }
 
-    /// Adds a key in lower case; false if it exists already.
+    /// Adds a key, which must be in lower case. Returns false if the key exists already.
     pub fn insert(&mut self, kind: Kind, key: &[u8], value: u32) -> bool {
         let name = kind.name(key);
         if kind != Kind::Exact {
@@ -396,7 +400,7 @@ impl Keys {
         }
     }
 
-    /// The value for a name in any case.
+    /// The index of the value for a name, which is compared without case.
     pub fn find(&self, name: &[u8]) -> Option<u32> {
         if self.exact.is_empty() && self.labels_max == 0 {
             return None;
@@ -412,7 +416,7 @@ impl Keys {
             .or_else(|| self.find_beginning(&name))
     }
 
-    /// The wildcard with the longest matching suffix.
+    /// The index of the value of the wildcard with the longest matching suffix.
     fn find_below(&self, name: &[u8]) -> Option<u32> {
         if self.below.is_empty() || name.is_empty() {
             return None;
@@ -437,7 +441,7 @@ impl Keys {
         }
     }
 
-    /// The wildcard with the longest matching prefix.
+    /// The index of the value of the wildcard with the longest matching prefix.
     fn find_beginning(&self, name: &[u8]) -> Option<u32> {
         if self.beginning.is_empty() {
             return None;
@@ -452,6 +456,7 @@ impl Keys {
     }
 }
 
+/// The number of labels of a domain name: of parts separated by dots.
 fn labels(name: &[u8]) -> usize {
     memchr::memchr_iter(b'.', name).count() + 1
 }

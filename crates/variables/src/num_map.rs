@@ -38,12 +38,12 @@ pub static NUM_MAP: Setting<()> = Setting::new(
 /// The directives of this module.
 pub const DIRECTIVES: &[&dyn Declared] = &[&NUM_MAP];
 
-/// The most decimals of a number.
+/// Maximum number of decimals of a number.
 const DECIMALS_MAX: usize = 9;
-/// The most digits of a number before its decimals.
+/// Maximum number of digits of a number before the decimal point.
 const DIGITS_MAX: usize = 24;
 
-/// Finds every `num_map` block of a scope and defines its variable, for a kind of context.
+/// Compiles every `num_map` block of a scope for a kind of context, and defines its variable.
 pub fn compile<C: Context>(compiler: &Compiler<'_>, scope: ScopeRef<'_>) {
     compile_wanted::<C>(compiler, scope, &|_| true);
 }
@@ -125,7 +125,7 @@ impl<C: Context> Value<C> for NumMap<C> {
 /// The rows of a block while they are parsed.
 #[derive(Default)]
 struct Rows {
-    /// The range of each value, by index.
+    /// The ranges of the rows, by the index of the row's value in [`NumMap::values`].
     ranges: Vec<Range>,
     has_default: bool,
 }
@@ -169,13 +169,13 @@ impl Number {
     const MIN: Number = Number(i128::MIN);
     const MAX: Number = Number(i128::MAX);
 
-    /// The number in a variable; further decimals are ignored.
+    /// The number in the text of a variable. Decimals beyond [`DECIMALS_MAX`] are ignored.
     fn of_value(text: &[u8]) -> Option<Number> {
         let (number, rest) = Number::prefix(text)?;
         rest.iter().all(u8::is_ascii_digit).then_some(number)
     }
 
-    /// The number at the start of a text, and the rest.
+    /// The number at the start of a text, and the rest of the text.
     fn prefix(text: &[u8]) -> Option<(Number, &[u8])> {
         let (is_negative, rest) = match text.strip_prefix(b"-") {
             Some(rest) => (true, rest),
@@ -206,7 +206,7 @@ fn digits(text: &[u8]) -> usize {
     text.iter().position(is_other).unwrap_or(text.len())
 }
 
-/// The numbers of a row, from the first to the last.
+/// The range of numbers of a row, both ends included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Range {
     first: Number,
@@ -246,16 +246,18 @@ impl Range {
     }
 }
 
-/// Disjoint intervals that cover all numbers: each begins at its start and ends before the next.
+/// Disjoint intervals that cover all numbers. An interval begins at its element of `starts`, and
+/// ends before the next element.
 #[derive(Debug, Default)]
 struct Intervals {
     starts: Box<[Number]>,
-    /// The row of each interval, if one has it.
+    /// The index of the row that applies to the interval; `None` for the default.
     rows: Box<[Option<usize>]>,
 }
 
 impl Intervals {
-    /// The intervals of these rows, of which the first applies if several contain a number.
+    /// The intervals for the ranges of the rows. If several ranges contain a number, the first row
+    /// applies.
     fn of(ranges: &[Range]) -> Intervals {
         let mut starts = vec![Number::MIN];
         for range in ranges {
@@ -267,7 +269,8 @@ impl Intervals {
         starts.sort_unstable();
         starts.dedup();
         let mut rows = vec![None; starts.len()];
-        // Each interval is assigned to the first row that contains it, and skipped afterwards.
+        // An interval is assigned to the first row that contains it. `next` skips intervals that
+        // have been assigned, so that many overlapping rows do not take quadratic time.
         let mut next: Vec<usize> = (1..=starts.len()).collect();
         for (row, range) in ranges.iter().enumerate() {
             let mut at = starts.partition_point(|start| *start < range.first);

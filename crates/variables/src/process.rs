@@ -1,4 +1,4 @@
-//! Variables of the process and of the time, which every kind of context has.
+//! Variables about the process and the current time, which every kind of context has.
 //!
 //! <https://nginx.org/en/docs/http/ngx_http_core_module.html#variables>
 
@@ -7,10 +7,10 @@ use framework::host::hostname;
 use crate::write::{decimal, seconds, text};
 use crate::{BuiltinVariable, Evaluate};
 
-/// The version of nginx whose behaviour is the reference.
+/// The version of nginx that is the reference for compatibility.
 pub const NGINX_VERSION: &str = "1.31.5";
 
-/// The built-in variable of a name in lower case, without `$`.
+/// The built-in variable with this name, in lower case and without `$`.
 pub fn find<C>(name: &str) -> Option<BuiltinVariable<C>> {
     let evaluate: Evaluate<C> = match name {
         "hostname" => |_, out| text(hostname(), out),

@@ -1,7 +1,7 @@
 //! Regular expressions of configurations, and the captures that they leave in a context.
 //!
-//! The crate `pattern` compiles and matches patterns. Here named groups become variables, and a
-//! match that hit a limit is logged like in nginx.
+//! The crate `pattern` compiles and matches patterns. This file makes variables of named groups,
+//! and logs a match that hit a limit as nginx does.
 
 use std::fmt;
 use std::ops::Range;
@@ -29,7 +29,7 @@ impl<C> fmt::Debug for Regex<C> {
 }
 
 impl<C: Context> Regex<C> {
-    /// Compiles a pattern; named groups become variables. Error text as nginx words it.
+    /// Compiles a pattern, and defines a variable for each named group. Errors have nginx's text.
     pub fn new(compiler: &Compiler<'_>, pattern: &[u8], caseless: bool) -> Result<Regex<C>, Fault> {
         let regex = Regex::of_list(compiler, pattern, caseless)?;
         regex.pattern.prepare();
@@ -68,17 +68,19 @@ impl<C: Context> Regex<C> {
         self.pattern.groups()
     }
 
-    /// Whether the pattern matches, without changing captures; `spans` receives the groups.
+    /// Whether the pattern matches. Writes the groups to `spans`, and leaves the captures of
+    /// contexts unchanged.
     pub fn locate(&self, subject: &[u8], spans: &mut Spans) -> Result<bool, Undecided> {
         self.pattern.captures(subject, spans)
     }
 
-    /// Whether the pattern matches, without changing captures.
+    /// Whether the pattern matches. Leaves the captures of contexts unchanged.
     pub fn is_match(&self, subject: &[u8]) -> Result<bool, Undecided> {
         self.pattern.is_match(subject)
     }
 
-    /// Like [`Regex::matches`], for a regex that the prefilter has reported.
+    /// Like [`Regex::matches`], for a regex that the prefilter of [`Regexes`] has reported as
+    /// `hit`. If the prefilter is certain of the match, the regex is not evaluated again.
     pub fn matches_as(&self, context: &mut C, subject: &[u8], hit: Hit) -> Result<bool, Undecided> {
         match hit {
             Hit::Candidate => self.matches(context, subject),
@@ -89,8 +91,8 @@ impl<C: Context> Regex<C> {
         }
     }
 
-    /// Matches the subject. After a match the groups become the context's captures, and named
-    /// groups are assigned, as for every regex that is evaluated for the context.
+    /// Matches the subject. If it matches, the groups become the context's captures, and the
+    /// variables of named groups are assigned.
     pub fn matches(&self, context: &mut C, subject: &[u8]) -> Result<bool, Undecided> {
         if self.pattern.groups() <= 1 {
             // A pattern without groups also clears earlier captures.
@@ -115,13 +117,13 @@ impl<C: Context> Regex<C> {
     }
 
     /// Logs an alert about a match that hit a limit, like `ngx_http_regex_exec`. `doing` is the
-    /// activity, which is empty before there is a response.
+    /// phrase at the end of the line; empty before there is a response.
     pub fn alert(&self, about: &dyn Subject, subject: &[u8], undecided: Undecided, doing: &str) {
         let text = self.undecided(subject, undecided);
         logs::error!(about, Alert, "{text}{doing}");
     }
 
-    /// The text of such an alert.
+    /// The text of the alert about a match that hit a limit.
     pub fn undecided(&self, subject: &[u8], undecided: Undecided) -> String {
         undecided_message(undecided, subject, self.pattern())
     }
@@ -132,11 +134,11 @@ fn undecided_message(undecided: Undecided, subject: &[u8], pattern: &str) -> Str
     format!("pcre2_match() failed: {code} on \"{subject}\" using \"{pattern}\"")
 }
 
-/// An ordered list of values with regexes, in which the first match is searched.
+/// A list of values with a regex each, for searches of the first value whose regex matches.
 #[derive(Debug)]
 pub struct Regexes<R> {
     all: Vec<R>,
-    /// `None` while values may be added: then every regex is tried.
+    /// Finds the regexes that may match. `None` while values are added; every regex is tried then.
     prefilter: Option<Prefilter>,
 }
 
@@ -150,7 +152,7 @@ impl<R> Default for Regexes<R> {
 }
 
 impl<R> Regexes<R> {
-    /// A complete list.
+    /// A list of these values, prepared for fast searches.
     pub fn new<C>(all: Vec<R>, regex: impl Fn(&R) -> &Regex<C>) -> Regexes<R> {
         let mut regexes = Regexes {
             all,
@@ -177,8 +179,8 @@ impl<R> Regexes<R> {
         &self.all
     }
 
-    /// The first value for which `matches` is true. `matches` is called for the values that may
-    /// match, in order, each with its index.
+    /// The first value for which `matches` is true. `matches` is called in order, with index and
+    /// value, for the values whose regex may match `subject`.
     pub fn first<'a, E>(
         &'a self,
         subject: &[u8],
@@ -200,10 +202,10 @@ impl<R> Regexes<R> {
     }
 }
 
-/// A group's name, if it has one, and its range.
+/// A group of a match: its name, if it has one, and its byte range in the subject.
 pub type Group = (Option<String>, Range<usize>);
 
-/// Why a pattern of a response could not be matched, with the text for the log.
+/// Why [`match_once`] failed, with the text for the log.
 #[derive(Debug)]
 pub enum MatchError {
     /// The pattern is invalid.
@@ -212,7 +214,8 @@ pub enum MatchError {
     Undecided(String),
 }
 
-/// Matches a pattern of a response (SSI). `None` if it does not match.
+/// Compiles a pattern that is part of a response (SSI), and matches it once. `None` if it does not
+/// match.
 pub fn match_once(pattern: &[u8], subject: &[u8]) -> Result<Option<Vec<Group>>, MatchError> {
     let pattern = Pattern::for_one_match(pattern)
         .map_err(|refusal| MatchError::Pattern(refusal.to_string()))?;
@@ -238,12 +241,13 @@ pub fn match_once(pattern: &[u8], subject: &[u8]) -> Result<Option<Vec<Group>>, 
     Ok(Some(groups))
 }
 
-/// The groups of the last match. Their memory is reused.
+/// The groups of the last match of a context. The memory is reused by the next match.
 #[derive(Clone, Debug, Default)]
 pub struct Captures {
     subject: Vec<u8>,
     spans: Spans,
-    /// The groups of the next match, so that a failed match leaves the captures unchanged.
+    /// A buffer for the groups of the next match, so that a failed match leaves the captures
+    /// unchanged.
     next: Spans,
 }
 

@@ -1,32 +1,35 @@
-//! Memory that a context reuses.
+//! Buffers that a context reuses, and the protection against variables that depend on themselves.
 
-/// Buffers for temporary values, and the depth of evaluation.
+/// Buffers for temporary values, and the nesting depth of the evaluation of variables.
 #[derive(Clone, Debug, Default)]
 pub struct Scratch {
     buffers: Vec<Vec<u8>>,
-    /// The number of variables that wait for each other's values.
+    /// The number of variables whose evaluation has begun and not ended, each needed for the one
+    /// before.
     depth: u8,
-    /// How often the depth was exceeded since no variable waited.
+    /// How often `depth` has reached its maximum since the evaluation of the outermost variable
+    /// began.
     circles: u8,
 }
 
-/// Whether a variable may be evaluated for another's value.
+/// Whether the evaluation of another variable may begin.
 pub(crate) enum Entry {
     Open,
-    /// The depth is exceeded.
+    /// The depth has reached its maximum: probably a cycle.
     TooDeep,
-    /// The depth was exceeded too often: values that depend on themselves more than once would
-    /// double the work at each level.
+    /// The depth has reached its maximum too often. The evaluation stops, because a value that
+    /// contains itself twice would double the work at each level.
     Closed,
 }
 
 /// The capacity beyond which a buffer is freed, since longer values are rare.
 const CAPACITY_MAX: usize = 4096;
 
-/// The depth at which variables are assumed to depend on each other in a cycle, as in nginx.
+/// Maximum depth; beyond it, variables are assumed to depend on each other in a cycle, as in nginx.
 const DEPTH_MAX: u8 = 100;
 
-/// How often the depth may be exceeded before the evaluation of the outermost value stops.
+/// How often the maximum depth may be reached before the evaluation of the outermost variable
+/// stops.
 const CIRCLES_MAX: u8 = 100;
 
 impl Scratch {
@@ -43,7 +46,7 @@ impl Scratch {
         }
     }
 
-    /// Begins the evaluation of a variable for another's value.
+    /// Begins the evaluation of a variable. After [`Entry::Open`], [`Scratch::pop`] must follow.
     pub(crate) fn enter(&mut self) -> Entry {
         if self.circles == CIRCLES_MAX {
             return Entry::Closed;

@@ -1,13 +1,13 @@
 //! Sizes and rates that may contain variables, such as `limit_rate $rate`.
 //!
-//! The directive defines the use of the size.
+//! The directives that use these sizes are in other crates.
 
 use conf::{Fault, Setter, Template, parse};
 use framework::compile::Compiler;
 
 use crate::{Compiling as _, Context, Text};
 
-/// A size as written.
+/// A size as the configuration writes it.
 #[derive(Clone, Debug)]
 pub enum WrittenSize {
     /// A size written without variables.
@@ -17,10 +17,10 @@ pub enum WrittenSize {
 }
 
 impl WrittenSize {
-    /// Parses the only argument of a line: [`conf::Setting`]'s parse function.
+    /// Parses the first argument of a line, as the parse function of a [`conf::Setting`].
     ///
     /// # Errors
-    /// An invalid size or variable name.
+    /// If the size or a variable's name is invalid.
     pub fn parse(setter: &Setter<'_>) -> Result<WrittenSize, Fault> {
         let word = setter.word()?;
         if word.bytes.contains(&b'$') {
@@ -30,7 +30,7 @@ impl WrittenSize {
     }
 }
 
-/// A size for contexts of a kind.
+/// A size, compiled for a kind of context.
 pub enum Size<C> {
     /// One size for all contexts.
     Fixed(u64),
@@ -56,8 +56,8 @@ impl<C: Context> Size<C> {
         }
     }
 
-    /// The size in bytes for this context; 0 if the value is invalid, which is logged. `doing` ends
-    /// the log line.
+    /// The size in bytes for this context; 0 if the value is invalid, which is logged. `doing` is
+    /// the phrase at the end of the log line.
     pub fn evaluate(&self, context: &mut C, doing: &str) -> u64 {
         let text = match self {
             Size::Fixed(bytes) => return *bytes,

@@ -1,8 +1,8 @@
 //! `split_clients`: a variable for A/B tests, chosen by the hash of a text.
 //!
-//! <https://nginx.org/en/docs/http/ngx_http_split_clients_module.html>. The hash (MurmurHash2
-//! with seed 0) and the rounding of percentages are nginx's, so that a client stays in its group
-//! when a site moves from one server to the other.
+//! <https://nginx.org/en/docs/http/ngx_http_split_clients_module.html>. The hash (MurmurHash2 with
+//! seed 0) and the rounding of percentages are nginx's, so that a client stays in its group when a
+//! site moves from nginx to Tidegate or back.
 
 use std::sync::Arc;
 
@@ -34,10 +34,10 @@ pub static SPLIT_CLIENTS: Setting<()> = Setting::new(
 /// The directives of this module.
 pub const DIRECTIVES: &[&dyn Declared] = &[&SPLIT_CLIENTS];
 
-/// The whole, in hundredths of a percent.
+/// 100%, in hundredths of a percent.
 const WHOLE: u64 = 10_000;
 
-/// Finds every `split_clients` block of a scope and defines its variable, for a kind of context.
+/// Compiles every `split_clients` block of a scope for a kind of context, and defines its variable.
 pub fn compile<C: Context>(compiler: &Compiler<'_>, scope: ScopeRef<'_>) {
     compile_wanted::<C>(compiler, scope, &|_| true);
 }
@@ -101,13 +101,14 @@ struct SplitClients<C> {
 /// One row of a block.
 #[derive(Debug, PartialEq, Eq)]
 struct SplitRow {
-    /// The row contains hashes below this value; `None` contains all the rest.
+    /// The row applies to hashes below this bound that no row before it applies to; `None` for no
+    /// bound.
     below: Option<u32>,
     value: Bytes,
 }
 
 impl<C: Context> Value<C> for SplitClients<C> {
-    /// The value for a context; empty if no row contains its hash.
+    /// The value of the row that applies to the hash of the text; empty if no row applies.
     fn value(&self, context: &mut C) -> Option<Bytes> {
         let mut text = context.scratch().take_buffer();
         self.text.append_to(context, &mut text);
@@ -125,7 +126,7 @@ fn choose(parts: &[SplitRow], hash: u32) -> Bytes {
         .unwrap_or_default()
 }
 
-/// Hundredths of a percent; `None` is `*`.
+/// Parses a percentage, in hundredths of a percent; `None` for `*`.
 fn percentage(word: &Word) -> Result<Option<u64>, Fault> {
     let parse = || match &*word.bytes {
         b"*" => Some(None),
@@ -137,7 +138,7 @@ fn percentage(word: &Word) -> Result<Option<u64>, Fault> {
     parse().ok_or_else(|| Fault::at(word, format!("invalid percent value \"{}\"", word.text())))
 }
 
-/// A decimal with at most two decimals, multiplied by 100.
+/// Parses a number with at most two decimals, multiplied by 100.
 fn hundredths(text: &[u8]) -> Option<u64> {
     let mut value = 0_u64;
     let mut places = None;
@@ -158,7 +159,7 @@ fn hundredths(text: &[u8]) -> Option<u64> {
     value.checked_mul([100, 10, 1][places.unwrap_or(0).min(2)])
 }
 
-/// The bounds of each row's hashes, from shares in hundredths of a percent.
+/// The rows with the bounds of their hashes, from their shares in hundredths of a percent.
 fn parts(shares: Vec<(Option<u64>, Bytes)>) -> Result<Vec<SplitRow>, &'static str> {
     let mut sum = 0_u64;
     let mut bound = 0_u64;

@@ -12,7 +12,7 @@ use framework::registry::Registry;
 
 use crate::text::{Text, TextPart};
 
-/// A variable of a kind of context, by its index in the table of a configuration.
+/// A variable of a kind of context: its index in the [`Table`] of a configuration.
 pub struct Variable<C>(u16, PhantomData<fn(C)>);
 
 impl<C> Variable<C> {
@@ -48,15 +48,16 @@ impl<C> fmt::Debug for Variable<C> {
     }
 }
 
-/// Appends the value for a context; false if the variable is not found.
+/// Appends the value of a variable for a context. Returns false if the variable is not found.
 pub type Evaluate<C> = fn(&mut C, &mut Vec<u8>) -> bool;
 
-/// Appends the value of a family's member, by the rest of its name; false if it is not found.
+/// Appends the value of a member of a family such as `$http_*`. The second argument is the name
+/// without the prefix. Returns false if the variable is not found.
 pub type EvaluateFamily<C> = fn(&mut C, &[u8], &mut Vec<u8>) -> bool;
 
 /// A value that a block such as `map` or `geo` computes.
 pub trait Value<C>: Send + Sync {
-    /// The value; `None` if it is not found.
+    /// The value for a context; `None` if the variable is not found.
     fn value(&self, context: &mut C) -> Option<Bytes>;
 
     /// Whether the value is evaluated on every use.
@@ -67,7 +68,7 @@ pub trait Value<C>: Send + Sync {
 
 /// A built-in variable.
 pub struct BuiltinVariable<C> {
-    /// The source of its value.
+    /// The source of the variable's value.
     pub source: Source<C>,
     /// Whether `set` and similar directives may assign it.
     pub assignable: bool,
@@ -84,7 +85,7 @@ impl<C> BuiltinVariable<C> {
         BuiltinVariable::of(Source::Once(evaluate))
     }
 
-    /// A variable with this source; it cannot be assigned.
+    /// A variable with this source, which cannot be assigned.
     pub fn of(source: Source<C>) -> BuiltinVariable<C> {
         BuiltinVariable {
             source,
@@ -92,7 +93,8 @@ impl<C> BuiltinVariable<C> {
         }
     }
 
-    /// A member of a family, if the name begins with its prefix; members can be assigned.
+    /// The member of a family with this name, if the name begins with the family's prefix. Members
+    /// can be assigned.
     pub fn of_family(
         name: &str,
         prefix: &str,
@@ -119,26 +121,28 @@ pub type Find<C> = fn(&str) -> Option<BuiltinVariable<C>>;
 pub enum Source<C> {
     /// A built-in variable that is evaluated on every use.
     Builtin(Evaluate<C>),
-    /// A value that changes while a request is served, but keeps its value of the first use. An
-    /// access log line does not cache it: see
+    /// A built-in variable whose value would change while a request is served: the value of the
+    /// first use is cached. Its use in an access log line is not cached: see
     /// [`Context::append_logged`](crate::Context::append_logged).
     Kept(Evaluate<C>),
-    /// Evaluated once per context and cached.
+    /// A built-in variable that is evaluated at the first use and cached for the context.
     Once(Evaluate<C>),
-    /// Evaluated on every use, unless it was not found the first time: then it stays so for the
-    /// context.
+    /// A built-in variable that is evaluated on every use. If it is not found at the first use, it
+    /// counts as not found for the rest of the context.
     UntilMissing(Evaluate<C>),
-    /// A family such as `http_*`: its function, and the rest of the name.
+    /// A member of a family such as `http_*`: the family's function, and the name without the
+    /// prefix. Evaluated on every use.
     Family(EvaluateFamily<C>, Box<[u8]>),
-    /// A family with the caching of [`Source::Kept`].
+    /// A member of a family, cached like [`Source::Kept`].
     KeptFamily(EvaluateFamily<C>, Box<[u8]>),
-    /// Computed by a block; once per context unless it is volatile.
+    /// Computed by a block such as `map`: once per context or, if it is volatile, on every use.
     Computed(Arc<dyn Value<C>>),
-    /// Named captures and `auth_request_set`: assigned by requests, not found until then.
+    /// Assigned while a request is served, by named captures or `auth_request_set`; not found until
+    /// then.
     Assigned,
     /// `set`: like [`Source::Assigned`], but reading the variable before it is assigned gives an
-    /// empty value and a warning. If both `set` and `auth_request_set` name it, the first line
-    /// decides.
+    /// empty value and a warning. If both `set` and `auth_request_set` assign a variable, the first
+    /// line decides which of the two sources it has.
     Set,
 }
 
@@ -158,15 +162,15 @@ impl<C> Clone for Source<C> {
     }
 }
 
-/// One variable of a generation.
+/// The name and the source of a variable.
 pub struct Definition<C> {
     /// The name of the variable, without `$`.
     pub name: Box<str>,
-    /// The source of its value.
+    /// The source of the variable's value.
     pub source: Source<C>,
 }
 
-/// All variables of a generation, by index.
+/// All variables of a configuration, by index.
 pub struct Table<C: 'static> {
     definitions: Box<[Definition<C>]>,
     /// Finds built-in variables for names that are only known at run time.
@@ -202,7 +206,7 @@ impl<C: 'static> Table<C> {
         Some(Variable::at(found))
     }
 
-    /// The definition at an index of this generation.
+    /// The definition of a variable of this table.
     pub fn definition(&self, variable: Variable<C>) -> Option<&Definition<C>> {
         self.definitions.get(variable.index())
     }
@@ -213,13 +217,13 @@ impl<C: 'static> Table<C> {
     }
 }
 
-/// Collects names while a configuration is compiled. Built-in variables are added when they are
-/// referred to.
+/// Collects the variables while a configuration is compiled. A built-in variable is only added if
+/// something refers to it.
 pub struct TableBuilder<C: 'static> {
     names: Vec<Box<str>>,
     sources: Vec<Option<Source<C>>>,
     by_name: Map<Box<str>, Variable<C>>,
-    /// The functions that find built-in variables, which must be set before anything is compiled.
+    /// The functions that find built-in variables. Must be set before anything is compiled.
     pub builtins: Arc<[Find<C>]>,
 }
 
@@ -254,10 +258,11 @@ impl<C: 'static> TableBuilder<C> {
         variable
     }
 
-    /// Sets the source of a variable. A source that only receives values (`set`, captures) never
-    /// replaces one that computes them; a built-in variable that cannot be assigned cannot be
-    /// redefined. A member of a family that only `set` assigns has the family's value until then;
-    /// for captures and `auth_request_set` members are ordinary names.
+    /// Sets the source of a variable. A source that only receives values ([`Source::Set`],
+    /// [`Source::Assigned`]) never replaces a source that computes them. A built-in variable that
+    /// cannot be assigned cannot be redefined, which is an error. A member of a family that only
+    /// `set` assigns has the family's value until it is assigned; if captures or `auth_request_set`
+    /// assign it, it is not found until then.
     pub fn define(&mut self, name: &str, source: Source<C>) -> Result<Variable<C>, String> {
         let lower = name.to_ascii_lowercase();
         let builtin = self.find_builtin(&lower);
@@ -283,29 +288,30 @@ impl<C: 'static> TableBuilder<C> {
         Ok(variable)
     }
 
-    /// Whether the configuration defines a name.
+    /// Whether the configuration defines a variable with this name.
     pub fn is_defined(&self, name: &str) -> bool {
         let known = self.by_name.get(name.to_ascii_lowercase().as_str());
         let source = known.and_then(|variable| self.sources.get(variable.index()));
         matches!(source, Some(Some(_)))
     }
 
-    /// The names in lower case that are referred to and not defined so far, including those of
-    /// built-in variables.
+    /// The names, in lower case, of the variables that something refers to and that have no source
+    /// so far, built-in variables included.
     pub fn awaited(&self) -> Vec<Box<str>> {
         let all = self.names.iter().zip(&self.sources);
         let awaited = all.filter(|(_, source)| source.is_none());
         awaited.map(|(name, _)| name.clone()).collect()
     }
 
-    /// The names that are not defined so far.
+    /// The names of the variables that have no source so far and are not built in.
     pub fn unknown(&self) -> Vec<Box<str>> {
         let mut names = self.awaited();
         names.retain(|name| self.find_builtin(name).is_none());
         names
     }
 
-    /// The table, or the undefined names.
+    /// Completes the table. The error is the names of the variables that are neither defined nor
+    /// built in.
     pub fn finish(self) -> Result<Table<C>, Vec<Box<str>>> {
         let mut unknown = Vec::new();
         let mut definitions = Vec::with_capacity(self.names.len());
@@ -329,16 +335,16 @@ impl<C: 'static> TableBuilder<C> {
 
 impl<C: 'static> Registry for TableBuilder<C> {}
 
-/// The variables of the configuration that is being compiled, for any kind of context.
+/// Access to the variables of the configuration that is being compiled, for any kind of context.
 pub trait Compiling {
-    /// The variable of a reference; whether it exists is checked at the end, since `set` and `map`
-    /// may define it later.
+    /// The variable with this name. Whether it is defined is checked at the end of compiling,
+    /// because `set` or `map` may define it later.
     fn variable<C: 'static>(&self, name: &str) -> Variable<C>;
 
-    /// Defines a variable; the error is nginx's for a name that another module owns.
+    /// Defines a variable. The error is nginx's text for a name that another module has defined.
     fn define<C: 'static>(&self, name: &str, source: Source<C>) -> Result<Variable<C>, String>;
 
-    /// Defines a variable unless it is defined, for directives that only assign it.
+    /// Defines a variable unless it is defined already, for directives that only assign it.
     fn define_unless_defined<C: 'static>(
         &self,
         name: &str,

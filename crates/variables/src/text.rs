@@ -1,4 +1,4 @@
-//! Compiled values with variables, such as that of `return 200 "$uri"`.
+//! Compiled texts with variables, such as the text of `return 200 "$uri"`.
 //!
 //! A text without variables is one shared literal and costs nothing to evaluate.
 
@@ -12,15 +12,15 @@ use crate::{Context, Variable};
 pub enum TextPart<C> {
     /// Literal bytes.
     Literal(Bytes),
-    /// A variable; not found counts as empty.
+    /// A variable. If it is not found, its value is empty.
     Variable(Variable<C>),
-    /// `$1` … `$9` of the regex evaluated last.
+    /// `$1` to `$9`: a capture group of the regex that matched last.
     Capture(u8),
 }
 
-/// A value that may contain variables of a kind of context.
+/// A text that may contain variables and captures, compiled for a kind of context.
 pub enum Text<C> {
-    /// A text without any variable inside.
+    /// A text without variables and captures.
     Literal(Bytes),
     /// A text that is evaluated for each context.
     Parts(Box<[TextPart<C>]>),
@@ -89,7 +89,7 @@ impl<C> fmt::Debug for Text<C> {
 }
 
 impl<C> Text<C> {
-    /// A text of parts in order; adjacent literals need not be merged.
+    /// A text of these parts in order. Adjacent literals are not merged.
     pub fn new(parts: impl IntoIterator<Item = TextPart<C>>) -> Text<C> {
         let mut parts: Vec<TextPart<C>> = parts.into_iter().collect();
         match parts.as_mut_slice() {

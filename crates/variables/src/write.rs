@@ -1,17 +1,18 @@
-//! Appends values such as numbers, times and fields. The functions return true for found, like
-//! evaluation functions.
+//! Functions that append values of variables, such as numbers, times and header fields. Like
+//! [`Evaluate`](crate::Evaluate), they return whether the variable is found; most always return
+//! true.
 
 use std::time::Duration;
 
 use engine::net::Address;
 
-/// Appends text; found.
+/// Appends a text. Returns true.
 pub fn text(text: &str, out: &mut Vec<u8>) -> bool {
     out.extend_from_slice(text.as_bytes());
     true
 }
 
-/// Appends a number; found.
+/// Appends a number. Returns true.
 pub fn decimal(mut number: u64, out: &mut Vec<u8>) -> bool {
     let mut digits = [0_u8; 20]; // u64::MAX has 20
     let mut used = 0;
@@ -27,7 +28,7 @@ pub fn decimal(mut number: u64, out: &mut Vec<u8>) -> bool {
     true
 }
 
-/// Appends a number with at least three digits; found.
+/// Appends a number, with leading zeros to at least three digits. Returns true.
 pub fn three_digits(number: u64, out: &mut Vec<u8>) -> bool {
     if number < 100 {
         out.push(b'0');
@@ -38,14 +39,14 @@ pub fn three_digits(number: u64, out: &mut Vec<u8>) -> bool {
     decimal(number, out)
 }
 
-/// Appends seconds with three decimals, `0.003`; found.
+/// Appends a time in seconds with three decimals, such as `0.003`. Returns true.
 pub fn seconds(time: Duration, out: &mut Vec<u8>) -> bool {
     decimal(time.as_secs(), out);
     out.push(b'.');
     three_digits(time.subsec_millis().into(), out)
 }
 
-/// Appends an address's port; found. A Unix socket has none, which is found and empty.
+/// Appends the port of an address; nothing for a Unix socket or port 0. Returns true.
 pub fn append_port(address: &Address, out: &mut Vec<u8>) -> bool {
     match address.port() {
         Some(port) if port > 0 => decimal(port.into(), out),
@@ -53,8 +54,9 @@ pub fn append_port(address: &Address, out: &mut Vec<u8>) -> bool {
     }
 }
 
-/// Appends the values of all fields with this name, joined by `separator` and a space; false if
-/// there is none. `name` is the end of a variable's name: lower case, `_` for `-`.
+/// Appends the values of all header fields with this name, joined by `separator` and a space.
+/// Returns false if there is no such field. `name` is the end of a variable's name such as
+/// `http_user_agent`: lower case, with `_` for `-`.
 pub fn joined<'a>(
     fields: impl Iterator<Item = (&'a [u8], &'a [u8])>,
     name: &[u8],
@@ -72,7 +74,8 @@ pub fn joined<'a>(
     found
 }
 
-/// Whether a field has the name at the end of a variable's name: lower case, `_` for `-`.
+/// Whether the name of a header field is equal to `name`, the end of a variable's name in lower
+/// case with `_` for `-`.
 pub fn is_named(field: &[u8], name: &[u8]) -> bool {
     field.len() == name.len()
         && field.iter().zip(name).all(|(byte, wanted)| match byte {
