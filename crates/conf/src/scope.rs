@@ -48,7 +48,7 @@ impl<'a> ScopeRef<'a> {
 
     /// Identifies the scope across reloads, independently of changes to other lines: the text of
     /// the lines that open the scope and its ancestors and, for `server` blocks, the text of their
-    /// lines of the directives `of_servers`, such as `listen`.
+    /// lines of the directives `of_servers`, such as `server_name`.
     #[must_use]
     pub fn place(self, of_servers: &[&str]) -> Vec<u8> {
         let mut place = Vec::new();

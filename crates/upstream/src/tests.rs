@@ -1,4 +1,4 @@
-//! Selections over groups: who is asked, in the words of nginx.
+//! Tests of selections: which peers requests get, with nginx's results.
 
 mod health;
 mod members;
@@ -83,7 +83,7 @@ fn a_request_tries_each_peer_once_then_the_backups() {
     }
     assert_eq!(selection.tries_left(), 0);
     assert!(selection.next(now).is_none());
-    // All are out for now: the next request finds none.
+    // All peers are unavailable now, so the next request finds none.
     assert!(Selection::new(&group, 0).next(now).is_none());
     assert_eq!(Selection::new(&group, 2).tries_left(), 2);
 }
@@ -170,14 +170,14 @@ fn a_peer_that_has_not_looked_at_a_request_is_asked_again_where_no_other_is_left
     assert_eq!(name(selection.next(now)), "a");
     selection.failed(now);
     assert!(selection.next(now).is_none());
-    // As often as it says so.
+    // The peer is tried again as often as it refuses in this way.
     let mut patient = Selection::new(&group, 0);
     for _ in 0..3 {
         assert_eq!(name(patient.next(now)), "a");
         patient.let_off();
         patient.try_once_more();
     }
-    // Not one that had too much to do, nor one whose connection has ended.
+    // A peer that was busy is not tried again, nor one whose connection has ended.
     let mut busy = Selection::new(&group, 0);
     assert_eq!(name(busy.next(now)), "a");
     busy.let_off();
@@ -203,8 +203,7 @@ fn many_peers() {
     assert_eq!(seen.len(), 130);
 }
 
-/// A peer that has as many as it may have is passed over; whatever becomes of a request, it gives
-/// its place back.
+/// A peer that has reached `max_conns` is skipped. However a request ends, it is no longer counted.
 #[test]
 fn a_full_peer_waits_for_a_place() {
     let small = with(peer("a"), |peer| peer.max_conns = 1);
@@ -218,7 +217,7 @@ fn a_full_peer_waits_for_a_place() {
     drop(lease);
     assert_eq!(connections(&group), [0, 0]);
     assert!(chosen(&group, now, 2).contains('a'));
-    // One that is given up before anything has come of it.
+    // A request that is dropped before it has a result.
     let mut given_up = Selection::new(&group, 0);
     given_up.next(now);
     drop(given_up);
@@ -239,7 +238,7 @@ fn a_single_peer_may_be_full() {
     assert_eq!(connections(&group), [0]);
 }
 
-/// Two threads and one place: it is given to one of them at a time.
+/// Two threads never exceed `max_conns` together.
 #[test]
 fn threads_share_places() {
     let small = |name| with(peer(name), |peer| peer.max_conns = 3);
@@ -417,7 +416,7 @@ fn any_is_asked_by_chance() {
     }
 }
 
-/// A peer with its name in upper case as what requests name it by.
+/// A peer whose id is its name in upper case.
 fn named(name: &str) -> Peer {
     with(peer(name), |peer| peer.id = name.to_uppercase().into())
 }
@@ -426,7 +425,7 @@ fn draining(name: &str) -> Peer {
     with(named(name), |peer| peer.draining = true)
 }
 
-/// The peers that a request gets which wants this one, one after the other.
+/// The peers that a request with this preferred id gets, in order.
 fn asked_for(group: &Arc<Group>, id: &'static str, now: Instant) -> String {
     let mut selection = wanting(group, id);
     let mut all = String::new();
@@ -496,7 +495,7 @@ fn every_method_gives_the_peer_that_is_wanted() {
                 "{method:?}"
             );
         }
-        // Without a wish nobody gets who is draining.
+        // A request without a preferred peer never gets a draining peer.
         assert!(!chosen(&group, now, 20).contains('d'), "{method:?}");
     }
 }
@@ -531,7 +530,8 @@ fn a_wanted_peer_that_has_failed_waits_for_its_time() {
     assert_eq!(asked_for(&group, "B", later), "ba");
 }
 
-/// nginx takes a trial whose client leaves for one that went well.
+/// nginx counts a trial as successful if its client disconnects; Tidegate makes the next request
+/// the trial.
 #[test]
 fn a_trial_that_comes_to_nothing_is_the_next_requests() {
     let group = group(vec![named("a"), named("b")], vec![]);
@@ -659,7 +659,7 @@ fn clients_are_placed_as_nginx_places_them() {
     assert_eq!(by(address6), recorded("ip_hash of IPv6"));
 }
 
-/// A key whose peer is out goes to others, and to all of them in the end.
+/// A key whose peer is unavailable goes to other peers, and finally to each of them.
 #[test]
 fn a_key_is_tried_on_every_peer() {
     for method in [Method::Hash, Method::ConsistentHash] {
@@ -715,7 +715,7 @@ fn one_that_has_been_answered_is_heard() {
     assert_eq!((unheard(), connections(&group)), (0, vec![0]));
 }
 
-/// A reload hands on what is known of those peers that are the same.
+/// A reload keeps the states of peers that are the same.
 #[test]
 fn the_same_peers_keep_their_states() {
     let before = Peers::new(
@@ -740,7 +740,7 @@ fn the_same_peers_keep_their_states() {
         before.primary[1].state(),
         after.primary[2].state()
     ));
-    // Two lines of one address are two peers.
+    // Two `server` lines with the same address are two peers.
     let twice = || {
         Peers::new(
             PeerSet::new(vec![peer("a"), peer("a")]),
@@ -785,8 +785,8 @@ fn names(roster: &Roster) -> String {
     peers.iter().map(|peer| name(Some(peer))).collect()
 }
 
-/// A peer that stays keeps its state and its place; a request that has begun goes through the peers
-/// that it found.
+/// A peer whose address stays keeps its state and its index. A request in flight keeps its list of
+/// peers.
 #[test]
 fn a_host_has_other_addresses_now() {
     let hosts = vec![host("h"), host("other")];
@@ -808,14 +808,14 @@ fn a_host_has_other_addresses_now() {
     assert_eq!(peers.primary[1].state().connections(), 1);
     assert_eq!(peers.primary[1].max_fails, 7);
     assert_eq!(begun.tries_left(), 5);
-    // All of them go: those of others stay.
+    // All addresses of a host are removed; the peers of others stay.
     assert!(roster.resolved(0, &[]));
     assert!(roster.resolved(1, &[]));
     assert_eq!(names(&roster), "sb");
     assert_eq!(chosen(&group, Instant::now(), 2), "ss");
 }
 
-/// What follows the peers of now is made while requests go on with these.
+/// Requests use the current peers while the next list is made.
 #[test]
 fn requests_do_not_wait_for_new_peers_to_be_made() {
     static ROSTER: OnceLock<Roster> = OnceLock::new();
@@ -838,7 +838,7 @@ fn requests_do_not_wait_for_new_peers_to_be_made() {
     assert_eq!(changed, Ok(Some(true)));
 }
 
-/// A request that has waited may try each of the peers that there are by then.
+/// A request that has waited may try each peer of the list that is current then.
 #[test]
 fn a_request_that_begins_again_has_the_tries_of_the_peers_of_now() {
     let roster = Roster::new(Vec::new(), Vec::new(), Method::RoundRobin, vec![host("h")]);
@@ -855,7 +855,7 @@ fn a_request_that_begins_again_has_the_tries_of_the_peers_of_now() {
     assert_eq!(name(all.next(now)), "1");
 }
 
-/// What names were found to mean is known at once after a reload.
+/// After a reload, the addresses of names are known at once.
 #[test]
 fn a_reload_knows_the_addresses_of_before() {
     let before = Roster::new(
@@ -877,7 +877,7 @@ fn a_reload_knows_the_addresses_of_before() {
     let counts = after.peers();
     let counts = counts.iter().map(|peer| peer.state().connections());
     assert_eq!(counts.collect::<Vec<_>>(), [1, 0, 1]);
-    // So are those who wait, and what has been measured.
+    // The queue and the concurrency limit are kept too.
     assert!(Arc::ptr_eq(after.peers().gate(), before.peers().gate()));
     assert!(Arc::ptr_eq(after.peers().queue(), before.peers().queue()));
     assert!(!after.resolved(1, &at(&["1", "2"])));
@@ -910,7 +910,7 @@ fn a_service_weighs_its_servers() {
         [("a".into(), "a.h".into(), 5), ("b".into(), "b.h".into(), 1)]
     );
     assert_eq!(peers.backup.len(), 1);
-    // Another weight is another peer.
+    // A peer with another weight is a new peer.
     assert!(roster.resolved(0, &[found("a", 6, false)]));
     assert_eq!(names(&roster), "a");
 }

@@ -1,12 +1,11 @@
-//! Peers whose checks say that they get no requests, and those that start slowly once they get them
-//! again; the clock is moved by hand.
+//! Tests of health checks and of `slow_start`, with simulated time.
 
 use super::*;
 use crate::moment::millis;
 use crate::slow_start::WHOLE;
 use crate::{Check, Checks, Standing};
 
-/// A group of which the checks are these.
+/// A group with a health check.
 fn checked(peers: &[&str], backups: &[&str], mandatory: bool) -> Arc<Group> {
     let checks: Checks = [Check {
         place: "here".into(),
@@ -24,7 +23,7 @@ fn checked(peers: &[&str], backups: &[&str], mandatory: bool) -> Arc<Group> {
     group(all(peers), all(backups))
 }
 
-/// The peer of this name.
+/// The peer with this name.
 fn the_one(group: &Group, wanted: &str) -> Peer {
     let peers = group.peers();
     let found = peers.iter().find(|peer| name(Some(peer)) == wanted);
@@ -35,7 +34,7 @@ fn fail_check(group: &Group, wanted: &str) {
     the_one(group, wanted).health().unwrap().failed(0, 1);
 }
 
-/// A check is passed; the peer starts slowly where it had not been asked.
+/// Records a passed check of the peer, as the health checks do.
 fn pass_check(group: &Group, wanted: &str, now: Instant) {
     let peer = the_one(group, wanted);
     if peer.health().unwrap().passed(0, 1).recovered {
@@ -43,7 +42,7 @@ fn pass_check(group: &Group, wanted: &str, now: Instant) {
     }
 }
 
-/// How many of so many requests this peer gets.
+/// How many of `requests` requests the peer gets.
 fn count_of(group: &Arc<Group>, wanted: char, now: Instant, requests: usize) -> usize {
     let all = chosen(group, now, requests);
     all.chars().filter(|letter| *letter == wanted).count()
@@ -60,7 +59,7 @@ fn unhealthy_peers_get_no_requests_and_backups_do() {
     assert_eq!(chosen(&group, now, 2), "cc");
     fail_check(&group, "c");
     assert_eq!(chosen(&group, now, 1), "");
-    // Not by name either.
+    // A request that prefers the unhealthy peer does not get it either.
     let mut selection = Selection::new(&group, 0);
     selection.want(Some(the_one(&group, "a").id));
     assert!(selection.next(now).is_none());
@@ -95,7 +94,7 @@ fn a_peer_that_is_healthy_again_starts_slowly() {
         let got = of_a(seconds) as f64;
         assert!((got - expected).abs() <= 2.0, "{got} after {seconds}s");
     }
-    // A pass more begins nothing anew.
+    // A further pass does not restart the slow start.
     let later = now + Duration::from_secs(30);
     pass_check(&group, "a", later);
     assert!(count_of(&group, 'a', later, 10) >= 4);
@@ -109,7 +108,7 @@ fn one_that_starts_slowly_and_is_left_alone_gets_everything() {
     pass_check(&group, "a", now);
     fail_check(&group, "b");
     assert_eq!(chosen(&group, now, 5), "aaaaa");
-    // The same among backups, which come only when no other is left.
+    // The same applies to backup peers, which get requests if no primary peer is available.
     fail_check(&group, "a");
     fail_check(&group, "c");
     pass_check(&group, "c", now);
@@ -126,7 +125,7 @@ fn failed_tries_are_followed_by_a_slow_start_as_well() {
     assert!(selection.failed(now).disabled);
     assert_eq!(the_one(&group, "a").standing(now), Standing::Unavailable);
     assert_eq!(the_one(&group, "a").state().outages(), 1);
-    // It is tried again after its time, answers, and has next to nothing of its weight then.
+    // After `fail_timeout`, the peer is tried again and responds. Its slow start begins then.
     let later = now + Duration::from_secs(11);
     assert!(chosen(&group, later, 4).contains('a'));
     assert!(count_of(&group, 'a', later, 100) <= 2);
@@ -134,7 +133,7 @@ fn failed_tries_are_followed_by_a_slow_start_as_well() {
     assert!((98..=102).contains(&half), "{half}");
 }
 
-/// A peer with few parts of its weight is not the first because it has nothing to do.
+/// A peer in its slow start is not preferred merely because it has no requests.
 #[test]
 fn least_connections_of_one_that_starts_slowly() {
     let slow = |peer: &mut Peer| peer.slow_start = Duration::from_secs(100);
@@ -149,11 +148,12 @@ fn least_connections_of_one_that_starts_slowly() {
         all += &name(selection.next(now + Duration::from_secs(10)));
         under_way.push(selection);
     }
-    // A tenth beside the whole: one of eleven.
+    // A tenth of the weight against the whole weight: one of eleven requests.
     assert_eq!(all.matches('a').count(), 1, "{all}");
 }
 
-/// The states of peers are the same over a reload, their findings are copies.
+/// After a reload, both generations share the states of peers, but have separate findings of
+/// checks.
 #[test]
 fn a_check_of_the_generation_before_changes_nothing() {
     let [before, after, again] = [(); 3].map(|()| checked(&["a", "b"], &[], false));
@@ -163,12 +163,11 @@ fn a_check_of_the_generation_before_changes_nothing() {
     fail_check(&before, "b");
     after.peers().adopt(&before.peers());
     assert_eq!(the_one(&after, "b").standing(now), Standing::Unhealthy);
-    // Its slow start goes on where it was.
+    // The reload does not affect the slow start.
     let half = millis(now + Duration::from_secs(5));
     assert_eq!(the_one(&after, "a").share_of_weight(half), WHOLE / 2);
     pass_check(&after, "b", now);
-    // What the one before still finds is of no matter to the one that counts, nor to the one behind
-    // it.
+    // A check of the previous generation affects neither the current nor the next generation.
     fail_check(&before, "a");
     again.peers().adopt(&after.peers());
     for group in [&after, &again] {
@@ -209,18 +208,17 @@ fn peers_that_a_lookup_adds_must_pass_first() {
     roster.resolved(0, &[found("a")]);
     assert_eq!(chosen(&group, now, 1), "");
     pass_check(&group, "a", now);
-    // One that stays keeps what has been found; one that comes has to pass.
+    // A known address keeps its finding; a new address must pass the check.
     roster.resolved(0, &[found("a"), found("b")]);
     assert_eq!(chosen(&group, now, 3), "aaa");
     assert_eq!(the_one(&group, "b").standing(now), Standing::Checking);
-    // One that has gone and comes again is new.
+    // An address that was removed and added again counts as new.
     roster.resolved(0, &[found("b")]);
     roster.resolved(0, &[found("a"), found("b")]);
     assert_eq!(the_one(&group, "a").standing(now), Standing::Checking);
 }
 
-/// What a process hands on, read by one that has just begun: as over a reload, and by the same
-/// rules.
+/// State that one process saves and the next restores follows the same rules as a reload.
 #[test]
 fn another_process_goes_on_with_what_was_known_of_peers() {
     let zone = |group: &Group| {
@@ -242,7 +240,7 @@ fn another_process_goes_on_with_what_was_known_of_peers() {
     selection.failed(now);
     drop(selection);
     let saved = zone(&before).save();
-    // One server has gone, another has come.
+    // One server was removed, another was added.
     let after = checked(&["a", "b", "e"], &["c"], false);
     let restored = zone(&after).restore(&saved).unwrap();
     assert_eq!((restored.count, restored.empty.len()), (1, 0));
@@ -257,14 +255,14 @@ fn another_process_goes_on_with_what_was_known_of_peers() {
     assert!((share - WHOLE / 2).abs() <= WHOLE / 100, "{share}");
     assert_eq!(the_one(&after, "a").state().requests(), 2);
     assert_eq!(the_one(&after, "a").state().failures(), 1);
-    // It is out for as long as it would have been.
+    // The peer is unavailable until the time that the previous process determined.
     let later = now + Duration::from_secs(12);
     assert_eq!(the_one(&after, "a").standing(later), Standing::Up);
     for length in 0..saved.len() {
         let group = checked(&["a"], &[], false);
         assert!(zone(&group).restore(&saved[..length]).is_err(), "{length}");
     }
-    // A check that a peer must have passed begins anew.
+    // The finding of a mandatory check is not restored.
     let after = checked(&["a", "b"], &["c"], true);
     zone(&after).restore(&saved).unwrap();
     assert_eq!(the_one(&after, "c").standing(now), Standing::Checking);

@@ -1,4 +1,4 @@
-//! Members that come, go and change while their group serves, and over reloads.
+//! Tests of members that are added, removed and changed at run time, and over reloads.
 
 use std::io;
 use std::sync::Mutex;
@@ -6,7 +6,7 @@ use std::sync::Mutex;
 use super::*;
 use crate::{Availability, Edit, HostLookup, Keep, MemberChange, MemberError, Origin, Patch};
 
-/// Where members are written down; what is there may be changed by others.
+/// A store for members in memory, whose text a test can change.
 #[derive(Clone, Debug, Default)]
 struct Page(Arc<Mutex<String>>);
 
@@ -59,7 +59,7 @@ fn add(name: &str) -> Edit {
     Edit::Add(Box::new(peer(name)), PeerSide::Peers)
 }
 
-/// Numbers, names and weights.
+/// The numbers, names and weights of the members.
 fn members(roster: &Roster) -> String {
     let members = roster.members().into_iter();
     let members = members.map(|member| {
@@ -137,7 +137,8 @@ fn a_reload_undoes_what_the_configuration_does_not_say() {
     before.edit(weight(0, 7), now).unwrap();
     before.edit(Edit::Remove(1), now).unwrap();
     before.edit(add("e"), now).unwrap();
-    // What is taken back, and what the next configuration says as well, is not undone.
+    // An edit that was reverted, or that the next configuration contains too, is not reported as
+    // undone.
     before.edit(add("f"), now).unwrap();
     before.edit(Edit::Remove(5), now).unwrap();
     before.edit(weight(2, 3), now).unwrap();
@@ -160,7 +161,7 @@ fn a_reload_undoes_what_the_configuration_does_not_say() {
     assert!(after.undone().is_empty(), "told once");
 }
 
-/// What a reload was made of may have been read before the last change was written.
+/// A configuration may have read the saved members before the last edit was saved.
 #[test]
 fn a_change_that_meets_a_reload_holds_behind_it() {
     let now = Instant::now();
@@ -168,11 +169,11 @@ fn a_change_that_meets_a_reload_holds_behind_it() {
     let before = kept(vec![peer("a")], &page);
     before.edit(weight(0, 2), now).unwrap();
     assert_eq!(*page.0.lock().unwrap(), "a=2 ");
-    // Read before that.
+    // This configuration was read before the edit.
     let after = kept(vec![peer("a")], &page);
     after.adopt(&before);
     assert_eq!(members(&after), "0a2");
-    // The one before serves requests that have begun, and takes changes as long as it does.
+    // The previous roster still serves requests in flight, and accepts edits.
     before.edit(add("b"), now).unwrap();
     before.edit(weight(0, 4), now).unwrap();
     assert_eq!(
@@ -180,7 +181,7 @@ fn a_change_that_meets_a_reload_holds_behind_it() {
         ("0a4 1b1".into(), "0a4 1b1".into())
     );
     assert_eq!(*page.0.lock().unwrap(), "a=4 b=1 ");
-    // Somebody else has written it since: that holds.
+    // If the store was changed by somebody else, the changed members apply.
     *page.0.lock().unwrap() = "a=9 ".to_owned();
     let edited = kept(vec![heavy("a", 9)], &page);
     edited.adopt(&after);
@@ -201,7 +202,7 @@ fn what_cannot_be_written_down_does_not_happen() {
     }
 }
 
-/// Counts the hosts that it is told of.
+/// Counts the calls of `host_added`.
 #[derive(Debug, Default)]
 struct Told(std::sync::atomic::AtomicUsize);
 
@@ -216,7 +217,7 @@ fn add_host(name: &'static str, port: u16) -> Edit {
     Edit::AddHost(Box::new(host))
 }
 
-/// Numbers and servers of the hosts.
+/// The numbers and servers of the hosts.
 fn hosts(roster: &Roster) -> String {
     let servers = roster.servers().into_iter();
     let hosts = servers.filter_map(|member| match member.origin {
@@ -248,7 +249,7 @@ fn a_host_comes_and_goes_with_its_peers() {
     assert!(roster.resolved(keys[0], &at(&["1"])));
     assert!(roster.resolved(keys[2], &at(&["2", "3"])));
     assert_eq!(members(&roster), "0s1 411 521 631");
-    // A request goes on with an address that has left with its host.
+    // A request in flight may still use an address whose host is removed meanwhile.
     let group = Arc::new(Group::new("u".into(), Arc::clone(&roster), None));
     let mut selection = Selection::new(&group, 0);
     assert_eq!(name(selection.next(now)), "s");
@@ -263,15 +264,15 @@ fn a_host_comes_and_goes_with_its_peers() {
     assert_eq!(members(&roster), "0s1 521 631");
     drop(selection);
     assert_eq!(roster.zombies(), 0);
-    // What was found for it meanwhile is of no use.
+    // The result of a lookup for a removed host is ignored.
     assert!(!roster.resolved(keys[0], &at(&["9"])));
-    // One that comes again is another one.
+    // A host that is added again is a new host.
     roster.edit(add_host("a", 1), now).unwrap();
     assert_eq!(hosts(&roster), "2=b:1 3=a:2 7=a:1");
     assert!(!roster.resolved(keys[0], &at(&["9"])));
 }
 
-/// Hosts of one name are told apart by their ports.
+/// Hosts with the same name are distinguished by their ports.
 #[test]
 fn hosts_keep_their_numbers_and_addresses_over_a_reload() {
     let now = Instant::now();
@@ -290,17 +291,17 @@ fn hosts_keep_their_numbers_and_addresses_over_a_reload() {
     assert_eq!(members(&before), "3a1 4b1");
     let after = of(&[5, 2, 1]);
     after.adopt(&before);
-    // The one of another port is new, since both that were there are taken.
+    // The host with another port is new, because both previous hosts match others exactly.
     assert_eq!(hosts(&after), "5=h:5 1=h:2 0=h:1");
     assert_eq!(members(&after), "4b1 3a1");
     let undone = after.undone();
     assert_eq!(undone, [(Bytes::from("x:3"), MemberChange::Added)]);
-    // A change that is made here while that is not in force yet holds there as well.
+    // An edit of the previous roster also applies to the next roster.
     let added = before.edit(add_host("y", 4), now).unwrap();
     assert_eq!(added.number, 6);
     assert_eq!(hosts(&after), "5=h:5 1=h:2 0=h:1 6=y:4");
     assert_eq!(hosts(&before), "0=h:1 1=h:2 2=x:3 6=y:4");
-    // One that is new there is changed by its number here as well.
+    // A member that was added to the next roster can also be edited through the previous roster.
     let new = after.edit(add_host("z", 5), now).unwrap().number;
     before.edit(weight(new, 2), now).unwrap();
     assert_eq!(hosts(&before.newest()), "5=h:5 1=h:2 0=h:1 6=y:4 7=z:5");

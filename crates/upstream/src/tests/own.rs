@@ -1,4 +1,5 @@
-//! What groups have that nginx does not: `p2c`, bounded loads, budgets of retries, outliers.
+//! Tests of the features that nginx does not have: `p2c`, hashing with bounded loads, retry
+//! budgets, outlier detection.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -7,7 +8,7 @@ use super::*;
 use crate::balancer::{Bound, Method};
 use crate::{Outliers, PutOut, RetryBudget};
 
-/// A request that is answered after this time; who answers.
+/// Makes a request that is answered after this time, and returns the name of the peer.
 fn ask(group: &Arc<Group>, millis: impl Fn(&str) -> u64) -> String {
     let mut selection = Selection::new(group, 0);
     let asked = name(selection.next(Instant::now()));
@@ -30,11 +31,11 @@ fn of_two_the_one_is_asked_that_answers_sooner() {
     let group = p2c(vec![peer("slow"), peer("quick")]);
     let millis = |name: &str| if name == "slow" { 300 } else { 3 };
     let asked: Vec<String> = (0..200).map(|_| ask(&group, millis)).collect();
-    // As long as nothing is known of the quick one it is taken for one like the other: chance
+    // Until the quick peer has responded, it counts with the average of the others, so chance
     // decides.
     assert!(count(&asked, "slow") <= 20, "{asked:?}");
     assert_eq!(count(&asked[100..], "slow"), 0);
-    // With requests under way the quick one is no longer the better one.
+    // With many requests in flight, the quick peer is no longer the better choice.
     let mut held = Vec::new();
     for _ in 0..202 {
         let mut selection = Selection::new(&group, 0);
@@ -50,7 +51,7 @@ fn of_two_the_one_is_asked_that_answers_sooner() {
 #[test]
 fn a_new_peer_is_one_like_the_others() {
     let group = p2c(vec![peer("a"), peer("b"), peer("c")]);
-    // What two of them need is known; nothing is known of the third.
+    // The response times of two peers are known, that of the third is not.
     let now = Instant::now();
     for (index, millis) in [(0, 100), (1, 50)] {
         let peers = group.peers();
@@ -96,7 +97,7 @@ fn failures_make_a_peer_a_slow_one() {
             break group;
         }
     };
-    // Until something is known of the other, that is taken for one like it.
+    // Until the other peer has responded, it counts as equally fast.
     while ask(&group, |_| 10) != "b" {}
     let asked: Vec<String> = (0..50).map(|_| ask(&group, |_| 10)).collect();
     assert_eq!(count(&asked, "b"), 50);
@@ -148,8 +149,8 @@ fn p2c_finds_who_is_left() {
     }
 }
 
-/// No peer has more than 1.25 times its share of what is under way, rounded up, however the keys
-/// fall.
+/// No peer has more than 1.25 times its share of the requests in flight, rounded up, for any
+/// distribution of keys.
 #[test]
 fn a_popular_key_is_spread_over_the_ring() {
     let fresh = |bound: u32| group_by(Method::BoundedHash(Bound(bound)), servers(&[]), vec![]);
@@ -170,7 +171,7 @@ fn a_popular_key_is_spread_over_the_ring() {
         drop(held);
         assert_eq!(connections(&group), [0; 4]);
     }
-    // Where there is room, a key stays with its server.
+    // While its server has room, a key stays with its server.
     let group = fresh(1250);
     let first = |n: u32| {
         let mut selection = Selection::new(&group, 0).by_text(format!("key-{n}").into());
@@ -178,7 +179,7 @@ fn a_popular_key_is_spread_over_the_ring() {
     };
     let all: String = (0..10_000).map(first).collect();
     assert_eq!(all, recorded("hash consistent"));
-    // The next on the ring is where the key would be without its server.
+    // The next server on the ring is the one that the key would have without its own server.
     let mut moved = Selection::new(&group, 0).by_text("key-0".into());
     let home = moved.next(Instant::now()).unwrap().name.clone();
     let mut held = vec![moved];
@@ -208,7 +209,7 @@ fn budgeted(percent: u64, floor: u64) -> Arc<Group> {
     Arc::new(group)
 }
 
-/// Over a reload retries and requests count as before, by what the lines say now.
+/// A reload keeps the counts of retries and requests, and applies the new settings.
 #[test]
 fn a_budget_of_retries_outlives_a_reload() {
     let group = budgeted(20, 0);
@@ -220,7 +221,7 @@ fn a_budget_of_retries_outlives_a_reload() {
     assert_eq!(retries(&group, 5), 0);
     for _ in 0..50 {
         let mut selection = Selection::new(&group, 0);
-        // A request that waits asks again and again, and is one.
+        // A request that waits and asks for a peer repeatedly counts once.
         for _ in 0..3 {
             selection.next(now);
             selection.begin_again();
@@ -251,7 +252,7 @@ fn judged(names: &[&str], backup: &[&str]) -> Arc<Group> {
     Arc::new(group)
 }
 
-/// Requests until this peer has failed twice.
+/// Makes requests until this peer has failed twice.
 fn fails_twice(group: &Arc<Group>, of: &str, now: Instant) -> Option<PutOut> {
     let mut failures = 0;
     let mut put_out = None;
@@ -271,7 +272,7 @@ fn an_outlier_is_out_and_comes_back() {
     let now = Instant::now();
     assert!(fails_twice(&group, "a", now).is_some());
     assert_eq!(chosen(&group, now, 4), "bbbb");
-    // Its fellow stays, whatever it does.
+    // The only other peer is never ejected.
     assert!(fails_twice(&group, "b", now).is_none());
     assert_eq!(chosen(&group, now, 2), "bb");
     let later = now + Duration::from_secs(31);
@@ -286,8 +287,8 @@ fn an_outlier_is_out_and_comes_back() {
         selection.answered();
     }
     assert_eq!(back, "a");
-    // An answer that says that its server is broken counts like a failure; one that is well between
-    // them makes up for it.
+    // A response that shows a broken server counts as a failure; a good response resets the
+    // failures in a row.
     let mut outcomes = Vec::new();
     for is_well in [false, true, false, false] {
         let mut selection = wanting_name(&group, "b", later);
@@ -297,7 +298,7 @@ fn an_outlier_is_out_and_comes_back() {
     assert_eq!(outcomes, [false, false, false, true]);
 }
 
-/// A selection that has got this peer.
+/// A selection that has chosen this peer.
 fn wanting_name(group: &Arc<Group>, wanted: &str, now: Instant) -> Selection {
     loop {
         let mut selection = Selection::new(group, 0);
@@ -307,8 +308,7 @@ fn wanting_name(group: &Arc<Group>, wanted: &str, now: Instant) -> Selection {
     }
 }
 
-/// Where those have gone that could spare it, an outlier is asked all the same, but never twice by
-/// one request.
+/// If no other peer is left, an ejected outlier gets requests, but a request tries it at most once.
 #[test]
 fn outliers_are_asked_where_no_other_is_left() {
     let group = judged(&["a", "b"], &[]);
@@ -319,7 +319,7 @@ fn outliers_are_asked_where_no_other_is_left() {
     selection.failed(now);
     assert!(selection.next(now).is_none());
     let peers = group.peers();
-    // As `max_fails` would have it.
+    // The same with a peer that is `down`.
     let disabled = Peers::new(
         PeerSet::new(vec![peers.primary[0].clone(), down("b")]),
         PeerSet::default(),
@@ -335,7 +335,7 @@ fn outliers_are_asked_where_no_other_is_left() {
     lost.outliers = Some(OUTLIERS);
     let lost = Arc::new(lost);
     assert_eq!(chosen(&lost, now, 2), "aa");
-    // One that has no room is no reason to ask an outlier.
+    // A full peer is no reason to choose an outlier.
     let full = with(peer("b"), |peer| peer.max_conns = 1);
     full.state().begin(1, Duration::ZERO);
     let roster = Roster::new(
@@ -349,7 +349,7 @@ fn outliers_are_asked_where_no_other_is_left() {
     assert!(Selection::new(&Arc::new(busy), 0).next(now).is_none());
 }
 
-/// A reload keeps who is out; one that takes the line away ends it.
+/// A reload keeps ejections; a reload that removes `eject_outliers` ends them.
 #[test]
 fn outliers_outlive_a_reload() {
     let before = judged(&["a", "b"], &[]);

@@ -1,4 +1,4 @@
-//! The loop over peers with a caller of no protocol.
+//! Tests of the loop over peers, with a scripted protocol and without I/O.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -21,27 +21,27 @@ use crate::caller::{
 use crate::causes::Causes;
 use crate::{Group, Peer, Roster, Selection};
 
-/// What a peer does.
+/// How a peer behaves in an attempt.
 #[derive(Clone, Copy)]
 enum Does {
-    /// It cannot be connected to.
+    /// Connecting to the peer fails.
     Refuse,
-    /// It breaks off after it has heard something.
+    /// The connection breaks after a part of the request was sent.
     Break,
-    /// It answers with a status.
+    /// The peer responds with this status.
     Answer(u16),
-    /// There is nothing to connect with.
+    /// The proxy cannot open a socket.
     Nothing,
 }
 
-/// A caller that writes down what it is told.
+/// A caller that records the calls of its methods.
 #[derive(Default)]
 struct Teller {
     told: Vec<String>,
     changes_something: bool,
 }
 
-/// A client that is there, or has gone.
+/// A client that is connected or has disconnected.
 struct Client {
     has_gone: bool,
 }
@@ -95,7 +95,7 @@ fn shown(name: &[u8]) -> String {
     String::from_utf8_lossy(name).replace("unix:", "")
 }
 
-/// What one peer after the other does.
+/// A protocol whose attempts have the outcomes of `does`, in order.
 struct Script {
     tries: RetryPolicy,
     does: RefCell<VecDeque<Does>>,
@@ -177,7 +177,7 @@ fn script<const N: usize>(next_upstream: Causes, does: [Does; N]) -> Script {
     }
 }
 
-/// What has become of it: nothing here has to wait.
+/// The output of a future that must be ready at the first poll.
 fn ended<T>(work: impl Future<Output = T>) -> T {
     match pin!(work).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(ended) => ended,
@@ -191,7 +191,7 @@ fn asked(group: &Arc<Group>, script: &Script, caller: &mut Teller) -> TryResult<
     ended(try_peers(caller, &mut client, &mut selection, script))
 }
 
-/// The answer, or the status in the place of one.
+/// The status of the response or, without a response, the status to answer with.
 fn status(asked: TryResult<Teller, Script>) -> Result<u16, u16> {
     let answered = asked.unwrap();
     answered.map_or_else(|none| Err(none.status), |answered| Ok(answered.answer))
@@ -230,17 +230,17 @@ fn whether_another_is_asked_is_said_by_causes_and_by_what_may_have_changed() {
     let (error, off) = (Causes::ERROR, Causes::OFF);
     assert_eq!(once(off, Does::Refuse, false), Err(502));
     assert_eq!(once(error, Does::Break, false), Ok(200));
-    // It has been sent: twice may be once too often.
+    // A non-idempotent request has been sent, so it is not repeated by default.
     assert_eq!(once(error, Does::Break, true), Err(502));
     assert_eq!(
         once(error.with(Causes::NON_IDEMPOTENT), Does::Break, true),
         Ok(200)
     );
     assert_eq!(once(error, Does::Refuse, true), Ok(200));
-    // An answer that is as bad as none.
+    // A response with an error status.
     assert_eq!(once(error, Does::Answer(503), false), Ok(503));
     assert_eq!(once(Causes::HTTP_503, Does::Answer(503), false), Ok(200));
-    // It is nobody's fault that there is no socket.
+    // If no socket can be opened, no other peer is tried.
     assert_eq!(once(error, Does::Nothing, false), Err(500));
 }
 
@@ -266,7 +266,7 @@ fn peers_are_tried_as_often_as_may_be_and_as_there_are() {
     twice.tries.next_upstream_tries = 2;
     let none = asked(&group(&["a", "b", "c"]), &twice, &mut Teller::default());
     assert_eq!((status(none), twice.does.borrow().len()), (Err(502), 1));
-    // One that has failed is out for a while; then there is none to ask.
+    // Peers that have failed are unavailable for a while, so the next request finds no peer.
     let known = group(&["a", "b"]);
     let refuses = script(Causes::ERROR, [Does::Refuse; 2]);
     assert_eq!(
