@@ -203,8 +203,8 @@ impl<'a> ScopeRef<'a> {
 
     /// The outermost scope in which each of the directives has the same lines in force as in this
     /// scope. Scopes with the same owner can share one value. The owner is the nearest scope with a
-    /// line of any of the directives, or the root; it is this scope if that line is not inherited
-    /// here.
+    /// line of the directives that is in force here, or the root if there is none. If that scope
+    /// also has a line of the directives that is not in force here, the owner is this scope itself.
     #[must_use]
     pub fn owner(self, declared: &[&'static dyn Declared]) -> ScopeRef<'a> {
         if self.scope.opener.is_none() || declared.iter().any(|d| self.scope.has(d.spec())) {

@@ -1,5 +1,5 @@
-//! A context that is no request: a session that says one thing. Its lines come by the same
-//! directives.
+//! Tests of the features with a minimal context: a session of which only the client's address and
+//! one text are known.
 
 use std::cell::RefCell;
 use std::path::{Path, PathBuf};
@@ -39,7 +39,7 @@ pub(crate) struct Session {
 }
 
 impl Session {
-    /// The session of a client at this address, who says this.
+    /// The session of a client with this address, which has sent the text `said`.
     fn from(address: &str, said: &'static str, table: &Rc<Variables>) -> Session {
         let address = Address::Inet((address.parse::<std::net::IpAddr>().unwrap(), 9).into());
         let listener = ListenerId(Arc::new("listen 10.0.0.1:9".to_owned()));
@@ -85,7 +85,7 @@ impl ConnectionCounting<Session> for Session {
     }
 }
 
-/// Groups of servers that sessions are placed among.
+/// The `upstream` blocks of sessions.
 pub(crate) struct OfSessions;
 
 impl Upstreams for OfSessions {
@@ -115,7 +115,8 @@ impl Upstreams for OfSessions {
     }
 }
 
-/// What a session says is where it comes from, if its peer is believed.
+/// For `realip`, the text of a session is the client's address, if the connection's peer is
+/// trusted.
 impl ByProxy<Session> for Session {
     fn connection_peer(session: &Session) -> &Address {
         &session.connection_peer
@@ -194,7 +195,7 @@ impl Loggable for Session {
     }
 }
 
-/// `$said`, and `$answer`, which there never is.
+/// The built-in variables: `$said`, and `$answer`, which is never found.
 fn find(name: &str) -> Option<BuiltinVariable<Session>> {
     Some(BuiltinVariable::of(match name {
         "said" => Source::Builtin(|session, out| {
@@ -219,8 +220,8 @@ const TABLES: &[&[&dyn Declared]] = &[
     RealIp::DIRECTIVES,
 ];
 
-/// What `work` makes of these lines, relative paths below this folder, and the variables that it
-/// has named.
+/// Compiles these lines by `work`, with relative paths below `folder`. Returns the result, and the
+/// variables to which it refers.
 fn compiled<T>(
     folder: &Path,
     lines: &str,
@@ -256,8 +257,8 @@ fn compiled<T>(
     (made, Rc::new(Variables(table)))
 }
 
-/// What sessions that say these things leave in `access.log` under these lines, and whether lines
-/// may tell of an answer.
+/// The content of `access.log` after sessions with the texts `said` under these lines, and the
+/// value of [`AccessLogs::reads_response`](crate::access_log::AccessLogs::reads_response).
 fn logged(name: &str, lines: &str, said: &[&'static str]) -> (String, bool) {
     let folder = std::env::temp_dir().join(format!("tidegate-rules-{name}-{}", std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();

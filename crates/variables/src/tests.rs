@@ -1,6 +1,6 @@
-//! A second kind of context beside the request: a session of two facts, as small as one can be.
-//! That texts, patterns, `map`, `geo` and `split_clients` work for it shows that they know no
-//! request.
+//! Tests with a minimal context: a session of which only the client's address and one text are
+//! known. They also show that texts, regexes, `map`, `geo` and `split_clients` do not depend on
+//! requests.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -21,7 +21,7 @@ use crate::{
     TableBuilder, Text, Values, blocks, geo, map, num_map, process, split_clients,
 };
 
-/// A session: who has come, and what it said.
+/// A session: the client's address, and the text that the client has sent.
 pub(crate) struct Session {
     configuration: Rc<Configuration>,
     peer: Address,
@@ -29,7 +29,7 @@ pub(crate) struct Session {
     values: RefCell<Values>,
     captures: Captures,
     scratch: Scratch,
-    /// How often `$said` was asked for.
+    /// How often `$said` was evaluated.
     asked: u32,
 }
 
@@ -84,7 +84,8 @@ impl Context for Session {
     }
 }
 
-/// `$said` is computed on every use, `$first` once, `$note_NAME` is a family.
+/// The built-in variables: `$said` is evaluated on every use, `$first` once, and `$note_NAME` is a
+/// family.
 fn find(name: &str) -> Option<BuiltinVariable<Session>> {
     fn said(session: &mut Session, out: &mut Vec<u8>) -> bool {
         session.asked += 1;
@@ -120,7 +121,8 @@ fn word(text: &str) -> Word {
     }
 }
 
-/// A session under these blocks, ready to evaluate this text; the first error where there is one.
+/// Compiles the blocks and the text, and returns a session that can evaluate the text, or the first
+/// error.
 fn session(blocks: &str, text: &str) -> Result<Session, String> {
     compiled(blocks, text, |compiler, scope| {
         map::compile::<Session>(compiler, scope);
@@ -130,7 +132,7 @@ fn session(blocks: &str, text: &str) -> Result<Session, String> {
     })
 }
 
-/// Like [`session`], but `compile` compiles the blocks, after the text.
+/// Like [`session`], but the blocks are compiled by `compile`, after the text.
 fn compiled(
     blocks: &str,
     text: &str,
@@ -183,7 +185,7 @@ fn compiled(
     })
 }
 
-/// What a text amounts to.
+/// The value of the session's text.
 fn value(session: &mut Session) -> String {
     let configuration = Rc::clone(&session.configuration);
     String::from_utf8_lossy(&configuration.text.evaluate(session)).into_owned()
@@ -214,7 +216,7 @@ fn a_map_with_captures() {
     assert_eq!(error.as_deref(), Some("the duplicate \"said\" variable"));
 }
 
-/// With what nginx gives: what is asked for in a circle has no value at the hundredth variable.
+/// With nginx's results: in a cycle of variables, the hundredth nested variable is not found.
 #[test]
 fn variables_that_need_themselves() {
     let text = |left, right| format!("{}{}", "<".repeat(left), ">".repeat(right));
@@ -236,7 +238,7 @@ fn variables_that_need_themselves() {
     }
 }
 
-/// nginx evaluates such a value for as long as the server runs.
+/// nginx never finishes the evaluation of such a value.
 #[test]
 fn a_value_that_doubles_in_a_circle_comes_to_an_end() {
     let blocks = "map $two $one { volatile; default \"<$two$two>\"; } \

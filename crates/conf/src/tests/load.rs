@@ -132,7 +132,7 @@ fn included_lines_stand_in_the_place_of_the_include() {
 
 #[test]
 fn includes_that_never_end_are_refused() {
-    // nginx reads on until its stack overflows.
+    // nginx reads the file again and again until its stack overflows.
     let files: &[(&str, &[u8])] = &[
         ("nginx.conf", b"include a.conf;\nuser x y z;"),
         ("a.conf", b"\ninclude nginx.conf;"),
@@ -509,7 +509,7 @@ fn files_of_the_last_reading() {
     files.begin();
     assert_eq!(read(), b"third");
     files.begin();
-    // No caller has requested the file meanwhile.
+    // No caller has requested the file during the last load.
     files.begin();
     change("fourth", 1_001);
     assert_eq!(read(), b"fourth");

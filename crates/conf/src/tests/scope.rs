@@ -49,7 +49,8 @@ fn defaults_are_parsed_or_computed_from_the_asking_scope() {
     assert_eq!(server.get(&BUSY_SIZE).unwrap(), 2 << 20);
     assert_eq!(location.get(&BUSY_SIZE).unwrap(), 6 << 20);
     assert!(location.get_with_scope(&BUSY_SIZE).unwrap().0.is_none());
-    // A default without arguments is a line without any: the parse function gets the usual input.
+    // A default without arguments is a line without arguments, so the parse function gets the same
+    // input as for a written line.
     assert!(server.get(&INDEX).is_err());
     assert_eq!(server.get(&ADD_HEADER).unwrap(), [[""; 3]; 0]);
 }
@@ -189,7 +190,7 @@ fn owners_are_scopes_that_see_the_same() {
     let owner = |scope: ScopeRef<'_>| scope.owner(group).id();
     assert_eq!(owner(server), server.id());
     let locations: Vec<_> = server.children("location").collect();
-    // The server's `try_files` is not in force in the location, and no other is.
+    // The server's `try_files` is not in force in the location, which has no line of its own.
     assert_eq!(owner(locations[0]), root.id());
     assert_eq!(owner(locations[1]), locations[1].id());
     let nested = |scope: ScopeRef<'_>| owner(scope.children("location").next().unwrap());
@@ -245,7 +246,7 @@ fn a_place_is_what_is_written_around_it() {
         &[],
     );
     assert_ne!(plain, within);
-    // Lines of servers count where requested.
+    // The requested lines of `server` blocks are part of the identity.
     let named = place("server { root /y; location /a { } }", &location, &["root"]);
     assert_ne!(plain, named);
 }

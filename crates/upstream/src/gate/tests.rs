@@ -10,7 +10,7 @@ use super::{Admitted, Concurrency, Entry, Gate, Patience, Terms, WaitingRequest}
 
 const STEP: Duration = Duration::from_millis(1);
 const SERVERS: usize = 5;
-/// How long a client waits.
+/// How long a client waits for its response.
 const CLIENT_PATIENCE: Duration = Duration::from_secs(10);
 
 /// Random numbers from a seed (xorshift, Marsaglia 2003).
@@ -33,7 +33,7 @@ impl Draw {
 struct Request {
     came: Duration,
     user: Option<usize>,
-    /// The remaining milliseconds of the core.
+    /// The remaining computing time, in milliseconds of the core.
     cost: f64,
     is_dear: bool,
 }
@@ -53,7 +53,7 @@ enum Offer {
     /// This many users, each of whom sends the next request this long after a response or a
     /// refusal.
     Users(usize, Duration),
-    /// A rate per second, whatever happens to the requests.
+    /// A constant number of requests per second, independent of the responses.
     Rate(f64),
 }
 
@@ -529,7 +529,7 @@ fn a_fixed_limit_is_kept_first_come_first_served() {
         })
         .collect();
     assert!(matches!(enter(), Entry::Refused(load) if load.waiting == 3 && load.refused == 1));
-    // The one in the middle leaves, the others move up.
+    // The request in the middle leaves the queue, and the others move up.
     drop(waiting.remove(1));
     drop(first);
     let mut is_called = |place: usize| waiting[place].poll_at(now, &mut context).is_ready();
