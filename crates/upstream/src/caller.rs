@@ -174,7 +174,7 @@ pub struct AttemptFailure {
     pub cause: Causes,
     /// The status to answer with if no other peer is tried.
     pub status: u16,
-    /// The phrase that says in log lines when the attempt failed.
+    /// The phrase that says in log lines during which activity the attempt failed.
     pub doing: &'static str,
     /// Whether a part of the request may have reached the peer.
     pub sent: bool,

@@ -19,7 +19,7 @@
 //! that no response dominates), and a window lasts at least as long as an average response, so that
 //! each window contains expensive requests: a burst of cheap requests alone changes nothing. If
 //! halving the requests in flight hardly reduces the response time, the requests do not wait for
-//! each other: the base was measured over too few expensive requests, and is measured again.
+//! each other: the measured base is too low, and is measured again.
 //!
 //! If for long no request in flight gets its response while others are queued, the limit is
 //! *stuck*: the requests may be slow by themselves, because the servers wait for something else.
