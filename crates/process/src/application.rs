@@ -86,8 +86,8 @@ pub trait WorkerProcess {
     /// keys must be ignored.
     fn reopened(&mut self, logs: HashMap<String, OwnedFd>);
 
-    /// Devices that only this worker process has, by key, which it uses from now on. After an
-    /// error, whose lines are logged, it serves without the devices.
+    /// Hands over devices that only this worker process has, by key; the worker uses them from now
+    /// on. After an error, whose lines are logged, it serves without the devices.
     fn devices(&mut self, _devices: HashMap<String, OwnedFd>) -> Result<(), String> {
         Ok(())
     }
@@ -211,8 +211,8 @@ pub struct RequiredDescriptor {
 
 /// A resource that only one worker process can have, such as a receive queue of a network card. It
 /// is opened for a serving worker, and the master keeps none of the descriptors, so the kernel
-/// releases the resource whenever that process ends. Meanwhile, and if it cannot be opened, workers
-/// serve without it.
+/// releases the resource whenever that process ends. Workers serve without the resource until it is
+/// opened, and if it cannot be opened.
 pub struct Device {
     /// Whether the server must not start without the device.
     pub is_required: bool,
@@ -251,8 +251,8 @@ pub struct DeviceError {
 /// settings than those it was opened with. Both functions return failures for the log; no failure
 /// stops the reload, as with nginx.
 pub struct DescriptorUpdate {
-    /// Runs before others of its group are opened. Must not affect serving, because the reload may
-    /// still fail.
+    /// Runs before the other sockets of the descriptor's group are opened. Must not affect serving,
+    /// because the reload may still fail.
     pub before: Adjust,
     /// Runs when the configuration is in force.
     pub after: Adjust,
@@ -287,8 +287,9 @@ pub fn listener_key(group: &str, number: usize) -> String {
 /// Why a descriptor could not be opened, in nginx's words.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum OpenError {
-    /// Another process has the address; `Some` for a network address: worth another attempt, and
-    /// not an error in a test.
+    /// Another process has the address: the text for the log, and the address if it is a network
+    /// address, not the path of a Unix socket. A start tries again; `-t` reports no error, since
+    /// the running server may have the address.
     AddressInUse(String, Option<SocketAddr>),
     /// The user may not bind this port.
     PortNotPermitted(String),
@@ -319,8 +320,8 @@ pub struct NewProcessLine {
 }
 
 impl RequiredResources {
-    /// The first line in which `self` differs from `running` and that requires a new worker
-    /// process: the name of its directive, and its current or former position.
+    /// The first line that requires a new worker process because `running` does not have it or, if
+    /// there is no such line, the first line of `running` that `self` does not have.
     pub(crate) fn forcing_line<'a>(
         &'a self,
         running: &'a RequiredResources,

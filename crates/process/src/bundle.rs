@@ -38,7 +38,7 @@ pub struct Bundle {
     pub descriptors: HashMap<String, OwnedFd>,
 }
 
-/// The text of a bundle.
+/// The contents of a bundle's memory file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Contents {
     pub(crate) generation: u64,
@@ -106,7 +106,7 @@ impl Display for BundleError {
 
 impl std::error::Error for BundleError {}
 
-/// Name and version of the format; each version is a separate format.
+/// Name and version of the format. A program reads only the version that it writes.
 const MAGIC: &[u8] = b"tidegate bundle 3\n";
 
 /// The seals that make the memory file immutable.
@@ -151,7 +151,7 @@ pub(crate) fn keyed(
     Ok(keys.into_iter().zip(descriptors).collect())
 }
 
-/// The text for reopened logs: their keys alone.
+/// Encodes the keys of reopened logs or of devices, whose descriptors are sent along.
 pub(crate) fn encode_keys(keys: &[String]) -> Vec<u8> {
     let mut writer = Writer(MAGIC.to_vec());
     writer.list(keys, |writer, key| writer.text(key.as_bytes()));
@@ -368,7 +368,7 @@ impl Writer {
         }
     }
 
-    /// A list of none or one.
+    /// Writes an optional value as a list of no item or of one.
     fn option(&mut self, value: Option<impl FnOnce(&mut Writer)>) {
         self.number(u64::from(value.is_some()));
         if let Some(write) = value {

@@ -28,53 +28,36 @@ pub(crate) enum Command<D> {
         bundle: D,
         descriptors: Vec<D>,
     },
-    Commit {
-        generation: u64,
-    },
-    Abandon {
-        generation: u64,
-    },
+    /// Serve with the prepared generation.
+    Commit { generation: u64 },
+    /// Discard the prepared generation.
+    Abandon { generation: u64 },
     /// Logs opened again, with a sealed list of their keys.
-    Reopen {
-        keys: D,
-        descriptors: Vec<D>,
-    },
+    Reopen { keys: D, descriptors: Vec<D> },
     /// Devices that only this worker has, with a sealed list of their keys.
-    Devices {
-        keys: D,
-        descriptors: Vec<D>,
-    },
+    Devices { keys: D, descriptors: Vec<D> },
     /// Save the worker's state into an empty memory file, and seal the file.
-    Save {
-        state: D,
-    },
+    Save { state: D },
     /// Restore the state that another worker saves into this file; sent before the first bundle.
-    GoOn {
-        state: D,
-    },
-    /// The worker at the other end of this socket is about to take over from this one, which may
-    /// end later than that worker starts.
-    Successor {
-        channel: D,
-    },
-    /// The worker at the other end of this socket is one from which this one takes over; sent
-    /// before the first bundle, once for each.
-    Predecessor {
-        channel: D,
-    },
+    GoOn { state: D },
+    /// The worker at the other end of this socket is about to take over from the receiver of the
+    /// command, which may still be serving requests when its successor starts.
+    Successor { channel: D },
+    /// The receiver of the command takes over from the worker at the other end of this socket. Sent
+    /// before the first bundle, once for every predecessor.
+    Predecessor { channel: D },
     /// A reload has failed; the worker keeps its generation. For monitoring.
     ReloadFailed,
     /// End when every request has ended.
     Quit,
-    /// Like `Quit`, but serve one more request on idle connections: another program accepts in this
-    /// one's place.
+    /// Like `Quit`, but serve one more request on idle connections: another program accepts
+    /// connections in place of this program.
     Drain,
+    /// End at once.
     Terminate,
     /// A command whose descriptors were lost because this process has too many open files. Only
     /// seen by workers.
-    Incomplete {
-        generation: u64,
-    },
+    Incomplete { generation: u64 },
 }
 
 /// A report of a worker to the master.
@@ -164,6 +147,7 @@ pub(crate) fn between_workers() -> io::Result<(Rc<OwnedFd>, Rc<OwnedFd>)> {
     Ok((Rc::new(one), Rc::new(other)))
 }
 
+/// The master's end of a channel. Neither reads nor writes block.
 pub(crate) struct MasterEnd {
     socket: OwnedFd,
     outgoing: VecDeque<Packet>,
@@ -182,8 +166,8 @@ impl AsFd for MasterEnd {
 }
 
 impl MasterEnd {
-    /// Queues a command and sends as much as the socket takes. Errors are ignored: the end of a
-    /// worker is detected otherwise.
+    /// Queues a command and sends as much as the socket takes. Errors are ignored:
+    /// [`MasterEnd::receive`] reports the end of a worker.
     pub(crate) fn send(&mut self, command: Command<Rc<OwnedFd>>) {
         let (kind, generation, descriptors) = match command {
             Command::Prepare {
@@ -228,7 +212,7 @@ impl MasterEnd {
         self.flush();
     }
 
-    /// Sends what is queued, as far as the socket takes it.
+    /// Sends queued packets until the socket takes no more.
     pub(crate) fn flush(&mut self) {
         while let Some(packet) = self.outgoing.front() {
             match send_packet(self.socket.as_fd(), &packet.bytes, &packet.descriptors) {
@@ -276,7 +260,7 @@ impl MasterEnd {
     }
 }
 
-/// The worker's end. Reads and writes block.
+/// The worker's end of the channel. Reads and writes block.
 pub(crate) struct WorkerEnd {
     socket: OwnedFd,
     /// Descriptors received for the next command.

@@ -30,6 +30,7 @@ const REOPENED: NeedKind = NeedKind::Log {
     can_be_reopened: true,
 };
 
+/// A listener or a log that the master has open.
 #[derive(Clone)]
 pub(crate) struct OpenDescriptor {
     pub(crate) key: String,
@@ -42,8 +43,10 @@ pub(crate) struct OpenDescriptor {
 pub(crate) struct Descriptors(Vec<OpenDescriptor>);
 
 impl Descriptors {
-    /// Opens the needed descriptors that are not [kept](Descriptors::kept_for) from the current
-    /// ones. On failure no new descriptor stays open, and the logged lines are also returned.
+    /// The descriptors for `needs`: those of `held`, the current descriptors, that a reload
+    /// [keeps](Descriptors::kept_for), and new ones for all other needs. Also keeps the
+    /// [surplus](Descriptors::surplus) sockets of `held`. On failure no new descriptor stays open,
+    /// and the error lists the lines that were logged.
     pub(crate) fn open(
         needs: &[RequiredDescriptor],
         held: &Descriptors,
@@ -104,8 +107,9 @@ impl Descriptors {
         Ok(opened)
     }
 
-    /// Sockets that were open before this program started, keyed as `application` says a
-    /// configuration would need them; others are closed.
+    /// Sockets that were open before this program started, with the keys under which a
+    /// configuration of `application` would need them. Sockets that no configuration could need are
+    /// closed.
     pub(crate) fn inherited(
         sockets: impl IntoIterator<Item = Inherited>,
         application: &dyn Application,
@@ -134,7 +138,8 @@ impl Descriptors {
         self.0.iter().filter(listens).map(|held| &*held.descriptor)
     }
 
-    /// The listening sockets that a service manager has created: their files are not ours.
+    /// The listening Unix sockets that a service manager has created: the manager, and not this
+    /// program, removes their files.
     pub(crate) fn activated(
         &self,
         application: &dyn Application,
@@ -233,7 +238,8 @@ impl Descriptors {
         files.map(Path::to_owned).collect()
     }
 
-    /// Updates the descriptors that are also in `older` to what they are needed for now.
+    /// Applies the settings of the configuration in force to the descriptors that were kept from
+    /// `older` (`DescriptorUpdate::after`).
     pub(crate) fn adjust_kept(&self, needs: &[RequiredDescriptor], older: &Descriptors, log: &Log) {
         for need in needs {
             if let (Some(kept), Some(held)) = (&need.kept, older.find(&need.key)) {
@@ -242,7 +248,8 @@ impl Descriptors {
         }
     }
 
-    /// Sockets that no need names, but whose group has a need.
+    /// Sockets that `needs` does not name although it names another socket of their group: see
+    /// [`NeedKind::Listener`].
     fn surplus<'a>(
         &'a self,
         needs: &'a [RequiredDescriptor],
@@ -323,8 +330,8 @@ fn open_again(need: &RequiredDescriptor, owner: Option<u32>) -> Result<OwnedFd, 
     Ok(descriptor)
 }
 
-/// Changes the owner of a file, with read and write permission. Anything but a regular file
-/// (`/dev/null`, a pipe) is left alone.
+/// Makes `owner` the owner of a file, with permission to read and write it. Anything but a regular
+/// file (`/dev/null`, a pipe) is left alone.
 fn give(file: &OwnedFd, owner: u32) -> Result<(), (&'static str, rustix::io::Errno)> {
     let found = rustix::fs::fstat(file).map_err(|error| ("fstat", error))?;
     if FileType::from_raw_mode(found.st_mode) != FileType::RegularFile {

@@ -1,5 +1,5 @@
-//! Directories for temporary files of workers: created by the master, which has the privileges, and
-//! owned by the workers' user. Their contents are the workers' business.
+//! Directories for temporary files of workers: created by the master, which has the privileges to
+//! do so, and owned by the workers' user. The master does not touch their contents.
 
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};

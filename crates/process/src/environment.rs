@@ -16,6 +16,7 @@ pub(crate) fn give(command: &mut Command, lines: &[String]) {
     }
 }
 
+/// Whether a line of `env` is about this variable.
 fn names(line: &str, variable: &str) -> bool {
     line.split_once('=').map_or(line, |(name, _)| name) == variable
 }

@@ -1,7 +1,7 @@
 //! Listening sockets that were open before this program started. During an upgrade, one program
 //! hands its sockets over to the next, so that no connection is refused: it passes their descriptor
 //! numbers in the environment variable `NGINX`, as nginx does in both directions. With socket
-//! activation, a service manager creates them and starts the server for the first client:
+//! activation, a service manager creates the sockets and starts the server for the first client:
 //! sd_listen_fds(3).
 #![allow(unsafe_code)]
 
@@ -105,14 +105,15 @@ fn numbers(value: &str) -> (Vec<i32>, Option<&str>) {
 }
 
 fn is_open(number: i32) -> bool {
-    // SAFETY: what is borrowed is only asked for its flags; where nothing is open, the kernel says
-    // so.
+    // SAFETY: the borrowed descriptor is only used to read its flags, and the call fails if the
+    // number is not open.
     rustix::io::fcntl_getfd(unsafe { BorrowedFd::borrow_raw(number) }).is_ok()
 }
 
 /// Takes ownership of an open descriptor, if it is a socket.
 fn own(number: i32) -> Option<OwnedFd> {
-    // SAFETY: what is borrowed is only asked what it is; where nothing is open, the kernel says so.
+    // SAFETY: the borrowed descriptor is only used to read its socket type, and the call fails if
+    // the number is not open.
     let borrowed = unsafe { BorrowedFd::borrow_raw(number) };
     sockopt::socket_type(borrowed).ok()?;
     // SAFETY: the program that started this one has left the descriptor open for it, and nothing

@@ -3,7 +3,7 @@
 use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities};
 
 /// Root's privileges in the file system and for ports: without them, a worker that is configured to
-/// run as root could not access what it serves.
+/// run as root could not access the files that it serves.
 const OF_ROOT: CapabilitySet = CapabilitySet::CHOWN
     .union(CapabilitySet::DAC_OVERRIDE)
     .union(CapabilitySet::DAC_READ_SEARCH)
@@ -19,15 +19,16 @@ const NAMES: &[(CapabilitySet, &str)] = &[
     (CapabilitySet::NET_RAW, "CAP_NET_RAW"),
 ];
 
-/// Limits the capabilities that programs of this process can ever gain. Only root may do this;
-/// without privileges there is nothing to limit.
+/// Removes all capabilities except the needed ones from the bounding set, so that no program which
+/// this process executes can gain them. Only root may do so; a process without privileges has
+/// nothing to remove.
 pub(super) fn bound(keeps_raw_network: bool) {
     let kept = OF_ROOT | raw_network(keeps_raw_network);
     for number in 0..64 {
         let capability = CapabilitySet::from_bits_retain(1 << number);
         if !kept.contains(capability) {
-            // A capability that the kernel does not know is refused, and without the privilege all
-            // are.
+            // The call fails for a capability that the kernel does not know and, in a process
+            // without CAP_SETPCAP, for every capability.
             let _ = rustix::thread::remove_capability_from_bounding_set(capability);
         }
     }

@@ -47,8 +47,9 @@ const SYSTEM: &[&str] = &[
 /// The enforced part of Landlock, in words for the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Enforcement {
-    /// By this version of Landlock.
+    /// The rules are enforced by this version of Landlock.
     Landlock(i32),
+    /// No rule is enforced, for this reason.
     Nothing(&'static str),
 }
 
@@ -78,8 +79,9 @@ fn lacking(version: i32) -> &'static str {
 pub(super) struct Rules(RulesetCreated);
 
 impl Rules {
-    /// Opens the folders and files of the rules. Those that cannot be opened are left out, and
-    /// returned.
+    /// Opens the folders and files of the rules. Also returns descriptions, for the log, of the
+    /// paths that are left out: those that cannot be opened, and those that do not exist although
+    /// the worker needs more than to read them.
     ///
     /// # Errors
     /// The kernel's error, if it has Landlock and refuses.

@@ -46,6 +46,7 @@ struct LinkWalk<'a> {
     places: &'a [PathBuf],
     looked_at: usize,
     lines: Vec<String>,
+    /// Number of links that lead outside. `lines` names the first [`NAMED_MAX`] of them.
     found: usize,
 }
 

@@ -95,7 +95,8 @@ pub struct PathRule {
 
 impl PathRule {
     /// The rule for core files, which the kernel writes to the worker process's working directory,
-    /// this folder or the master's; `None` if the kernel pipes them to a program.
+    /// which is `folder` or, if there is no `folder`, the master's. `None` if the kernel pipes core
+    /// files to a program.
     #[must_use]
     pub fn of_core_files(folder: Option<&Path>, line: &str) -> Option<PathRule> {
         let pattern = fs::read_to_string("/proc/sys/kernel/core_pattern").ok()?;
@@ -117,15 +118,15 @@ impl PathRule {
 /// The permissions of a worker process.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Confinement {
-    /// The level.
+    /// How far the worker process is confined.
     pub level: Level,
-    /// The paths that it may write and read.
+    /// The paths that the worker may write and read.
     pub places: Vec<PathRule>,
-    /// Whether it connects from addresses that the machine does not have (`CAP_NET_RAW`).
+    /// Whether the worker connects from addresses that the machine does not have (`CAP_NET_RAW`).
     pub keeps_raw_network: bool,
-    /// Whether it may use io_uring.
+    /// Whether the worker may use io_uring.
     pub may_use_rings: bool,
-    /// Programs that a helper process runs for it.
+    /// Programs that a helper process runs for the worker.
     pub programs: Vec<Program>,
 }
 
@@ -153,11 +154,13 @@ pub struct Enforcement {
     level: Level,
     capabilities: String,
     files: files::Enforcement,
+    /// Number of paths that the worker may write or, at the strict level, read.
     places: usize,
     system_calls: Result<(), String>,
     /// Whether the system call filter is installed, which [`close_rings`] narrows.
     has_filter: bool,
-    /// Paths to be written that do not exist.
+    /// Paths that got no rule, described for the log: paths to be written that do not exist, and
+    /// paths that cannot be opened.
     pub left_out: Vec<String>,
 }
 
@@ -270,7 +273,7 @@ pub fn confine(
 pub(crate) struct Granted {
     level: Level,
     programs: Vec<Program>,
-    /// By device and inode.
+    /// The access to a file or folder, by its device and inode.
     places: HashMap<(u64, u64), PathAccess>,
 }
 
@@ -301,7 +304,8 @@ impl Confinement {
         }
     }
 
-    /// The first permission that it needs and a running process of the same level does not have.
+    /// The first permission that this confinement needs and a running process of the same level
+    /// does not have. `None` if the level of either is [`Level::Off`].
     pub(crate) fn missing_grant(&self, running: &Granted) -> Option<MissingGrant> {
         if self.level == Level::Off || running.level == Level::Off {
             return None;

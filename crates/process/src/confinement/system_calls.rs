@@ -284,7 +284,8 @@ pub(super) fn close_rings(keeps: bool) -> io::Result<()> {
 fn serving(architecture: u32, rings: bool) -> Vec<sock_filter> {
     let mut filter = Filter::new(architecture);
     let rings = if rings { RINGS } else { &[] };
-    // The wait of either engine is the most frequent call.
+    // The calls of io_uring come first: an engine with rings waits with `io_uring_enter`, its most
+    // frequent call.
     for call in rings.iter().chain(ALLOWED).chain(ALLOWED_HERE) {
         filter.answer(*call, libc::SECCOMP_RET_ALLOW);
     }
@@ -360,6 +361,7 @@ impl Filter {
         ])
     }
 
+    /// Returns the action `with` for a call, whatever its arguments.
     fn answer(&mut self, call: c_long, with: u32) {
         self.0.extend(when(call as u32, &[answer(with)]));
     }
@@ -371,7 +373,8 @@ impl Filter {
         self.0.extend(when(call as u32, &checks));
     }
 
-    /// Returns this action for every other call.
+    /// Ends the filter: every call that it has not decided gets the action `with`. If `with`
+    /// forbids calls, calls newer than Linux 5.1 fail with ENOSYS instead.
     fn finish(mut self, with: u32) -> Vec<sock_filter> {
         if with != libc::SECCOMP_RET_ALLOW {
             self.0.push(unless(jump(libc::BPF_JGE, YOUNG)));

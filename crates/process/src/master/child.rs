@@ -26,10 +26,13 @@ pub(super) enum Role {
     Starting,
     /// Compiles a reload's generation, in a new process.
     Candidate,
+    /// Serves with the generation in force.
     Serving,
+    /// Has been told to end, and completes its requests.
     Leaving,
 }
 
+/// A worker process, or a worker thread of the master.
 pub(super) struct Child {
     pub(super) id: u64,
     /// `None` for a thread.
@@ -37,7 +40,7 @@ pub(super) struct Child {
     /// `None` once the other end is closed.
     pub(super) control: Option<MasterEnd>,
     pub(super) role: Role,
-    /// The last generation that it was told to serve with.
+    /// The last generation that the master told the worker to serve with.
     pub(super) generation: Option<u64>,
     pub(super) started: Instant,
 }

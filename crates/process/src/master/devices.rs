@@ -2,9 +2,10 @@
 //! opened for a worker once it serves; the master keeps none of the descriptors.
 //!
 //! ```text
-//!   worker serves ─▶ open, Devices ─▶ worker: HasDevices ─▶ follow: it is used
-//!   worker is to end, or another is to serve ─▶ release: what is new goes elsewhere
-//!   worker has ended: the kernel has closed all of it ─▶ open for the one that serves
+//!   a worker serves              ─▶ open the devices, send Devices
+//!   it reports HasDevices        ─▶ follow: apply the configuration to the devices
+//!   it is to end or be replaced  ─▶ release: direct new connections away from the devices
+//!   it has ended                 ─▶ its devices are closed: open them for the serving worker
 //! ```
 
 use std::os::fd::OwnedFd;
@@ -26,7 +27,7 @@ const RETRY: Duration = Duration::from_secs(5);
 pub(super) struct Devices {
     /// The worker that has the devices, even if it is about to end.
     owner: Option<u64>,
-    /// Time of the next attempt to open those that another program has.
+    /// Time of the next attempt to open devices that another program has.
     pub(super) retry_at: Option<Instant>,
     /// The last message about a device that could not be opened, which is not repeated.
     last_error: Option<String>,

@@ -17,9 +17,9 @@ use super::reload::Generation;
 /// A generation that was replaced and may still have requests.
 pub(super) struct Replaced {
     number: u64,
-    /// The worker that serves its remaining requests.
+    /// The worker that completes the remaining requests of the generation.
     child: u64,
-    /// Its logs, shared by all workers that have served with it.
+    /// The logs of the generation, in a list shared by all workers that have served with it.
     logs: Rc<[RequiredDescriptor]>,
 }
 
