@@ -28,24 +28,40 @@ pub(crate) enum Command<D> {
         bundle: D,
         descriptors: Vec<D>,
     },
-    /// Serve with the prepared generation.
-    Commit { generation: u64 },
-    /// Discard the prepared generation.
-    Abandon { generation: u64 },
+    Commit {
+        generation: u64,
+    },
+    Abandon {
+        generation: u64,
+    },
     /// Logs opened again, with a sealed list of their keys.
-    Reopen { keys: D, descriptors: Vec<D> },
+    Reopen {
+        keys: D,
+        descriptors: Vec<D>,
+    },
     /// Devices that only this worker has, with a sealed list of their keys.
-    Devices { keys: D, descriptors: Vec<D> },
+    Devices {
+        keys: D,
+        descriptors: Vec<D>,
+    },
     /// Save the worker's state into an empty memory file, and seal the file.
-    Save { state: D },
+    Save {
+        state: D,
+    },
     /// Restore the state that another worker saves into this file; sent before the first bundle.
-    GoOn { state: D },
+    GoOn {
+        state: D,
+    },
     /// The worker at the other end of this socket is about to take over from the receiver of the
     /// command, which may still be serving requests when its successor starts.
-    Successor { channel: D },
+    Successor {
+        channel: D,
+    },
     /// The receiver of the command takes over from the worker at the other end of this socket. Sent
     /// before the first bundle, once for every predecessor.
-    Predecessor { channel: D },
+    Predecessor {
+        channel: D,
+    },
     /// A reload has failed; the worker keeps its generation. For monitoring.
     ReloadFailed,
     /// End when every request has ended.
@@ -53,11 +69,12 @@ pub(crate) enum Command<D> {
     /// Like `Quit`, but serve one more request on idle connections: another program accepts
     /// connections in place of this program.
     Drain,
-    /// End at once.
     Terminate,
     /// A command whose descriptors were lost because this process has too many open files. Only
     /// seen by workers.
-    Incomplete { generation: u64 },
+    Incomplete {
+        generation: u64,
+    },
 }
 
 /// A report of a worker to the master.

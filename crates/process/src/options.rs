@@ -1,30 +1,32 @@
 //! What the command line asks for, after nginx's rules for paths have been applied.
 //!
-//! Reading the flags is the business of the program; this is the result.
+//! The program itself parses the flags.
 
 use std::path::{Path, PathBuf};
 
 /// One run of the program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// Relative data paths start here (`-p`); kept as it was written.
+    /// The folder of relative data paths (`-p`), as it was written.
     pub prefix: PathBuf,
-    /// The configuration file, already below the prefix where it was relative (`-c`).
+    /// The configuration file (`-c`); a relative path has been joined to the prefix.
     pub conf_path: PathBuf,
-    /// The log until the configuration's own is open, and its default (`-e`).
+    /// The log until the logs of the configuration are open, and the log of a configuration without
+    /// `error_log` (`-e`).
     pub error_log: ErrorLog,
     /// Directives from the command line (`-g`).
     pub globals: Vec<Vec<u8>>,
     /// What the command line asks for.
     pub action: Action,
-    /// Say nothing on success of a test (`-q`).
+    /// Print nothing if a test succeeds (`-q`).
     pub quiet: bool,
-    /// Whether the program was started by the superuser: then a `server` without `listen` is at
-    /// port 80. The worker process, which is no superuser any more, compiles for the same sockets.
+    /// Whether the superuser has started the program: then a `server` without `listen` listens on
+    /// port 80. The option tells the worker process, which runs as another user, to compile for the
+    /// same sockets as the master.
     pub privileged: bool,
 }
 
-/// What a run does.
+/// What the program is to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
     /// Start serving as the master.
@@ -45,7 +47,7 @@ pub enum SignalName {
     Stop,
     /// End when every request is answered (QUIT).
     Quit,
-    /// Open the logs again (USR1).
+    /// Reopen the logs (USR1).
     Reopen,
     /// Read the configuration again (HUP).
     Reload,
@@ -74,17 +76,18 @@ impl SignalName {
     }
 }
 
-/// Where lines go before the configuration says so.
+/// The destination of log lines until the configuration has been read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ErrorLog {
     /// Errors go to standard error.
     Stderr,
-    /// A file, already below the prefix where it was relative.
+    /// Errors go to this file. A relative path has been joined to the prefix.
     File(PathBuf),
 }
 
 impl Options {
-    /// Relative `include`s and files of setters start at the folder of the configuration file.
+    /// The folder of the configuration file, to which relative paths of `include` and of other
+    /// directives belong.
     pub fn conf_prefix(&self) -> &Path {
         self.conf_path.parent().unwrap_or(Path::new(""))
     }

@@ -1,8 +1,8 @@
-//! The pid file: how the outside finds the master.
+//! The pid file: tells scripts and `-s` which process is the master.
 //!
-//! A start that would overwrite the pid file of a process that lives is refused: the file belongs
-//! to another program, or to this one already running. A file that is left over from a crash does
-//! not stop a start, even where its number now belongs to another process.
+//! If the pid file names a running process, the program refuses to start: the file belongs to
+//! another program, or the server runs already. A file that a crash has left behind does not
+//! prevent a start, even if a younger process has its number now.
 
 use std::fmt::{self, Display};
 use std::fs::{self, File, OpenOptions};
@@ -17,37 +17,37 @@ use crate::log::failure;
 use crate::predecessor::Predecessor;
 use crate::probe;
 
-/// The longest pid file that is read: nginx's bound for a number and a line feed.
+/// Maximum number of bytes that are read from a pid file: nginx's limit for a number and a line
+/// feed.
 const SIZE_MAX: u64 = 22;
 
-/// A process may be this much younger than its pid file says: the kernel counts ticks, and
-/// clocks are set.
+/// A process may appear to be this much younger than the pid file that it wrote: the kernel counts
+/// start times in ticks, and the clock may have been set.
 const AGE_TOLERANCE: Duration = Duration::from_secs(2);
 
-/// What follows the name of the pid file of a server that a new program is about to follow, as
-/// nginx has it.
+/// nginx's suffix for the pid file of the older program during an upgrade.
 const OLD_SUFFIX: &str = ".oldbin";
 
-/// A written pid file; removed by [`PidFile::remove`] only.
+/// A pid file that this process has written. Only [`PidFile::remove`] removes it.
 #[derive(Debug)]
 pub(crate) struct PidFile {
     /// Where the configuration has it.
     path: PathBuf,
-    /// Whether it is aside, under the name with [`OLD_SUFFIX`].
+    /// Whether the file was renamed to the name with [`OLD_SUFFIX`].
     is_aside: bool,
 }
 
-/// Why a pid file gives no process.
+/// Why no process number could be read from a pid file.
 #[derive(Debug)]
 pub(crate) enum ReadError {
-    /// It cannot be read.
+    /// The file cannot be read.
     Io(PathBuf, io::Error),
-    /// It holds something else than a number.
+    /// The file contains something other than a number.
     Invalid(PathBuf, String),
 }
 
 impl ReadError {
-    /// Whether there is no such file.
+    /// Whether the file does not exist.
     pub(crate) fn is_missing(&self) -> bool {
         matches!(self, ReadError::Io(_, error) if error.kind() == std::io::ErrorKind::NotFound)
     }
@@ -75,7 +75,7 @@ pub(crate) fn read(path: &Path) -> Result<Pid, ReadError> {
         .map_err(|error| ReadError::Io(path.to_owned(), error))?;
     let text = String::from_utf8_lossy(&bytes);
     let number = text.trim_end_matches(['\r', '\n']);
-    // `parse` alone would take a sign.
+    // `parse` alone would accept a sign.
     let digits = !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit());
     digits
         .then(|| number.parse().ok().and_then(Pid::from_raw))
@@ -83,8 +83,9 @@ pub(crate) fn read(path: &Path) -> Result<Pid, ReadError> {
         .ok_or_else(|| ReadError::Invalid(path.to_owned(), number.to_owned()))
 }
 
-/// Checks that no other process lives behind a pid file that this process is about to write, but a
-/// server that has nearly ended, which is returned; the error is the line for the log.
+/// Checks that the pid file that this process is about to write names no other running process.
+/// Exception: a server that completes its last requests, which is returned. The error is the line
+/// for the log.
 pub(crate) fn check(path: &Path) -> Result<Option<Predecessor>, String> {
     let Ok(pid) = read(path) else {
         return Ok(None);
@@ -95,7 +96,8 @@ pub(crate) fn check(path: &Path) -> Result<Option<Predecessor>, String> {
     let written = fs::metadata(path)
         .and_then(|metadata| metadata.modified())
         .ok();
-    // A process that is younger than the file did not write it: the number was given away again.
+    // A process that is younger than the file did not write the file: the number was assigned
+    // again.
     if let (Some(written), Some(started)) = (written, start_time(pid))
         && started > written + AGE_TOLERANCE
     {
@@ -112,7 +114,7 @@ pub(crate) fn check(path: &Path) -> Result<Option<Predecessor>, String> {
     ))
 }
 
-/// Checks that a pid file could be written, as `-t` does; it is not created.
+/// Checks for `-t` whether the pid file could be written, without creating it.
 pub(crate) fn probe(path: &Path) -> Result<(), String> {
     probe::pid_file(path).map_err(|error| open_failed(path, &error))
 }
@@ -120,9 +122,9 @@ pub(crate) fn probe(path: &Path) -> Result<(), String> {
 impl PidFile {
     /// Writes the number of this process; the error is the line for the log.
     ///
-    /// Who waits for the file to appear reads it at once, so it appears with its content: it is
-    /// written under another name first. Where the folder does not allow that, but the file may
-    /// be written, it is written in place.
+    /// A script that waits for the file to appear reads it at once. So the file is written under
+    /// another name and then renamed. If the folder does not permit that, the file is written in
+    /// place.
     pub(crate) fn create(path: &Path) -> Result<PidFile, String> {
         put(path)?;
         let path = path.to_owned();
@@ -137,8 +139,8 @@ impl PidFile {
         &self.path
     }
 
-    /// Puts it aside for a program that is about to write its own there; the error is the line for
-    /// the log.
+    /// Renames the file to the name with [`OLD_SUFFIX`], before a new program writes its own pid
+    /// file. The error is the line for the log.
     pub(crate) fn set_aside(&mut self) -> Result<(), String> {
         match read(&self.path) {
             Ok(named) if named != rustix::process::getpid() => Err(format!(
@@ -149,9 +151,9 @@ impl PidFile {
         }
     }
 
-    /// Puts it back in its place, after the program that was to write its own there has `ended`;
-    /// the error is the line for the log. Where that one has a successor by then, both places are
-    /// other programs'.
+    /// Restores the name of the file after the new program has ended (`ended`) or could not be
+    /// started. Does nothing if the pid file names a third program, which has taken over from the
+    /// new program. The error is the line for the log.
     pub(crate) fn take_back(&mut self, ended: Option<Pid>) -> Result<(), String> {
         let me = rustix::process::getpid();
         let is_free = match read(&self.path) {
@@ -179,7 +181,7 @@ impl PidFile {
         })
     }
 
-    /// Writes it again where another process has removed it; the error is the line for the log.
+    /// Writes the file again if another process has removed it. The error is the line for the log.
     pub(crate) fn keep(&self) -> Result<(), String> {
         if self.file().exists() {
             return Ok(());
@@ -187,12 +189,13 @@ impl PidFile {
         put(&self.file())
     }
 
-    /// Removes it, unless it is another process's by now; the error is the line for the log.
+    /// Removes the file, unless it names another process by now. The error is the line for the log.
     pub(crate) fn remove(&self) -> Result<(), String> {
         let path = self.file();
         let is_anothers = match read(&path) {
             Ok(pid) => pid != rustix::process::getpid(),
-            // The program that follows has been followed itself, and had the place until it ended.
+            // The new program was upgraded in turn, so that its file had the name with the suffix,
+            // and has removed the file.
             Err(error) => self.is_aside && error.is_missing(),
         };
         if is_anothers {
@@ -202,6 +205,7 @@ impl PidFile {
             .map_err(|error| failure(&format!("unlink() \"{}\" failed", path.display()), &error))
     }
 
+    /// The current path of the file.
     fn file(&self) -> PathBuf {
         let mut name = self.path.as_os_str().to_owned();
         if self.is_aside {
@@ -211,7 +215,8 @@ impl PidFile {
     }
 }
 
-/// Puts a file with the number of this process in a place; the error is the line for the log.
+/// Makes a file with the number of this process appear at `path` with its content, or else writes
+/// it in place. The error is the line for the log.
 fn put(path: &Path) -> Result<(), String> {
     let mut other_name = path.as_os_str().to_owned();
     other_name.push(format!(".{}", std::process::id()));
@@ -236,8 +241,7 @@ fn open_failed(path: &Path, error: &io::Error) -> String {
     failure(&format!("open() \"{}\" failed", path.display()), error)
 }
 
-/// A process that may not be signalled lives all the same; one that has ended and waits for its
-/// parent to notice does not.
+/// Whether a process runs. True for a process that this user may not signal, false for a zombie.
 fn is_alive(pid: Pid) -> bool {
     let exists = !matches!(
         rustix::process::test_kill_process(pid),
@@ -247,17 +251,17 @@ fn is_alive(pid: Pid) -> bool {
     exists && state.is_none_or(|state| state != "Z")
 }
 
-/// The fields of proc_pid_stat(5) from the third, the state, on: before it stands the name in
-/// brackets, which may hold anything.
+/// The fields of proc_pid_stat(5) from the third, the state, onwards. The second field, the name in
+/// brackets, may contain spaces and brackets.
 pub(crate) fn stat_fields(pid: Pid) -> Option<Vec<String>> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     let (_, fields) = stat.rsplit_once(')')?;
     Some(fields.split_whitespace().map(str::to_owned).collect())
 }
 
-/// When a process started, from proc_pid_stat(5) and the time of the boot.
+/// The time at which a process started, from proc_pid_stat(5) and the time of the boot.
 fn start_time(pid: Pid) -> Option<SystemTime> {
-    // Field 22 of the manual's count.
+    // Field 22 in the manual, which counts from 1.
     let ticks: u64 = stat_fields(pid)?.get(19)?.parse().ok()?;
     let boot = fs::read_to_string("/proc/stat").ok()?;
     let boot = boot.lines().find_map(|line| line.strip_prefix("btime "))?;

@@ -1,8 +1,9 @@
-//! A server that has nearly ended: the pid file still names it, it serves its last requests and
-//! listens nowhere any more. A start need not wait for it, which could take as long as a download.
+//! A server that completes its last requests: the pid file still names it, but it does not listen
+//! any more. A new server starts without waiting for its end, which may take as long as a download.
 //!
-//! When such a server ends, it removes the pid file, also where that names another process by then
-//! (nginx does, and so did older versions of this program), so the end is watched for.
+//! When such a server ends, it may remove the pid file although the file names another process by
+//! then: nginx does, and so did older versions of this program. So the master waits for its end,
+//! and writes the file again.
 
 use std::collections::HashSet;
 use std::fs;
@@ -14,17 +15,17 @@ use rustix::process::{Pid, PidfdFlags};
 use crate::log::PROGRAM;
 use crate::title::NGINX;
 
-/// A server that serves its last requests.
+/// A server that completes its last requests and does not listen.
 #[derive(Debug)]
 pub(crate) struct Predecessor {
     pub(crate) pid: Pid,
-    /// Readable when it has ended.
+    /// Readable when the server has ended.
     end: OwnedFd,
 }
 
 impl Predecessor {
-    /// The process of a number, if it is a server that has nearly ended. One of which that cannot
-    /// be told is none.
+    /// The process with this number, if it is a server that completes its last requests. `None` if
+    /// it is not, or if that cannot be found out.
     pub(crate) fn find(pid: Pid) -> Option<Predecessor> {
         let end = rustix::process::pidfd_open(pid, PidfdFlags::empty()).ok()?;
         let name = fs::read_to_string(format!("/proc/{pid}/comm")).ok()?;
@@ -32,7 +33,7 @@ impl Predecessor {
         (is_server && !listens(pid).ok()?).then_some(Predecessor { pid, end })
     }
 
-    /// Whether it has ended.
+    /// Whether the server has ended.
     pub(crate) fn has_ended(&self) -> bool {
         use rustix::event::{PollFd, PollFlags, Timespec};
         let mut polled = [PollFd::new(&self.end, PollFlags::IN)];
@@ -46,7 +47,7 @@ impl AsFd for Predecessor {
     }
 }
 
-/// Whether a process holds a socket that listens.
+/// Whether a process has a listening socket open.
 fn listens(pid: Pid) -> io::Result<bool> {
     let mut sockets = HashSet::new();
     for entry in fs::read_dir(format!("/proc/{pid}/fd"))? {
@@ -58,8 +59,8 @@ fn listens(pid: Pid) -> io::Result<bool> {
         let number = number.and_then(|link| link.strip_suffix(']'));
         sockets.extend(number.map(str::to_owned));
     }
-    /// A table of sockets: where a line says what a socket does, how it says that it listens, and
-    /// where its number stands.
+    /// A table in `/proc/PID/net`: its name, the index of the field that tells whether a socket
+    /// listens, the check of that field, and the index of the field with the socket's inode.
     struct Table(&'static str, usize, fn(&str) -> bool, usize);
     let tcp = |state: &str| state == "0A";
     let unix =
@@ -69,7 +70,7 @@ fn listens(pid: Pid) -> io::Result<bool> {
         Table("tcp6", 3, tcp, 9),
         Table("unix", 3, unix, 6),
     ] {
-        // A kernel without IPv6 has no table of it.
+        // A kernel without IPv6 has no `tcp6`.
         let text = fs::read_to_string(format!("/proc/{pid}/net/{name}")).unwrap_or_default();
         let holds = text.lines().any(|line| {
             let fields: Vec<&str> = line.split_whitespace().collect();

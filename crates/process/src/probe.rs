@@ -1,8 +1,7 @@
-//! Whether something could be opened or made, found out without making or changing anything: what
-//! `-t` asks of the files that belong to the running server.
+//! Checks whether files could be opened or created, without creating or changing anything: `-t`
+//! must not touch the files of the running server.
 //!
-//! The answers are the errors that open(2), mkdir(2) and bind(2) would give. They hold for this
-//! moment and this user.
+//! The results are the errors that open(2), mkdir(2) and bind(2) would return now to this user.
 
 use std::fs;
 use std::io;
@@ -13,25 +12,25 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{Access, AtFlags, CWD, Mode, OFlags};
 use rustix::io::Errno;
 
-/// Symbolic links that are followed to a file that is missing: Linux's own bound.
+/// Maximum number of symbolic links that are followed to a missing file: Linux's own limit.
 const LINKS_MAX: usize = 40;
 
-/// Whether a log could be opened for appending, created where it is missing.
+/// Checks whether a log could be opened for appending or, if it is missing, created.
 ///
 /// # Errors
-/// As of open(2).
+/// The error that open(2) would return.
 pub fn log(path: &Path) -> io::Result<()> {
     file(path, OFlags::WRONLY | OFlags::APPEND)
 }
 
-/// Whether a pid file could be written.
+/// Checks whether a pid file could be written.
 pub(crate) fn pid_file(path: &Path) -> io::Result<()> {
     file(path, OFlags::RDWR)
 }
 
 fn file(path: &Path, flags: OFlags) -> io::Result<()> {
     match fs::metadata(path) {
-        // A reader at its other end would take an open and a close for the end of the log.
+        // A reader of the FIFO would take the close after an open for the end of the log.
         Ok(found) if found.file_type().is_fifo() => may(path, Access::WRITE_OK),
         Ok(_) => {
             let flags = flags | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
@@ -43,7 +42,7 @@ fn file(path: &Path, flags: OFlags) -> io::Result<()> {
     }
 }
 
-/// Whether a folder is there or could be made.
+/// Checks whether a folder (or any other file) exists or could be created.
 pub(crate) fn folder(path: &Path) -> io::Result<()> {
     match fs::symlink_metadata(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => in_its_folder(path),
@@ -51,16 +50,16 @@ pub(crate) fn folder(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Whether a Unix socket could be bound there. One that exists is in use, or left over, which the
-/// start finds out.
+/// Checks whether a Unix socket could be bound to this path. An existing file passes: the start
+/// finds out whether it is in use or left over.
 ///
 /// # Errors
-/// As of bind(2).
+/// The error that bind(2) would return.
 pub fn socket(path: &Path) -> io::Result<()> {
     folder(path)
 }
 
-/// The file that opening a path would create: where its links lead.
+/// The file that opening a path would create: the target of its symbolic links.
 fn behind_links(path: &Path) -> PathBuf {
     let mut path = path.to_owned();
     for _ in 0..LINKS_MAX {
@@ -72,6 +71,7 @@ fn behind_links(path: &Path) -> PathBuf {
     path
 }
 
+/// Checks whether opening could create this file.
 fn creatable(path: &Path) -> io::Result<()> {
     if path.as_os_str().as_bytes().ends_with(b"/") {
         return Err(Errno::ISDIR.into());
@@ -79,7 +79,7 @@ fn creatable(path: &Path) -> io::Result<()> {
     in_its_folder(path)
 }
 
-/// Whether the folder of a path takes a new entry.
+/// Checks whether a file may be created in the folder of a path.
 fn in_its_folder(path: &Path) -> io::Result<()> {
     let folder = match path.parent() {
         Some(folder) if !folder.as_os_str().is_empty() => folder,
@@ -88,7 +88,7 @@ fn in_its_folder(path: &Path) -> io::Result<()> {
     may(folder, Access::WRITE_OK | Access::EXEC_OK)
 }
 
-/// Whether this process may, by the user that it acts as.
+/// Checks whether the effective user of this process has this access.
 fn may(path: &Path, access: Access) -> io::Result<()> {
     Ok(rustix::fs::accessat(CWD, path, access, AtFlags::EACCESS)?)
 }

@@ -1,17 +1,17 @@
-//! Programs that a configuration has workers run, started for a confined worker by a process beside
-//! it.
+//! Runs the programs of a configuration (such as commands for certificates). A confined worker may
+//! not start programs: a helper process, the runner, starts them for the worker.
 //!
 //! ```text
 //!   worker process ──── path, arguments ────▶ runner ── spawns ──▶ program
 //!   (confined)     ◀─── status, its words ───  (the same user, not confined)
 //! ```
 //!
-//! The worker starts the runner before it gives anything away, and tells it the programs of its
-//! configuration: none but these is ever started, whatever the worker asks for later. The runner
-//! ends with the worker. What a program says on standard error comes back, so that it stands in the
-//! worker's log.
+//! The worker starts the runner before it drops any privilege, and sends it the programs of its
+//! configuration. The runner never starts another program, whatever the worker requests later. The
+//! runner ends with the worker. It returns the standard error of a program, so that the text
+//! appears in the worker's log.
 //!
-//! Not here: which programs these are, and what they are for.
+//! Which programs a configuration runs, and what for, is up to other crates.
 
 use std::ffi::{OsStr, OsString};
 use std::io::{self, Read, Write};
@@ -31,35 +31,35 @@ use crate::title;
 pub struct Program {
     /// The path of the program.
     pub path: PathBuf,
-    /// The arguments that come before those of each run.
+    /// The fixed arguments, which precede the arguments of a single run.
     pub arguments: Vec<OsString>,
 }
 
 /// How a program has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ended {
-    /// By itself, or by a signal.
+    /// The program exited, or a signal of another process ended it.
     With(ExitStatus),
-    /// It took too long, and was ended.
+    /// The program exceeded the time limit, and was killed.
     TimedOut,
 }
 
-/// What a runner is, behind the program's name.
+/// The title of a runner, after the program's name.
 const RUNNER: &str = "program runner";
 
-/// The longest message, in bytes; a kernel's own bound on arguments is larger.
+/// Maximum length of a message, in bytes. The kernel's limit for arguments is larger.
 const MESSAGE_MAX: usize = 256 << 10;
 
-/// Of what a program says on standard error, so many bytes come back.
+/// Maximum number of bytes that are returned from a program's standard error.
 const SAID_MAX: u64 = 16 << 10;
 
-/// How often a running program is looked at.
+/// Interval between two checks whether a running program has ended.
 const LOOK: Duration = Duration::from_millis(20);
 
 /// The runner of this process.
 static STARTED: OnceLock<Mutex<UnixStream>> = OnceLock::new();
 
-/// Starts the runner of this process, which may start these programs.
+/// Starts the runner of this process, which may start only these programs.
 pub(crate) fn start_runner(programs: &[Program]) -> Result<(), String> {
     let failed = |error: io::Error| {
         crate::log::failure(
@@ -87,17 +87,18 @@ pub(crate) fn start_runner(programs: &[Program]) -> Result<(), String> {
     }
     let mut stream = ours;
     send(&mut stream, &words).map_err(failed)?;
-    // A process becomes a worker once.
+    // The runner is started once, because a process becomes a worker once.
     let _ = STARTED.set(Mutex::new(stream));
     Ok(())
 }
 
-/// Has the runner of this process run a program, for at most so long; one at a time. None where
-/// this process has no runner, because it may start programs itself.
+/// Lets the runner of this process run a program, and waits for its end. The runner kills a program
+/// that takes longer than `at_most`, and runs one program at a time. `None` if this process has no
+/// runner, because it may start programs itself.
 ///
 /// # Errors
-/// Those of the start of the program; `PermissionDenied` where no configuration of this process has
-/// named it, and `BrokenPipe` where the runner has ended.
+/// The errors of starting the program; `PermissionDenied` if the program is not among those that
+/// the runner was started with, and `BrokenPipe` if the runner has ended.
 pub fn run(
     program: &Program,
     arguments: &[&OsStr],
@@ -130,7 +131,8 @@ fn ask(
     let [outcome, value, said] = &answer[..] else {
         return Err(io::ErrorKind::InvalidData.into());
     };
-    // What the program has said belongs into the log, which is where this process's own words go.
+    // The program's messages belong to the log, to which the standard error of this process is
+    // redirected.
     let _ = io::stderr().write_all(said);
     let value = of_number::<i32>(value)?;
     match &outcome[..] {
@@ -199,7 +201,7 @@ fn serve(stream: &mut UnixStream) -> io::Result<()> {
     Ok(())
 }
 
-/// Runs one; how it has ended, and what it has said on standard error.
+/// Runs a program. Returns how it ended, and its standard error.
 fn run_here(words: &[Vec<u8>], at_most: Duration) -> io::Result<(Ended, Vec<u8>)> {
     let (path, arguments) = words.split_first().ok_or(io::ErrorKind::InvalidInput)?;
     let mut command = Command::new(OsStr::from_bytes(path));
@@ -213,15 +215,15 @@ fn run_here(words: &[Vec<u8>], at_most: Duration) -> io::Result<(Ended, Vec<u8>)
     let reader = std::thread::spawn(move || {
         let mut said = Vec::new();
         if let Some(mut pipe) = pipe {
-            // What cannot be read says nothing; what is too much is read on, so that nobody waits
-            // for room.
+            // A read error only shortens the text. Bytes beyond the limit are read and dropped, so
+            // that the program does not wait for room in the pipe.
             let _ = pipe.by_ref().take(SAID_MAX).read_to_end(&mut said);
             let _ = io::copy(&mut pipe, &mut io::sink());
         }
         said
     });
     let ended = wait(&mut child, at_most)?;
-    // A program of its own that goes on in the background may hold the pipe open.
+    // A child of the program that continues in the background may hold the pipe open.
     let end = Instant::now() + Duration::from_secs(1);
     while !reader.is_finished() && Instant::now() < end {
         std::thread::sleep(LOOK);
@@ -241,7 +243,7 @@ fn wait(child: &mut Child, at_most: Duration) -> io::Result<Ended> {
             Some(status) => return Ok(Ended::With(status)),
             None if Instant::now() < end => std::thread::sleep(LOOK),
             None => {
-                // Either fails only where it has ended meanwhile.
+                // These calls fail only if the program has ended meanwhile.
                 let _ = child.kill();
                 let _ = child.wait();
                 return Ok(Ended::TimedOut);
@@ -261,7 +263,7 @@ fn of_number<T: std::str::FromStr>(word: &[u8]) -> io::Result<T> {
     text.ok_or_else(|| io::ErrorKind::InvalidData.into())
 }
 
-/// Sends a message: its words, each behind its length, behind the length of all.
+/// Sends a message: the length of the rest, and then the length and the bytes of every word.
 fn send(stream: &mut UnixStream, words: &[Vec<u8>]) -> io::Result<()> {
     let mut body = Vec::new();
     for word in words {
@@ -279,7 +281,7 @@ fn length(bytes: usize) -> io::Result<[u8; 4]> {
     Ok(length.to_le_bytes())
 }
 
-/// The words of the next message; none where the other end has gone.
+/// The words of the next message; `None` if the other end is closed.
 fn receive(stream: &mut UnixStream) -> io::Result<Option<Vec<Vec<u8>>>> {
     let mut length = [0; 4];
     match stream.read_exact(&mut length) {

@@ -1,10 +1,11 @@
-//! How `-s reload` learns what became of the reload.
+//! How `-s reload` learns the result of the reload.
 //!
 //! The sender makes a pipe and puts the number of its writing end into the signal (sigqueue(3)).
-//! The master opens `/proc/SENDER/fd/NUMBER`, which only root and its own user may do, and writes
-//! one line when it has read the signal, one when the reload is decided, and one for every error.
-//! A signal without a number, as from kill(1), gets no answer; a master that gives none (nginx,
-//! or one in another pid namespace) is taken to have reloaded after a short wait.
+//! The master opens `/proc/SENDER/fd/NUMBER`, which only root and the sender's user may do. It
+//! writes a line when it has read the signal, a line when the reload has succeeded or failed, and a
+//! line for every error. A signal without a number, as from kill(1), gets no reply. If a master
+//! does not reply in time (nginx, or a master in another pid namespace), the result is unknown: the
+//! sender prints a warning and succeeds.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufRead, BufReader, Write};
@@ -16,22 +17,22 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 
 use crate::signals::ReceivedSignal;
 
-/// How long the sender waits for a sign of the master, which may be reading a configuration.
+/// How long the sender waits for the first line. The master may be busy reading a configuration.
 const ACCEPT_LIMIT: Duration = Duration::from_secs(5);
-/// How long it waits for the decision: longer than the master gives a worker.
+/// How long the sender then waits for the result: longer than the master's time limit for a worker.
 const DECIDE_LIMIT: Duration = Duration::from_secs(70);
 
 const ACCEPTED: &str = "accepted";
 const COMMITTED: &str = "committed";
 const FAILED: &str = "failed";
 
-/// The master's end: where the answer to one reload goes. Nothing is said of failures to write,
-/// since a sender may have gone away.
+/// The master's end of the pipe, for the reply to one reload. Write errors are ignored, since the
+/// sender may have ended.
 #[derive(Debug)]
 pub(crate) struct Reply(File);
 
 impl Reply {
-    /// Opens the sender's pipe, if there is one, and says that the signal has been read.
+    /// Opens the sender's pipe, if there is a pipe, and writes that the signal has been read.
     pub(crate) fn accept(signal: &ReceivedSignal) -> Option<Reply> {
         let path = format!("/proc/{}/fd/{}", signal.sender?, signal.value?);
         let mut options = OpenOptions::new();
@@ -45,12 +46,12 @@ impl Reply {
         Some(Reply(file))
     }
 
-    /// The reload is in force.
+    /// Replies that the reload has succeeded.
     pub(crate) fn committed(mut self) {
         let _ = writeln!(self.0, "{COMMITTED}");
     }
 
-    /// The reload failed; nothing has changed.
+    /// Replies that the reload has failed and changed nothing.
     pub(crate) fn failed(mut self, errors: &[String]) {
         let mut text = format!("{FAILED}\n");
         for error in errors {
@@ -61,7 +62,7 @@ impl Reply {
     }
 }
 
-/// What became of a reload.
+/// The result of a reload.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum ReloadResult {
     Committed,
@@ -70,14 +71,16 @@ pub(crate) enum ReloadResult {
     Unknown,
 }
 
-/// Has a signal sent with the value that it is given, and waits for the answer.
+/// Makes a pipe, sends a signal with `send`, whose argument is the value of the signal, and waits
+/// for the master's reply.
 pub(crate) fn send_and_wait(send: impl FnOnce(i32) -> io::Result<()>) -> io::Result<ReloadResult> {
     let (reader, writer) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
     send(writer.as_raw_fd())?;
     if !wait_readable(&reader, Instant::now() + ACCEPT_LIMIT)? {
         return Ok(ReloadResult::Unknown);
     }
-    // The master has its own writing end by now; without ours, its end is the end of the answer.
+    // The master has opened the writing end by now. Once this process has closed its own, the pipe
+    // ends when the master closes its descriptor.
     drop(writer);
     read_answer(reader, Instant::now() + DECIDE_LIMIT)
 }
@@ -107,7 +110,7 @@ fn read_answer(reader: OwnedFd, deadline: Instant) -> io::Result<ReloadResult> {
     })
 }
 
-/// Whether something can be read (or the end) before the deadline.
+/// Waits until the deadline for bytes or the end of the pipe. Returns whether either has come.
 fn wait_readable(descriptor: &impl AsFd, deadline: Instant) -> io::Result<bool> {
     loop {
         let left = deadline.saturating_duration_since(Instant::now());

@@ -1,14 +1,14 @@
-//! A process that a pid file names: what it is, and how to signal it and nothing else.
+//! Finds out what the process is that a pid file names, and signals that process and no other.
 //!
-//! A number says nothing of what it belongs to: another server may have written the file, or its
-//! process may have ended and the number been given away. So a process is held (pidfd_open(2))
-//! before it is looked at, and signalled through what is held: while that lives its number means no
-//! other process, and once it has ended the signal goes nowhere.
+//! The number alone does not identify a process: another server may have written the file, or the
+//! process may have ended and its number may have been assigned again. So a pidfd is opened
+//! (pidfd_open(2)) before the process is examined, and the signal is sent through the pidfd: it
+//! reaches the examined process or, if that has ended, no process.
 //!
-//! A master of Tidegate is known by what makes it one: it is this program, by its file or by the
-//! name that it gives itself, and it has every signal blocked that it reads. That holds when the
-//! file was replaced by a newer version or has another name, and is true neither of a worker
-//! process nor of another command of this program.
+//! A process is a master of Tidegate if it runs this program's file or has the name that the
+//! program gives itself, and has blocked every signal that a master reads. A master fulfils this
+//! even if its file was replaced by a newer version or has another name. Worker processes and other
+//! commands of this program do not.
 
 use std::fmt::{self, Display};
 use std::fs;
@@ -25,34 +25,34 @@ use crate::log::PROGRAM;
 use crate::signals::{self, Signals};
 use crate::title;
 
-/// How much of a command line is shown, in characters.
+/// Maximum length of a name or command line in a message, in characters.
 const SHOWN_MAX: usize = 60;
 
-/// A master of Tidegate that runs.
+/// A running master of Tidegate.
 #[derive(Debug)]
 pub(crate) struct RunningMaster {
     pid: Pid,
-    /// What holds the process; none where the kernel or a filter of system calls has no such thing.
+    /// The pidfd; `None` if the kernel has none, or a system call filter forbids the call.
     handle: Option<OwnedFd>,
 }
 
 /// Why a process is not signalled.
 #[derive(Debug)]
 pub(crate) enum RunningError {
-    /// There is none of that number, or it cannot be held.
+    /// There is no process with that number, or it has no pidfd.
     NoProcess(io::Error),
-    /// It cannot be told what it is.
+    /// `/proc` does not tell what the process is.
     Unknown(io::Error),
-    /// Another program; the name that it has in `/proc`.
+    /// The process runs another program, which has this name in `/proc`.
     Foreign(String),
-    /// A worker process, with its master.
+    /// The process is a worker process; with its master, if known.
     Worker(Option<Pid>),
-    /// This program, with a command line that is not a server's.
+    /// The process runs this program, but is not a server; with its command line.
     Command(String),
 }
 
 impl Display for RunningError {
-    /// What the process is, to follow its number.
+    /// The text that follows the number of the process in a message.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             RunningError::NoProcess(error) => write!(f, "cannot be held: {error}"),
@@ -71,7 +71,7 @@ impl Display for RunningError {
 }
 
 impl RunningMaster {
-    /// Holds the process of a number, if it is a master of Tidegate.
+    /// The process with this number, if it is a master of Tidegate.
     pub(crate) fn find(pid: Pid) -> Result<RunningMaster, RunningError> {
         let handle = match rustix::process::pidfd_open(pid, PidfdFlags::empty()) {
             Ok(handle) => Some(handle),
@@ -80,7 +80,7 @@ impl RunningMaster {
         };
         match recognise(pid) {
             Ok(()) => Ok(RunningMaster { pid, handle }),
-            // It has ended while it was looked at.
+            // The process may have ended while it was examined.
             Err(RunningError::Unknown(error)) if error.kind() == io::ErrorKind::NotFound => {
                 Err(match rustix::process::test_kill_process(pid) {
                     Err(Errno::SRCH) => RunningError::NoProcess(Errno::SRCH.into()),
@@ -91,7 +91,7 @@ impl RunningMaster {
         }
     }
 
-    /// Sends it a signal with a value.
+    /// Sends the master a signal with a value.
     pub(crate) fn signal(&self, number: i32, value: i32) -> io::Result<()> {
         match &self.handle {
             Some(handle) => signals::send_to(handle, number, value),
@@ -100,7 +100,7 @@ impl RunningMaster {
     }
 }
 
-/// Whether a process is a master of Tidegate, as far as `/proc` tells.
+/// Checks in `/proc` whether a process is a master of Tidegate.
 fn recognise(pid: Pid) -> Result<(), RunningError> {
     let own = fs::read_link("/proc/self").map_err(RunningError::Unknown)?;
     if own != Path::new(&std::process::id().to_string()) {
@@ -119,7 +119,7 @@ fn recognise(pid: Pid) -> Result<(), RunningError> {
     let line = fs::read(format!("/proc/{pid}/cmdline")).map_err(RunningError::Unknown)?;
     let words: Vec<&[u8]> = line.split(|byte| *byte == 0).collect();
     let words = words.strip_suffix(&[&b""[..]]).unwrap_or(&words);
-    // Under nginx's name may stand nginx, which has no signal blocked while it waits for one.
+    // A process with nginx's name may be nginx, which blocks no signal while it waits for one.
     let is_master = Signals::are_blocked(signals::MASTER, status.blocked);
     if is_nginx_by_name && !has_our_file && !is_master {
         return Err(RunningError::Foreign(printable(&status.name)));
@@ -135,7 +135,8 @@ fn recognise(pid: Pid) -> Result<(), RunningError> {
     Ok(())
 }
 
-/// Whether a process runs the very file that this one does. Only its user and root may see that.
+/// Whether a process runs the same file as this process. False also if neither root nor the user of
+/// that process asks.
 fn has_our_file(pid: Pid) -> bool {
     let identity = |path: &str| {
         let found = fs::metadata(path).ok()?;
@@ -145,12 +146,12 @@ fn has_our_file(pid: Pid) -> bool {
     ours.is_some() && identity(&format!("/proc/{pid}/exe")) == ours
 }
 
-/// What proc_pid_status(5) says of a process.
+/// Fields of proc_pid_status(5).
 struct Status {
     name: String,
     has_ended: bool,
     parent: Option<Pid>,
-    /// The signals that its main thread has blocked, as a bit each.
+    /// The signals that the main thread of the process has blocked: signal N is bit N - 1.
     blocked: u64,
 }
 
@@ -175,7 +176,7 @@ impl Status {
     }
 }
 
-/// A text of another process's, for one line of a log.
+/// Makes the name or command line of another process fit for a line of the log.
 fn printable(text: &str) -> String {
     let mut shown: String = text
         .chars()

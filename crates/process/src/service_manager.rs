@@ -1,5 +1,6 @@
-//! The service manager that has started this program (systemd), where it wants to know how the
-//! server does: sd_notify(3), a datagram for each message to the socket that `NOTIFY_SOCKET` names.
+//! Notifies the service manager (systemd) that has started this program of the server's state, if
+//! the manager requests it: sd_notify(3). A message is a datagram to the socket that
+//! `NOTIFY_SOCKET` names.
 //!
 //! | message | when |
 //! |---|---|
@@ -9,7 +10,8 @@
 //! | `MAINPID` | the server ends, and the one that follows it is the service from then on |
 //! | `WATCHDOG=1` | twice in the time that `WATCHDOG_USEC` says, as long as the master does its rounds |
 //!
-//! Nothing is waited for: a manager that does not listen loses the message.
+//! The master never waits for the manager: a message that the manager's socket does not take is
+//! lost.
 
 use std::ffi::OsStr;
 use std::fmt::Write;
@@ -21,14 +23,17 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Pid;
 
-/// What the program that follows this one needs of the environment to be the service itself.
+/// The variables that a new program needs in an upgrade (USR2) to notify the manager in place of
+/// this program.
 pub(crate) const VARIABLES: [&str; 2] = [SOCKET, WATCHDOG];
 
 const SOCKET: &str = "NOTIFY_SOCKET";
 const WATCHDOG: &str = "WATCHDOG_USEC";
-/// Whose watchdog it is, where that is not every process of the service.
+/// The process that must send watchdog messages; if the variable is missing, any process of the
+/// service may.
 const WATCHDOG_PID: &str = "WATCHDOG_PID";
 
+/// A service manager that requests notifications.
 #[derive(Debug)]
 pub(crate) struct ServiceManager {
     socket: UnixDatagram,
@@ -36,7 +41,7 @@ pub(crate) struct ServiceManager {
     watchdog: Option<Watchdog>,
 }
 
-/// How often a sign of life is sent, and when the next is due.
+/// The interval of the watchdog messages, and the time of the next.
 #[derive(Debug)]
 struct Watchdog {
     interval: Duration,
@@ -44,8 +49,8 @@ struct Watchdog {
 }
 
 impl ServiceManager {
-    /// Who has started this program, where that wants to be told; the error says why it will not
-    /// be.
+    /// The manager that has started this program, if it requests notifications. The error is the
+    /// line for the log.
     pub(crate) fn of_this_process() -> Result<Option<ServiceManager>, String> {
         let Some(name) = std::env::var_os(SOCKET).filter(|name| !name.is_empty()) else {
             return Ok(None);
@@ -68,10 +73,12 @@ impl ServiceManager {
         }))
     }
 
+    /// Notifies the manager that the server serves.
     pub(crate) fn ready(&self) {
         self.tell("READY=1");
     }
 
+    /// Notifies the manager that a reload begins.
     pub(crate) fn reloading(&mut self) {
         self.is_reloading = true;
         let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
@@ -83,28 +90,31 @@ impl ServiceManager {
         self.tell(&text);
     }
 
-    /// No reload is under way any more.
+    /// Notifies the manager of the end of a reload, if [`reloading`](ServiceManager::reloading) has
+    /// announced one.
     pub(crate) fn reloaded(&mut self) {
         if std::mem::take(&mut self.is_reloading) {
             self.ready();
         }
     }
 
+    /// Notifies the manager that the server is ending.
     pub(crate) fn stopping(&self) {
         self.tell("STOPPING=1");
     }
 
-    /// The server ends, and another process goes on.
+    /// Notifies the manager that this process ends, and that process `pid` is the service from now
+    /// on.
     pub(crate) fn followed_by(&self, pid: Pid) {
         self.tell(&format!("MAINPID={pid}"));
     }
 
-    /// When a sign of life is due.
+    /// The time of the next watchdog message; `None` without a watchdog.
     pub(crate) fn watchdog_due(&self) -> Option<Instant> {
         self.watchdog.as_ref().map(|watchdog| watchdog.due)
     }
 
-    /// Gives one where it is due.
+    /// Sends a watchdog message if its time has come.
     pub(crate) fn feed_watchdog(&mut self, now: Instant) {
         if let Some(watchdog) = self.watchdog.as_mut().filter(|one| one.due <= now) {
             watchdog.due = now + watchdog.interval;
@@ -113,7 +123,7 @@ impl ServiceManager {
     }
 
     fn tell(&self, text: &str) {
-        // A manager that has gone, or does not read, has nobody to hear of that.
+        // If the manager has ended or does not read, there is nobody to report that to.
         let _ = self.socket.send(text.as_bytes());
     }
 }

@@ -1,5 +1,5 @@
-//! Signals as something to read: they are blocked, and come out of a descriptor (signalfd(7))
-//! beside everything else a loop waits for. No work is done in a handler, because there is none.
+//! Reads signals from a descriptor (signalfd(7)), so that a loop can poll it together with its
+//! sockets. The signals are blocked, so no signal handler is needed.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -20,8 +20,9 @@ pub(crate) const MASTER: &[i32] = &[
     libc::SIGWINCH,
 ];
 
-/// The signals that a worker process reads: it ends by three, and must survive the others where
-/// a whole process group is signalled.
+/// The signals that a worker process reads. INT, QUIT and TERM end the worker, and USR1 makes it
+/// ask the master to reopen logs. It must ignore the others, which may be sent to the whole process
+/// group.
 pub(crate) const WORKER: &[i32] = &[
     libc::SIGHUP,
     libc::SIGINT,
@@ -32,21 +33,21 @@ pub(crate) const WORKER: &[i32] = &[
     libc::SIGWINCH,
 ];
 
-/// A set of blocked signals and the descriptor they come out of.
+/// A set of blocked signals, with the descriptor from which they are read.
 #[derive(Debug)]
 pub(crate) struct Signals(OwnedFd);
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ReceivedSignal {
     pub(crate) number: i32,
-    /// Who sent it, where that is a process this one can see.
+    /// The process that sent the signal, if it is visible in this pid namespace.
     pub(crate) sender: Option<Pid>,
     /// The value of a signal sent by sigqueue(3).
     pub(crate) value: Option<i32>,
 }
 
 impl ReceivedSignal {
-    /// nginx's line for the log; `action` says what follows.
+    /// The line for the log, in nginx's words. `action`, the reaction to the signal, ends the line.
     pub(crate) fn describe(&self, action: &str) -> String {
         let (number, name) = (self.number, name(self.number));
         match self.sender {
@@ -58,7 +59,7 @@ impl ReceivedSignal {
 
 impl Signals {
     /// Blocks the signals for this thread and those that it starts. Must be called while the
-    /// process has one thread: in any other thread they would still do their default.
+    /// process has one thread: in other threads, the signals would still have their default action.
     pub(crate) fn block(numbers: &[i32]) -> io::Result<Signals> {
         let mut set = MaybeUninit::<libc::sigset_t>::uninit();
         // SAFETY: sigemptyset initialises the set; the following calls get a valid pointer to it,
@@ -80,17 +81,18 @@ impl Signals {
         }
     }
 
-    /// The next signal, if one is there.
+    /// The next signal; `None` if no signal is pending.
     pub(crate) fn next(&self) -> Option<ReceivedSignal> {
         let mut info = MaybeUninit::<libc::signalfd_siginfo>::zeroed();
         let size = mem::size_of::<libc::signalfd_siginfo>();
-        // SAFETY: the buffer is as long as the length given, and the structure is plain numbers,
-        // valid for any bytes, zero where the read wrote nothing.
+        // SAFETY: the buffer has the given length. The structure consists of numbers, for which any
+        // bytes are valid, and bytes that the read did not write are zero.
         let (read, info) = unsafe {
             let read = libc::read(self.0.as_raw_fd(), info.as_mut_ptr().cast(), size);
             (read, info.assume_init())
         };
-        // Short of a whole record there is no signal: the descriptor does not block.
+        // The descriptor does not block: without a pending signal, the read returns no complete
+        // record.
         (usize::try_from(read) == Ok(size)).then(|| ReceivedSignal {
             number: i32::try_from(info.ssi_signo).unwrap_or(0),
             sender: i32::try_from(info.ssi_pid).ok().and_then(Pid::from_raw),
@@ -100,7 +102,8 @@ impl Signals {
 }
 
 impl Signals {
-    /// Whether every signal of `numbers` is in a set of proc_pid_status(5).
+    /// Whether `set`, a mask of blocked signals from proc_pid_status(5), contains every signal of
+    /// `numbers`.
     pub(crate) fn are_blocked(numbers: &[i32], set: u64) -> bool {
         let bit = |number: &i32| 1_u64.checked_shl(number.cast_unsigned().saturating_sub(1));
         numbers.iter().filter_map(bit).all(|bit| set & bit != 0)
@@ -113,8 +116,9 @@ impl AsFd for Signals {
     }
 }
 
-/// Lets faults end this process at once. The standard library catches them to tell an overflow of
-/// a stack; a fault signal that another process sends would only switch that off.
+/// Makes SIGSEGV and SIGBUS end this process at once. The standard library handles these signals to
+/// report stack overflows. With that handler, the process would survive such a signal from another
+/// process, which would only uninstall the handler.
 pub(crate) fn end_by_faults() {
     for number in [libc::SIGSEGV, libc::SIGBUS] {
         // SAFETY: the default action replaces a handler that nothing here relies on.
@@ -128,14 +132,15 @@ pub(crate) fn send(pid: Pid, number: i32, value: i32) -> io::Result<()> {
     let value = libc::sigval {
         sival_ptr: std::ptr::without_provenance_mut(value as usize),
     };
-    // SAFETY: sigqueue reads its arguments only; the pointer is carried, never followed.
+    // SAFETY: sigqueue only reads its arguments, and passes the pointer on without dereferencing
+    // it.
     match unsafe { libc::sigqueue(pid.as_raw_pid(), number, value) } {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),
     }
 }
 
-/// Sends a signal with a value to a process that is held, by pidfd_send_signal(2).
+/// Sends a signal with a value to the process of a pidfd, by pidfd_send_signal(2).
 pub(crate) fn send_to(handle: &impl AsFd, number: i32, value: i32) -> io::Result<()> {
     /// The beginning of a `siginfo_t` as sigqueue(3) fills it, in the kernel's layout; the rest is
     /// zero.
@@ -144,7 +149,7 @@ pub(crate) fn send_to(handle: &impl AsFd, number: i32, value: i32) -> io::Result
         signal: i32,
         error: i32,
         code: i32,
-        /// Begins where a pointer may.
+        /// Aligned like a pointer.
         sender: Sender,
         rest: [u64; 14],
     }
@@ -170,8 +175,8 @@ pub(crate) fn send_to(handle: &impl AsFd, number: i32, value: i32) -> io::Result
     };
     const { assert!(mem::size_of::<Queued>() >= mem::size_of::<libc::siginfo_t>()) };
     let handle = handle.as_fd().as_raw_fd();
-    // SAFETY: the kernel reads a `siginfo_t`, which is no longer than what the pointer leads to,
-    // and writes nothing.
+    // SAFETY: the kernel only reads, and no more than a `siginfo_t`, which is no longer than
+    // `Queued`.
     match unsafe {
         libc::syscall(
             libc::SYS_pidfd_send_signal,

@@ -1,5 +1,5 @@
-//! A server of one process, without master, bundle or reload: going to the background, another
-//! user, a pid file, and the signals that end it.
+//! Functions for a server that is a single process, without master, bundle and reload: daemonizing,
+//! changing the user, the pid file, and the signals that end the process.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -19,14 +19,15 @@ use crate::identity::{self, Identity};
 use crate::pid_file::{self, PidFile};
 use crate::signals::Signals;
 
-/// Lets this process end and goes on in a child of it. The error is the call that failed.
+/// Ends this process and continues in its child. The error is the failed call.
 ///
 /// Must be called while the process has one thread.
 pub fn to_background() -> Result<(), String> {
     daemon::daemonize()
 }
 
-/// Runs as this user for good, if one is given, and confined. The error is the call that failed.
+/// Changes the process permanently to this user, if there is a user, and confines it. The error is
+/// the failed call.
 ///
 /// Must be called while the process has one thread.
 pub fn confine_process(
@@ -36,15 +37,15 @@ pub fn confine_process(
     confinement::confine(confinement, || identity.map_or(Ok(()), Identity::assume))
 }
 
-/// Allows so many open files, or as many as the system lets it have. The error is the call that
-/// failed.
+/// Raises the limit of open files to `wanted` or, if that is `None`, as far as the system allows.
+/// The error is the failed call.
 pub fn raise_open_files(wanted: Option<u64>) -> Result<(), String> {
     identity::raise_open_files(wanted)
 }
 
-/// Locks all memory that the process has and will have, so that none is swapped out. The superuser
-/// may always lock; anybody else only where the limit of locked memory is off, since memory beyond
-/// it could not be had any more. The error is what stands against it.
+/// Locks all present and future memory of the process, so that none of it is swapped out. For
+/// another user than root this requires an unlimited RLIMIT_MEMLOCK: with a limit, later
+/// allocations could fail. The error is the failed call or the limit.
 ///
 /// Must be called before the process becomes another user.
 pub fn lock_memory() -> Result<(), String> {
@@ -64,9 +65,9 @@ pub fn lock_memory() -> Result<(), String> {
         .map_err(|error| crate::log::failure("mlockall()", &error.into()))
 }
 
-/// Lets a core file be as large as the system allows. The error is the call that failed.
+/// Raises the size limit of core files as far as the system allows. The error is the failed call.
 ///
-/// Must be called before the process becomes another user; [`keep_dumpable`] afterwards.
+/// Must be called before the process changes its user. Call [`keep_dumpable`] after the change.
 pub fn allow_core_files() -> Result<(), String> {
     let failed =
         |error: rustix::io::Errno| crate::log::failure("setrlimit(RLIMIT_CORE)", &error.into());
@@ -84,19 +85,20 @@ pub fn allow_core_files() -> Result<(), String> {
         .map_err(failed)
 }
 
-/// A process that has become another user leaves core files all the same. The error is the call
-/// that failed.
+/// Lets the kernel write core files although the process has changed its user. The error is the
+/// failed call.
 pub fn keep_dumpable() -> Result<(), String> {
     set_dumpable_behavior(DumpableBehavior::Dumpable)
         .map_err(|error| crate::log::failure("prctl(PR_SET_DUMPABLE)", &error.into()))
 }
 
-/// A pid file, which is removed with this.
+/// A pid file, which is removed when the value is dropped.
 #[derive(Debug)]
 pub struct WrittenPidFile(PidFile);
 
 impl WrittenPidFile {
-    /// Writes it. The error says why not: it may name a process that lives.
+    /// Writes the pid file. The error is the line for the log: the file names a running process, or
+    /// cannot be written.
     pub fn create(path: &Path) -> Result<WrittenPidFile, String> {
         pid_file::check(path)?;
         PidFile::create(path).map(WrittenPidFile)
@@ -105,36 +107,36 @@ impl WrittenPidFile {
 
 impl Drop for WrittenPidFile {
     fn drop(&mut self) {
-        // Who may write it may not be who may remove it; a next start knows that its process is
-        // gone.
+        // A process that has changed its user may not be permitted to remove the file. The next
+        // start notices that the process has ended.
         let _ = self.0.remove();
     }
 }
 
-/// SIGINT, SIGTERM, SIGUSR1 and SIGHUP, which do nothing by themselves while this lives; and what
-/// threads of the process ask for.
+/// Requests to end the process: SIGINT, SIGTERM, SIGUSR1 and SIGHUP (to read files again), which
+/// have no effect of their own while this value exists, and requests of the process's threads.
 #[derive(Debug)]
 pub struct ExitRequests {
     signals: Signals,
     asked: Arc<ThreadExitRequest>,
 }
 
-/// What threads have asked for: a confined process cannot send itself a signal.
+/// A request of a thread to end the process, which does not depend on signals.
 #[derive(Debug)]
 struct ThreadExitRequest {
     ending: Mutex<Option<ProcessEnd>>,
     wake: OwnedFd,
 }
 
-/// Ends the process from any of its threads.
+/// Lets any thread end the process.
 #[derive(Clone, Debug)]
 pub struct ExitHandle(Arc<ThreadExitRequest>);
 
 impl ExitHandle {
-    /// Has the main thread end the process in this way.
+    /// Requests the main thread to end the process in this way.
     pub fn end(&self, ending: ProcessEnd) {
         *self.0.ending.lock().unwrap_or_else(PoisonError::into_inner) = Some(ending);
-        // Only a counter that is full refuses, and that one wakes all the same.
+        // Only a full counter refuses a write, and a full counter is readable anyway.
         let _ = rustix::io::write(&self.0.wake, &1_u64.to_ne_bytes());
     }
 }
@@ -158,7 +160,7 @@ pub enum SignalMeaning {
 }
 
 impl ExitRequests {
-    /// Takes the signals. Must be called while the process has one thread.
+    /// Blocks the signals. Must be called while the process has one thread.
     ///
     /// # Errors
     /// Those of `signalfd()` and `eventfd()`.
@@ -173,12 +175,12 @@ impl ExitRequests {
         })
     }
 
-    /// For threads that end the process.
+    /// A handle for threads that may end the process.
     pub fn ender(&self) -> ExitHandle {
         ExitHandle(Arc::clone(&self.asked))
     }
 
-    /// Waits for one, but not for longer than this.
+    /// Waits for a request or a signal, at most this long. `None` if neither has come.
     pub fn wait(&self, at_most: Duration) -> Option<SignalMeaning> {
         let ExitRequests { signals, asked } = self;
         let mut descriptors = [signals.as_fd(), asked.wake.as_fd()]
@@ -187,7 +189,7 @@ impl ExitRequests {
             tv_sec: i64::try_from(at_most.as_secs()).unwrap_or(i64::MAX),
             tv_nsec: i64::from(at_most.subsec_nanos()),
         };
-        // An interruption is a wait that was short.
+        // An interrupted wait counts as a short wait.
         let _ = poll(&mut descriptors, Some(&timeout));
         let _ = rustix::io::read(&asked.wake, &mut [0_u8; 8]);
         let ending = asked

@@ -40,25 +40,25 @@ pub fn run(options: Options, application: &'static dyn Application) -> ExitCode 
     }
 }
 
-/// The run has failed and has said why.
+/// The run has failed, and the reason has been printed or logged.
 struct StartFailed;
 
 /// A configuration that was read and examined.
 pub(crate) struct Examined {
     pub(crate) needs: RequiredResources,
-    /// Everything that was read.
+    /// The files, globs and host addresses that were read.
     pub(crate) recording: Recording,
     pub(crate) findings: Findings,
 }
 
-/// What there is to say about a configuration.
+/// The diagnostics of a configuration.
 pub(crate) struct Findings {
     pub(crate) diagnostics: Vec<Diagnostic>,
     sources: Vec<SourceFile>,
 }
 
-/// Reads the configuration from `files` and asks the application what it needs; or every error,
-/// with the warnings among them.
+/// Reads the configuration from `files` and lets the application find out what resources it needs.
+/// The error has all diagnostics: errors, warnings and notices.
 pub(crate) fn examine<F: Files>(
     options: &Options,
     application: &dyn Application,
@@ -97,7 +97,8 @@ pub(crate) fn examine<F: Files>(
 }
 
 impl Findings {
-    /// Writes them to the log, each at its level; a terminal also shows the places.
+    /// Writes every diagnostic to the log with its level. A terminal also shows the lines of the
+    /// configuration.
     pub(crate) fn report(&self, log: &Log) {
         let style = crate::log::style();
         for diagnostic in &self.diagnostics {
@@ -108,8 +109,8 @@ impl Findings {
 }
 
 fn test(options: &Options, application: &dyn Application, dump: bool) -> Result<(), StartFailed> {
-    // Notices are for the person who tests: what is accepted without effect is one of them. With
-    // `-q` there is none to read them.
+    // Notices, such as those of directives without effect, are for the person who runs the test.
+    // `-q` says that nobody reads them.
     let console = if options.quiet {
         Level::Warn
     } else {
@@ -158,9 +159,9 @@ fn test(options: &Options, application: &dyn Application, dump: bool) -> Result<
     Ok(())
 }
 
-/// `-s`. A configuration with errors is refused here, before a process is signalled. The hosts in
-/// it are not looked up: a server must be told to end where no name server answers, and for a
-/// reload the master looks them up itself.
+/// `-s`. A configuration with errors is refused here, before a process is signalled. Its hosts are
+/// not resolved: `-s stop` must work even if no name server answers, and in a reload the master
+/// itself resolves the hosts.
 fn send_signal(
     options: &Options,
     application: &dyn Application,
@@ -207,7 +208,7 @@ fn send_signal(
             Ok(())
         }
         Ok(ReloadResult::Failed(errors)) => {
-            // The master has logged them already.
+            // The master has logged the errors already.
             errors.iter().for_each(|error| print(error));
             Err(StartFailed)
         }
@@ -226,7 +227,7 @@ fn send_signal(
     }
 }
 
-/// What there is to say to who signals a server that does not run.
+/// The hint for a user who signals a server that does not run.
 fn not_running(why: &str) -> String {
     let hint = crate::log::style().paint(Style::HINT, "hint:");
     format!("  {hint} {why}; without -s it is started\n")
@@ -275,15 +276,16 @@ fn start(options: Options, application: &'static dyn Application) -> Result<(), 
     let inherited_files = inherited.socket_files();
     let unneeded_files = inherited.close_missing_from(&descriptors);
     drop(inherited);
-    // Who sees a socket or the pid file may send a signal at once. Before, an address in use or a
-    // log that is a FIFO may hold up the start, and it ends by signals. One that waits would not go
-    // along into the background.
+    // Signals are blocked only now, because until now an address in use or a log that is a FIFO may
+    // delay the start, which a signal must be able to end. They are blocked before the pid file
+    // exists, since a signal may follow at once. A server that goes to the background blocks them
+    // after the fork: the child does not inherit pending signals.
     let block = |log: &Log| {
         let signals = Signals::block(signals::MASTER);
         signals.map_err(|error| refuse(log, crate::log::failure("signalfd() failed", &error)))
     };
-    // Whoever has handed sockets on runs in the background already, and waits for this very
-    // process.
+    // The program that has handed its sockets over runs in the background already, and waits for
+    // this process, not for a child.
     let goes_to_background = settings.daemon && !is_handed_on;
     let blocked = if goes_to_background {
         None
@@ -292,8 +294,8 @@ fn start(options: Options, application: &'static dyn Application) -> Result<(), 
     };
     let console = Some(Level::Warn);
     let log = Log::new(descriptors.log_targets(&settings.error_logs), console);
-    // From here on the configuration says where lines go: the file of `-e` must not stay open
-    // behind its back.
+    // From here on lines go to the logs of the configuration, and the file of `-e` must not stay
+    // open.
     drop(startup_log);
     examined.findings.report(&log);
     log_system(application, &log);
@@ -347,8 +349,8 @@ fn start(options: Options, application: &'static dyn Application) -> Result<(), 
     master.run().map_err(|()| StartFailed)
 }
 
-/// The server that has the pid file of this one and has nearly ended; any other is a reason not to
-/// start.
+/// Refuses to start if the pid file names a running process, unless that is a server that completes
+/// its last requests, which is returned.
 fn refuse_second_master(pid: &Path, log: &Log) -> Result<Option<Predecessor>, StartFailed> {
     let predecessor = pid_file::check(pid).map_err(|text| {
         log.write(Level::Emerg, text);
@@ -364,7 +366,8 @@ fn refuse_second_master(pid: &Path, log: &Log) -> Result<Option<Predecessor>, St
     Ok(predecessor)
 }
 
-/// The first lines of a log: what runs, and on what.
+/// Writes the first lines of a log: the program's version, the operating system and the limit of
+/// open files.
 fn log_system(application: &dyn Application, log: &Log) {
     log.notice(application.banner());
     let system = rustix::system::uname();

@@ -1,13 +1,13 @@
-//! What outlives a worker process, on its way to the one that takes its place: in a reload that
-//! needs a new process, or in another program after USR2.
+//! Hands over the state of a worker process (the contents of zones) to the worker that replaces it:
+//! after a reload that needs a new process, or in another program after USR2.
 //!
-//! The master makes an empty memory file and gives it to the worker that serves and to the one that
-//! follows. That one waits until the file is sealed, which says that it is whole. The master reads
-//! nothing of it: it holds what clients have sent.
+//! The master makes an empty memory file and sends it to the serving worker, which writes the state
+//! and then seals the file, and to the new worker, which waits for the seal. The master does not
+//! read the file, because its contents come from clients.
 //!
-//! Another program is given one end of a socket, by its number in [`VARIABLE`], and asks for the
-//! file when its own configuration is ready, so that what it gets is of that moment. nginx does not
-//! ask.
+//! A new program after USR2 gets one end of a socket, whose number is in [`VARIABLE`], and requests
+//! the file when its own configuration is ready, so that the state is of that moment. nginx does
+//! not request the file.
 #![allow(unsafe_code)]
 
 use std::fs::File;
@@ -24,25 +24,25 @@ use rustix::net::{
 
 use crate::bundle;
 
-/// The variable with the number of the socket.
+/// The environment variable with the descriptor number of the socket.
 pub(crate) const VARIABLE: &str = "TIDEGATE_STATE";
 
-/// How long a worker waits for what another writes, and a program for an answer.
+/// How long a worker waits for another worker's state, and a new program for the file.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// How often it looks meanwhile.
+/// Interval between two checks whether the file is sealed.
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// What a program asks by.
+/// The message by which a new program requests the file.
 const QUESTION: &[u8] = b"?";
 
-/// An empty file for what a worker writes.
+/// An empty memory file for the state of a worker.
 pub(crate) fn empty() -> io::Result<OwnedFd> {
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
     Ok(rustix::fs::memfd_create("tidegate-state", flags)?)
 }
 
-/// Writes the state whole, and seals the file.
+/// Writes the state, and seals the file.
 pub(crate) fn write(file: OwnedFd, state: &[u8]) -> io::Result<()> {
     let mut file = File::from(file);
     file.write_all(state)?;
@@ -50,7 +50,8 @@ pub(crate) fn write(file: OwnedFd, state: &[u8]) -> io::Result<()> {
     Ok(())
 }
 
-/// What another worker has written, once it is whole.
+/// Waits until another worker has sealed the file, and returns the state. The error is a text for
+/// the log.
 pub(crate) fn read(file: OwnedFd) -> Result<Vec<u8>, String> {
     let until = Instant::now() + PATIENCE;
     loop {
@@ -66,7 +67,7 @@ pub(crate) fn read(file: OwnedFd) -> Result<Vec<u8>, String> {
     }
 }
 
-/// Both ends of the socket between two programs: the older one's never waits.
+/// Both ends of the socket between two programs. The first, for the older program, does not block.
 pub(crate) fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
     let flags = SocketFlags::CLOEXEC;
     let (ours, theirs) =
@@ -75,7 +76,7 @@ pub(crate) fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
     Ok((ours, theirs))
 }
 
-/// Whether the program that follows asks; an error where it never will.
+/// Whether the new program has requested the file; an error if it has closed the socket.
 pub(crate) fn is_asked(socket: &OwnedFd) -> io::Result<bool> {
     let mut bytes = [0; 8];
     match rustix::net::recv(socket, &mut bytes[..], RecvFlags::empty()) {
@@ -86,7 +87,7 @@ pub(crate) fn is_asked(socket: &OwnedFd) -> io::Result<bool> {
     }
 }
 
-/// Answers with a file that is being written.
+/// Replies with a file to which the worker may still be writing.
 pub(crate) fn answer(socket: &OwnedFd, file: BorrowedFd<'_>) -> io::Result<()> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut ancillary = SendAncillaryBuffer::new(&mut space);
@@ -97,14 +98,15 @@ pub(crate) fn answer(socket: &OwnedFd, file: BorrowedFd<'_>) -> io::Result<()> {
     Ok(())
 }
 
-/// The socket that a program before this one has handed on. To be called once, before anything else
-/// has opened one.
+/// The socket that the older program has handed over. Must be called once, before this program
+/// opens a socket.
 pub(crate) fn take() -> Option<OwnedFd> {
     let number: i32 = std::env::var(VARIABLE).ok()?.parse().ok()?;
     if number <= 2 {
         return None;
     }
-    // SAFETY: what is borrowed is only asked what it is; where nothing is open, the kernel says so.
+    // SAFETY: the borrowed descriptor is only used to read socket options, which fails if the
+    // number is not open.
     let borrowed = unsafe { BorrowedFd::borrow_raw(number) };
     let is_socket = sockopt::socket_type(borrowed) == Ok(SocketType::SEQPACKET)
         && sockopt::socket_domain(borrowed) == Ok(AddressFamily::UNIX)
@@ -112,15 +114,15 @@ pub(crate) fn take() -> Option<OwnedFd> {
     if !is_socket {
         return None;
     }
-    // SAFETY: the program that started this one has left it open for it, and nothing here has
-    // opened a socket before, so nothing else owns the number.
+    // SAFETY: the program that started this one has left the socket open for it, and this program
+    // has opened no socket yet, so nothing else owns the number.
     let socket = unsafe { OwnedFd::from_raw_fd(number) };
-    // No worker is to have it.
+    // Workers must not inherit the socket.
     rustix::io::fcntl_setfd(&socket, rustix::io::FdFlags::CLOEXEC).ok()?;
     Some(socket)
 }
 
-/// Asks the program before this one for its file; none where it has nothing to hand on.
+/// Requests the file from the older program; `None` if it has no state to hand over.
 pub(crate) fn ask(socket: &OwnedFd) -> io::Result<Option<OwnedFd>> {
     let limit = Some(PATIENCE);
     sockopt::set_socket_timeout(socket, sockopt::Timeout::Recv, limit)?;

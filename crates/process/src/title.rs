@@ -1,8 +1,8 @@
-//! What others see of a process: its name, which `pidof` and `start-stop-daemon --name` go by, and
-//! its title in ps(1).
+//! The name of a process, by which `pidof` and `start-stop-daemon --name` find it, and its title in
+//! ps(1).
 //!
-//! Both are those of nginx where this program was called by the name `nginx`, so that what a system
-//! has for nginx (init scripts, the rotation of logs) reaches it in nginx's place.
+//! If this program was started as `nginx`, name and title are those of nginx, so that a system's
+//! scripts for nginx (init scripts, log rotation) find this program.
 #![allow(unsafe_code)]
 
 use std::ffi::{CStr, OsString, c_char};
@@ -13,17 +13,17 @@ use std::sync::OnceLock;
 use crate::log::PROGRAM;
 use crate::pid_file::stat_fields;
 
-/// The name of the program in whose place this one may stand.
+/// The name of nginx, which this program may replace.
 pub(crate) const NGINX: &str = "nginx";
 
-/// Of a command line, how much a title shows in bytes.
+/// Maximum length of the command line in a title, in bytes.
 const COMMAND_LINE_MAX: usize = 4096;
 
 unsafe extern "C" {
     static mut environ: *mut *mut c_char;
 }
 
-/// The name that this program goes by: `nginx` where it was called so, else its own.
+/// The name of this program in titles: `nginx` if it was started as `nginx`, its own otherwise.
 pub fn program_name() -> &'static str {
     static NAME: OnceLock<&str> = OnceLock::new();
     NAME.get_or_init(|| {
@@ -34,16 +34,17 @@ pub fn program_name() -> &'static str {
     })
 }
 
-/// What a worker process is, behind the program's name.
+/// The title of a worker process, after the program's name.
 pub(crate) const WORKER: &str = "worker process";
 
-/// The title of a process, which is also the only argument that makes one a worker.
+/// The title of a process. A process that is started with its title as the only argument becomes a
+/// worker or a runner.
 pub(crate) fn title(program: &str, what: &str) -> OsString {
     format!("{program}: {what}").into()
 }
 
-/// Names this process as the program is named: the file that it runs may be called otherwise
-/// (`exe`).
+/// Sets the name of this process to the program's. Without this call it would be the name of the
+/// executed file (`exe` for a worker).
 pub(crate) fn set_name() {
     let name: &CStr = if program_name() == NGINX {
         c"nginx"
@@ -53,9 +54,9 @@ pub(crate) fn set_name() {
     let _ = rustix::thread::set_name(name);
 }
 
-/// Has ps(1) show this process as the master, with its command line behind that. Without effect
-/// where the process has several threads, as that of a subcommand may have, or where the system
-/// does not say where arguments lie.
+/// Makes ps(1) show this process as the master, with its command line. Without effect if the
+/// process has several threads, which a subcommand may have started, or if the system does not tell
+/// where the arguments are in memory.
 pub(crate) fn set_master_title(command_line: &[OsString]) {
     let words: Vec<&[u8]> = command_line.iter().map(|word| word.as_bytes()).collect();
     let mut line = words.join(&b' ');
@@ -69,8 +70,8 @@ pub(crate) fn set_master_title(command_line: &[OsString]) {
     }
 }
 
-/// Where the kernel has put arguments and environment, one behind the other, and reads a title
-/// from.
+/// The memory into which the kernel has put the arguments and, behind them, the environment. The
+/// kernel reads the title of the process from this memory.
 struct Area {
     start: usize,
     length: usize,
@@ -79,7 +80,7 @@ struct Area {
 
 impl Area {
     fn find() -> Option<Area> {
-        // Numbers of proc_pid_stat(5) less 3, with which the fields begin.
+        // Field numbers of proc_pid_stat(5). `fields` begins with field 3.
         let fields = stat_fields(rustix::process::getpid())?;
         let field = |number: usize| fields.get(number - 3)?.parse::<usize>().ok();
         let (arguments, arguments_end) = (field(48)?, field(49)?);
@@ -97,13 +98,14 @@ impl Area {
         })
     }
 
-    /// Writes a title, cut to the room that there is, and zeros behind it.
+    /// Writes a title, truncated to the length of the area, and fills the rest with zeros.
     fn write(&self, text: &[u8]) {
         let text = text.get(..self.length - 1).unwrap_or(text);
         let place: *mut u8 = std::ptr::with_exposed_provenance_mut(self.start);
         // SAFETY: the kernel has mapped these bytes, writable, for the life of the process. The
-        // process has one thread, the environment has left (`move_environment`), and arguments are
-        // read no more, or else as texts that end by the zero at the end.
+        // process has one thread, the environment was moved (`move_environment`), and if the
+        // arguments are read again, as texts that end with a zero, the zero at the end of the area
+        // stops the read.
         unsafe {
             std::ptr::copy_nonoverlapping(text.as_ptr(), place, text.len());
             std::ptr::write_bytes(place.add(text.len()), 0, self.length - text.len());
@@ -111,11 +113,11 @@ impl Area {
     }
 }
 
-/// Copies the environment's texts elsewhere for good, so that their room is free; whether that went
-/// well. The process must have one thread.
+/// Copies the texts of the environment to memory that is never freed, so that the title can
+/// overwrite them. Returns whether all were copied. The process must have one thread.
 fn move_environment() -> bool {
-    // SAFETY: `environ` leads to pointers up to one that is null, each to a text that ends by a
-    // zero. No other thread reads or changes them meanwhile, and the copies are never given back.
+    // SAFETY: `environ` is an array of pointers to texts that end with a zero, and ends with a null
+    // pointer. No other thread reads or changes them meanwhile, and the copies are never freed.
     unsafe {
         let mut entry = environ;
         while !entry.is_null() && !(*entry).is_null() {

@@ -1,8 +1,9 @@
-//! The worker's side: becomes the user, receives bundles, drives the [`WorkerProcess`], and ends.
+//! The worker's side of the channel to the master: changes the user, receives bundles, drives the
+//! [`WorkerProcess`], and ends.
 //!
-//! The main thread of a worker process runs a `Session` and nothing else; what serves runs on
-//! threads of the `WorkerProcess`. With `master_process off` the same session runs on a thread of
-//! the master. A worker whose master is gone ends gracefully.
+//! The main thread of a worker process only runs a `Session`. Clients are served by threads of the
+//! `WorkerProcess`. With `master_process off` the same session runs on a thread of the master. A
+//! worker whose master has ended ends gracefully.
 
 use std::collections::HashMap;
 use std::fs::OpenOptions;
@@ -25,8 +26,8 @@ use crate::log::{Level, Log};
 use crate::signals::{self, Signals};
 use crate::{state, title};
 
-/// Whether this process was started as a worker by a master: its title is all that it was called
-/// with, and the control channel is its standard input.
+/// Whether a master has started this process as a worker: its only argument is the title of a
+/// worker. Its standard input is the control channel then.
 pub fn is_worker() -> bool {
     std::env::args_os().eq([title::title(title::program_name(), title::WORKER)])
 }
@@ -51,7 +52,7 @@ pub(crate) fn run_in_thread(application: &dyn Application, socket: OwnedFd) {
     Session::new(application, WorkerEnd::new(socket), None).run();
 }
 
-/// Takes the control channel off the standard input.
+/// Takes the control channel from the standard input, which becomes `/dev/null`.
 fn channel() -> io::Result<OwnedFd> {
     let stdin = io::stdin();
     let socket = stdin.as_fd().try_clone_to_owned()?;
@@ -60,13 +61,14 @@ fn channel() -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
-/// How what serves tells the session that something has ended; may be called on any thread.
+/// Tells the session, from any thread, that requests have ended.
 #[derive(Clone, Debug)]
 pub struct Events(Arc<SessionEvents>);
 
 #[derive(Debug)]
 struct SessionEvents {
-    /// Generations whose last request has ended, and whether all has.
+    /// Replaced generations whose last request has ended, and whether the last request of the
+    /// worker has.
     ended: Mutex<(Vec<u64>, bool)>,
     wake: OwnedFd,
 }
@@ -80,19 +82,20 @@ impl Events {
         })))
     }
 
-    /// The last request of a generation that was replaced has ended.
+    /// Reports that the last request of a replaced generation has ended.
     pub fn generation_finished(&self, generation: u64) {
         self.change(|(generations, _)| generations.push(generation));
     }
 
-    /// After [`WorkerProcess::quit`]: the last request has ended and the logs are written.
+    /// Reports, after [`WorkerProcess::quit`], that the last request has ended and the logs are
+    /// written.
     pub fn drained(&self) {
         self.change(|(_, all)| *all = true);
     }
 
     fn change(&self, change: impl FnOnce(&mut (Vec<u64>, bool))) {
         change(&mut self.0.ended.lock().unwrap_or_else(PoisonError::into_inner));
-        // Only a counter that is full refuses, and that one wakes all the same.
+        // Only a full counter refuses a write, and a full counter is readable anyway.
         let _ = rustix::io::write(&self.0.wake, &1_u64.to_ne_bytes());
     }
 
@@ -105,15 +108,16 @@ impl Events {
 
 /// How a session ends.
 enum SessionEnd {
-    /// Asked for, everything written.
+    /// The worker was told to end, and has written its logs.
     Normal,
-    /// The first bundle could not be served.
+    /// The first bundle could not be compiled.
     Failed,
-    /// This process cannot become what it should be.
+    /// The process failed to set itself up: to assume its identity, for instance.
     Fatal,
 }
 
-/// How a session ends that lets requests end, in the order in which it may be told.
+/// How a session ends that completes its requests. A session may be told a later mode after an
+/// earlier one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum StopMode {
     /// Idle connections may be served once more.
@@ -125,24 +129,25 @@ enum StopMode {
 struct Session<'a> {
     application: &'a dyn Application,
     control: WorkerEnd,
-    /// None on a thread of the master, which reads the signals of the process itself.
+    /// `None` on a thread of the master, which reads the signals of the process itself.
     signals: Option<Signals>,
     events: Option<Events>,
     worker: Option<Box<dyn WorkerProcess>>,
-    /// The log of what was prepared last, until it is committed or abandoned.
+    /// The log of the prepared generation, until it is committed or abandoned.
     prepared_log: Option<SessionLog>,
     log: SessionLog,
-    /// What the worker before this one writes for it, until the first bundle has come.
+    /// The file into which the previous worker writes its state, until the first bundle arrives.
     state: Option<OwnedFd>,
-    /// The ways to those whose place it takes, until the first bundle has come.
+    /// The channels to the workers from which this worker takes over, until the first bundle
+    /// arrives.
     predecessors: Vec<OwnedFd>,
-    /// What this process has given away; none on a thread of the master.
+    /// The enforced confinement of this process; `None` on a thread of the master.
     confined: Option<Enforcement>,
     /// The generation in force.
     committed: u64,
-    /// Whether the master has gone; its end would be readable for ever.
+    /// Whether the master has closed the channel, which would be readable all the time.
     master_gone: bool,
-    /// Whether it ends, and how.
+    /// How the session ends; `None` until it is told to end.
     stopping: Option<StopMode>,
 }
 
@@ -187,7 +192,7 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Waits until anything has happened.
+    /// Waits for a command, a signal or an event.
     fn wait(&self) -> Result<(), Errno> {
         let mut polled = Vec::with_capacity(3);
         if !self.master_gone {
@@ -205,7 +210,7 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Handles everything that has happened; the end, if it has come.
+    /// Handles signals, events and a command. Returns how the session ends, if it does.
     fn turn(&mut self) -> Option<SessionEnd> {
         while let Some(signal) = self.signals.as_ref().and_then(Signals::next) {
             if let Some(end) = self.signal(&signal) {
@@ -213,7 +218,8 @@ impl<'a> Session<'a> {
             }
         }
         if let Some((generations, all)) = self.events.as_ref().map(Events::take) {
-            // The generation in force ends with the process, which has a line of its own.
+            // The end of the generation in force is not reported: the end of the process has a log
+            // line of its own.
             for generation in generations
                 .into_iter()
                 .filter(|ended| *ended != self.committed)
@@ -251,7 +257,8 @@ impl<'a> Session<'a> {
             libc::SIGTERM | libc::SIGINT => Some(self.terminate()),
             libc::SIGQUIT => {
                 if self.stopping.is_none() {
-                    // Another worker is to take its place now: its own requests may take hours.
+                    // The master must start another worker now: the requests of this worker may
+                    // take hours.
                     self.control.send(&WorkerReport::Leaving);
                 }
                 self.quit()
@@ -274,8 +281,8 @@ impl<'a> Session<'a> {
                 return self.prepare(generation, bundle, descriptors);
             }
             Command::Commit { generation } => {
-                // One that ends would listen again: the worker that takes its place serves by that
-                // generation.
+                // A worker that is ending ignores the commit, by which it would listen again: its
+                // replacement serves with that generation.
                 if self.stopping.is_none()
                     && let (Some(worker), Some(log)) = (&mut self.worker, self.prepared_log.take())
                 {
@@ -317,7 +324,8 @@ impl<'a> Session<'a> {
 
     fn prepare(&mut self, generation: u64, text: OwnedFd, fds: Vec<OwnedFd>) -> Option<SessionEnd> {
         if self.stopping.is_some() {
-            // The master knows, or is about to read it, and has another worker prepare.
+            // The master knows that this worker is ending, or is about to read the report of that,
+            // and lets another worker prepare the bundle.
             return None;
         }
         let first = self.worker.is_none();
@@ -349,7 +357,7 @@ impl<'a> Session<'a> {
 
         let is_first = self.worker.is_none();
         if is_first {
-            // Before anything that a peer may have touched is read.
+            // The process is confined before it reads anything that a peer may have sent.
             if self.signals.is_some() {
                 let confined = become_worker(&contents.process, &log);
                 self.confined = Some(confined.map_err(|error| (error, SessionEnd::Fatal))?);
@@ -412,8 +420,7 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Writes what the worker that takes this one's place goes on with. That one waits for it, and
-    /// not for long.
+    /// Writes the state for the next worker, which waits for it, but not long.
     fn save(&mut self, file: OwnedFd) {
         let bytes = self.worker.as_mut().map(|worker| worker.save());
         if let Err(error) = state::write(file, &bytes.unwrap_or_default()) {
@@ -450,7 +457,7 @@ impl<'a> Session<'a> {
         self.stop(StopMode::Quitting, |worker| worker.quit())
     }
 
-    /// Ends in one way or the other; one that drains may still be told to quit.
+    /// Ends gracefully, by `how`. A worker that is draining may still be told to quit.
     fn stop(&mut self, stopping: StopMode, how: fn(&mut dyn WorkerProcess)) -> Option<SessionEnd> {
         if self.stopping >= Some(stopping) {
             return None;
@@ -458,7 +465,7 @@ impl<'a> Session<'a> {
         if self.stopping.replace(stopping).is_none() {
             self.log.write(Level::Notice, "gracefully shutting down");
         }
-        // It will not be committed, and holds every listener.
+        // The prepared generation will not be committed, and holds every listener open.
         self.abandon();
         match &mut self.worker {
             Some(worker) => {
@@ -484,7 +491,7 @@ impl<'a> Session<'a> {
     }
 }
 
-/// Takes the limits, the identity and the confinement that a worker process has.
+/// Sets the limits, the user and the confinement of this worker process.
 fn become_worker(settings: &ProcessSettings, log: &SessionLog) -> Result<Enforcement, String> {
     let failures = [
         identity::set_priority(settings.priority),
@@ -530,7 +537,7 @@ fn is_readable(descriptor: &impl AsFd) -> bool {
     rustix::event::poll(&mut polled, Some(&now)).is_ok_and(|count| count > 0)
 }
 
-/// The `error_log` lines of the main level, over descriptors of this session's own.
+/// The targets of the main-level `error_log` lines, with descriptors that belong to this session.
 #[derive(Default)]
 struct SessionLog {
     targets: Vec<LogTarget>,
@@ -546,7 +553,7 @@ impl SessionLog {
         }
     }
 
-    /// Follows the descriptors that are new; they stay with the receiver.
+    /// Writes to the new descriptors from now on. Duplicates them: `opened` keeps its own.
     fn follow(&mut self, opened: &HashMap<String, OwnedFd>) {
         for target in &self.targets {
             let ErrorLogDestination::Descriptor(key) = &target.place else {
@@ -566,7 +573,7 @@ impl SessionLog {
         }
     }
 
-    /// Lets what the program prints go where its log goes, in a process of its own.
+    /// Redirects standard error to the log, if the worker has a process of its own.
     fn redirect_stderr(&self, own_process: bool) {
         if own_process {
             self.log.iter().for_each(Log::redirect_stderr);

@@ -10,10 +10,10 @@
 //!                            └── a reload failed ─────────────┘
 //! ```
 //!
-//! The loop waits for signals, reports of workers and deadlines, and for nothing else. A signal
-//! that comes in the middle of a reload or a start is kept until that is decided; an order to end
-//! is followed at once, but where a reload waits for an address that is in use (two seconds at
-//! most). The master reads no byte that a client has sent.
+//! The loop waits only for signals, reports of workers and other programs, and deadlines. A signal
+//! that arrives during a reload or a start is queued until the reload or the start has succeeded or
+//! failed. The signals that end the server are handled at once, unless a reload is waiting for an
+//! address that is in use (two seconds at most). The master reads no byte that a client has sent.
 
 mod child;
 pub(crate) mod devices;
@@ -77,7 +77,7 @@ pub(crate) struct Master {
     log: Log,
     signals: Signals,
     pid_file: PidFile,
-    /// The server that owned the pid file before, and will remove it when it ends.
+    /// The previous server with this pid file, which will remove the file when it ends.
     predecessor: Option<Predecessor>,
     /// The upgrade in progress: a new program that takes over the sockets.
     upgrade: Upgrade,
@@ -97,6 +97,7 @@ pub(crate) struct Master {
     lookup: Option<HostLookup>,
     /// Generations that were in force and may still have requests.
     replaced: Vec<Replaced>,
+    /// Signals that wait for the end of a start or a reload.
     queue: Queue,
     /// Reload commands that wait for the reply that the generation in force is served.
     unanswered: Vec<Reply>,
@@ -105,14 +106,14 @@ pub(crate) struct Master {
     is_committing: bool,
     /// Whether any worker has ever served; if the first cannot, the master ends.
     has_served: bool,
-    /// Whether the application has been notified of that.
+    /// Whether the application has been notified that a worker serves.
     has_notified: bool,
     first_start_failed: bool,
     /// Devices that only one worker can have.
     devices: Devices,
 }
 
-/// Signals that are yet to be handled.
+/// Signals that wait for the end of a start or a reload.
 #[derive(Default)]
 struct Queue {
     reload: bool,
@@ -123,7 +124,7 @@ struct Queue {
 /// The master is about to end.
 #[derive(Clone, Copy)]
 struct MasterEnd {
-    /// When workers that are still there are killed; never while they may end gracefully.
+    /// When remaining workers are killed; `None` while they may end gracefully.
     kill_at: Option<Instant>,
 }
 
@@ -198,7 +199,8 @@ impl Master {
         self.first_start_failed || (self.stop.is_some() && self.children.is_empty())
     }
 
-    /// Waits for a signal, a report, room for a command, or the next deadline.
+    /// Waits for a signal, a report of a worker, room for a command in a channel, the end of
+    /// another program or its request for state, or the next deadline.
     fn wait(&self) {
         let mut polled = vec![PollFd::new(&self.signals, PollFlags::IN)];
         for control in self
@@ -216,7 +218,7 @@ impl Master {
                 PollFlags::IN | room,
             ));
         }
-        // Answers could not be used during a start or a reload.
+        // The addresses that a lookup found cannot be applied during a start or a reload.
         if let Some(lookup) = self.lookup.as_ref().filter(|_| self.is_at_rest()) {
             polled.push(PollFd::new(lookup, PollFlags::IN));
         }
@@ -236,7 +238,7 @@ impl Master {
         match rustix::event::poll(&mut polled, timeout.as_ref()) {
             Ok(_) | Err(Errno::INTR) => {}
             Err(error) => {
-                // Out of memory: the next turn may be luckier, and must not come at once.
+                // Out of memory: the loop tries again, but not at once.
                 self.log
                     .write(Level::Alert, format_args!("poll() failed: {error}"));
                 std::thread::sleep(Duration::from_millis(100));
@@ -306,7 +308,7 @@ impl Master {
         }
     }
 
-    /// Whether neither a start nor a reload is under way, and the master is not about to end.
+    /// Whether neither a start nor a reload is in progress, and the master is not about to end.
     fn is_at_rest(&self) -> bool {
         let mut children = self.children.iter();
         let is_starting = children.any(|child| child.role == Role::Starting);
@@ -353,7 +355,7 @@ impl Master {
     }
 
     /// Starts a worker, tells it to prepare the bundle and to restore the state that another worker
-    /// saves into `state`, and returns its id. Those whose place it takes are told how to reach it.
+    /// saves into `state`, and returns its id. The workers that it replaces get a channel to it.
     fn spawn(
         &mut self,
         role: Role,
@@ -390,7 +392,8 @@ impl Master {
         }
     }
 
-    /// Gives a worker a channel to each that may have sessions when it serves.
+    /// Gives a worker a channel to every worker that may still have sessions when the new one
+    /// serves.
     fn join_with_others(&mut self, child: &mut Child) {
         let has_served = |role| matches!(role, Role::Serving | Role::Leaving);
         for other in self.children.iter_mut().filter(|one| has_served(one.role)) {
@@ -506,8 +509,8 @@ impl Master {
         }
     }
 
-    /// Reaps every process that has ended. Some may not be ours: as the init process of a container
-    /// the master inherits orphans.
+    /// Reaps every process that has ended. Not all of them were started by the master: as the init
+    /// process of a container it inherits orphans.
     fn reap(&mut self) {
         loop {
             match rustix::process::wait(WaitOptions::NOHANG) {
@@ -525,7 +528,7 @@ impl Master {
             .find(|child| child.pid == Some(pid))
             .map(|child| child.id);
         if let Some(id) = id {
-            // Its last reports may still be in the channel.
+            // The worker's last reports may still be in the channel.
             self.read_reports(id);
         }
         let name = if id.is_some() {
@@ -637,7 +640,7 @@ impl Master {
         }
     }
 
-    /// QUIT: no new connections, every request to its end.
+    /// QUIT: accepts no more connections, and ends when every request has ended.
     fn quit(&mut self) {
         if self.stop.is_some() {
             return;
@@ -661,7 +664,7 @@ impl Master {
         }
     }
 
-    /// TERM and INT: the end, now.
+    /// TERM and INT: ends without waiting for requests.
     fn terminate(&mut self) {
         if self.stop.is_some_and(|stop| stop.kill_at.is_some()) {
             return;
@@ -676,7 +679,7 @@ impl Master {
         if let Some(manager) = self.manager.as_ref().filter(|_| self.stop.is_none()) {
             match self.upgrade.new_binary() {
                 Some(pid) => manager.followed_by(pid),
-                // The older one is the service as long as it accepts.
+                // The older program is the service as long as it accepts connections.
                 None if self.upgrade.another_accepts() => {}
                 None => manager.stopping(),
             }

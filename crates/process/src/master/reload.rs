@@ -50,12 +50,14 @@ pub(super) struct Reload {
     /// The worker that prepares the generation.
     pub(super) target: u64,
     pub(super) deadline: Instant,
-    /// Hosts whose addresses were taken over, to be resolved again.
+    /// Hosts whose addresses were taken over from the generation in force, and are resolved again
+    /// after the reload.
     taken_over: Vec<String>,
     replies: Vec<Reply>,
 }
 
 impl Generation {
+    /// Makes a generation, with the bundle for its workers.
     fn seal(
         number: u64,
         options: &Options,
@@ -95,7 +97,7 @@ impl Generation {
         })
     }
 
-    /// Everything that was read for the generation.
+    /// The files, globs and host addresses that were read for the generation.
     fn recording(&self) -> Result<Recording, String> {
         let bundle = self.bundle.try_clone().map_err(|error| error.to_string())?;
         let contents = bundle::unseal(bundle).and_then(|bytes| Contents::decode(&bytes));
@@ -123,7 +125,8 @@ impl Generation {
 }
 
 impl Master {
-    /// HUP: starts a reload from the files. Hosts with known addresses are not resolved.
+    /// HUP: starts a reload from the files. Hosts of the generation in force keep its addresses for
+    /// now.
     pub(super) fn begin_reload(&mut self, replies: Vec<Reply>) {
         self.log.notice("reconfiguring");
         self.lookup = None;
@@ -151,7 +154,8 @@ impl Master {
         serving.for_each(|child| child.send(Command::ReloadFailed));
     }
 
-    /// Applies the results of resolving the hosts of the last reload again.
+    /// After a reload, its known hosts are resolved again: makes a generation with the new
+    /// addresses if any have changed.
     pub(super) fn follow_hosts(&mut self) {
         let Some(lookup) = &self.lookup else { return };
         let Some(answers) = lookup.answers() else {
@@ -315,7 +319,7 @@ impl Master {
         vec![format!("[emerg] {text}")]
     }
 
-    /// Commits: the new generation is in force.
+    /// Commits the prepared generation: it is in force from now on.
     pub(super) fn commit_reload(&mut self) {
         let Some(reload) = self.reload.take() else {
             return;
@@ -380,7 +384,8 @@ impl Master {
         }
     }
 
-    /// Undoes the preparation; the errors have been logged.
+    /// Undoes the preparation of a reload. `errors`, which have been logged, go to the senders of
+    /// the reload.
     pub(super) fn fail_reload(&mut self, errors: &[String]) {
         let Some(Reload {
             next,
@@ -403,10 +408,11 @@ impl Master {
         answer(replies, errors);
     }
 
-    /// Handles the end of the preparing worker. A worker that served may have been about to end
-    /// anyway, by a crash or a signal of its own, which says nothing about the configuration: a new
-    /// process tries once more, in addition to the one that replaces the worker. If the
-    /// configuration makes workers crash, only that process is affected.
+    /// Handles the end of the preparing worker. If the worker was serving, it may have ended for a
+    /// reason that has nothing to do with the new configuration, such as a signal. Then a new
+    /// process prepares the configuration once more, apart from the process that replaces the
+    /// worker and serves. A configuration that makes workers crash affects only the preparing
+    /// process.
     pub(super) fn prepare_elsewhere(&mut self, ended: &str, role: Role) {
         let text = format!("{ended} ended while it prepared the configuration");
         let again = role == Role::Serving && self.own_process && self.stop.is_none();
@@ -431,7 +437,8 @@ impl Master {
         }
     }
 
-    /// Handles a preparation that timed out. A serving worker continues; a new one is discarded.
+    /// Handles a preparation that timed out. A serving worker continues; a candidate process is
+    /// killed.
     pub(super) fn reload_timed_out(&mut self) {
         let seconds = PREPARE_LIMIT.as_secs();
         let errors = self.refuse(&format!("no worker was ready for the reload in {seconds}s"));

@@ -3,9 +3,9 @@
 
 use std::time::{Duration, Instant};
 
-/// A worker with a shorter life is considered to have failed at its start.
+/// A worker that ends sooner after its start counts as an early exit.
 const SHORT_LIFE: Duration = Duration::from_secs(1);
-/// The first delay, doubled after every further short life up to the maximum. Small enough that
+/// The first delay, doubled after every further early exit up to the maximum. Small enough that
 /// even after a third crash in a row the worker is back within 200 ms.
 const PAUSE_MIN: Duration = Duration::from_millis(50);
 const PAUSE_MAX: Duration = Duration::from_secs(10);
@@ -13,19 +13,23 @@ const PAUSE_MAX: Duration = Duration::from_secs(10);
 /// The history of crashes, and the resulting time of the next start.
 #[derive(Debug, Default)]
 pub(super) struct Restart {
+    /// Number of crashes since, and including, that of the last worker that lived for
+    /// [`SHORT_LIFE`] or longer.
     early_exits: u32,
     due: Option<Instant>,
 }
 
 impl Restart {
-    /// Counts a crash and returns the delay; zero for at once. A longer delay is also stored.
+    /// Counts the end of a worker that lived this long, and returns the delay of the next start. A
+    /// delay that is not zero sets [`Restart::due`].
     pub(super) fn after(&mut self, lived: Duration) -> Duration {
         if lived >= SHORT_LIFE {
             self.early_exits = 0;
         }
         let pause = match self.early_exits {
             0 => Duration::ZERO,
-            // After 16 doublings the maximum is long reached.
+            // The limit of 16 doublings, with which the maximum is exceeded by far, prevents an
+            // overflow.
             count => PAUSE_MAX.min(PAUSE_MIN * (1 << (count - 1).min(16))),
         };
         self.early_exits = self.early_exits.saturating_add(1);
@@ -38,7 +42,7 @@ impl Restart {
         self.due = None;
     }
 
-    /// The time of the next start.
+    /// The time of the next start; `None` if no start is delayed.
     pub(super) fn due(&self) -> Option<Instant> {
         self.due
     }

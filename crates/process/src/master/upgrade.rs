@@ -4,8 +4,8 @@
 //! The file from which this program was started is started again with the same arguments, and
 //! inherits the listening sockets by number ([`inherited`]). nginx does the same, so either program
 //! may follow the other. Then both serve, the older one's pid file has the suffix `.oldbin`, and
-//! QUIT to the older one completes the upgrade. If the newer one ends before that, the older one
-//! restores its pid file and continues alone.
+//! QUIT to the older one completes the upgrade. If the newer program ends before it, the older
+//! program restores its pid file and continues alone.
 //!
 //! ```text
 //!              USR2                 WINCH                    QUIT
@@ -57,15 +57,16 @@ pub(crate) enum Origin {
     HandedOn(UpgradeParent),
 }
 
-/// The program that has handed its sockets over to this one: the parent process as long as it
-/// lives.
+/// The program that has handed its sockets over to this one. As long as it lives, it is the parent
+/// process.
 pub(crate) struct UpgradeParent {
     pid: Option<Pid>,
     /// Readable when that program has ended.
     end: Option<OwnedFd>,
-    /// Files of the Unix sockets that it has handed over.
+    /// Files of the Unix sockets that the program has handed over.
     socket_files: Vec<PathBuf>,
-    /// The socket on which to ask for the state of its zones, until that was done.
+    /// The socket on which to ask the program for the state of its zones; `None` after the
+    /// question.
     state: Option<OwnedFd>,
 }
 
@@ -84,7 +85,8 @@ impl UpgradeParent {
     }
 }
 
-/// The master's state of the programs before and after it.
+/// What the master knows of the program before it (`origin`) and the program after it
+/// (`new_binary`).
 pub(crate) struct Upgrade {
     /// The command line of this program.
     command_line: Vec<OsString>,
@@ -101,7 +103,8 @@ pub(crate) struct Upgrade {
 }
 
 impl Upgrade {
-    /// `left_files` are those that were handed over without being needed.
+    /// `left_files`: files of Unix sockets that were handed over although the configuration does
+    /// not need them.
     pub(crate) fn new(
         command_line: Vec<OsString>,
         origin: Origin,
@@ -132,13 +135,14 @@ impl Upgrade {
         self.new_binary.is_some()
     }
 
-    /// Readable when the new program asks for the state of zones, or never will.
+    /// A descriptor that is readable when the new program asks for the state of zones, or has
+    /// closed the socket without asking.
     pub(super) fn question(&self) -> Option<BorrowedFd<'_>> {
         self.question.as_ref().map(AsFd::as_fd)
     }
 
-    /// What the program before this one hands over: asked for once, for the first worker. The rest
-    /// of what is known of zones is learned anew.
+    /// Asks the program before this one for the state of its zones. `None` after the first call,
+    /// and if there is no such program or it has no state: then zones begin empty.
     pub(super) fn state_of_older(&mut self, log: &Log) -> Option<Rc<OwnedFd>> {
         let Origin::HandedOn(older) = &mut self.origin else {
             return None;
@@ -159,7 +163,8 @@ impl Upgrade {
         self.has_stopped_accepting = false;
     }
 
-    /// Readable when the older program has ended, until that has been handled.
+    /// A descriptor that is readable when the older program has ended; `None` once its end has been
+    /// handled.
     pub(super) fn end_of_older(&self) -> Option<BorrowedFd<'_>> {
         match &self.origin {
             Origin::HandedOn(older) => older.end.as_ref().map(AsFd::as_fd),
@@ -195,8 +200,9 @@ impl Upgrade {
         self.has_new_binary() || self.older().is_some_and(is_inherited)
     }
 
-    /// Whether the program runs in the background. Whoever waits for a foreground program would
-    /// take its end for that of the server, and a terminal whose size changes sends WINCH.
+    /// Whether the program does not run in the foreground. USR2 and WINCH have no effect on a
+    /// foreground program: whoever waits for its end would take that for the end of the server, and
+    /// a terminal sends WINCH when its size changes.
     fn is_by_itself(&self) -> bool {
         !matches!(self.origin, Origin::Foreground)
     }
@@ -269,7 +275,7 @@ impl Master {
         if !activated.is_empty() {
             command.env(inherited::ACTIVATED, activated);
         }
-        // One that cannot ask learns what zones hold by itself.
+        // If there is no socket, the new program begins with empty zones.
         let (question, theirs) = state::pair().ok().unzip();
         if let Some(socket) = &theirs {
             command.env(state::VARIABLE, state::value(socket));
@@ -302,8 +308,8 @@ impl Master {
         }
     }
 
-    /// Handles the end of a process that is not a worker: if it was the new program, this one
-    /// continues alone, and serves again if it had stopped.
+    /// Handles the end of a process that is not a worker. If it was the new program, this program
+    /// continues alone, and starts a worker if WINCH had ended the workers.
     pub(super) fn upgrade_ended(&mut self, pid: Pid) {
         if !self.upgrade.is_by(pid) {
             return;
@@ -361,7 +367,7 @@ impl Master {
         self.drain_workers();
     }
 
-    /// Starts a worker if WINCH has ended the previous ones; returns whether it did.
+    /// Starts a worker if WINCH has ended the previous workers. Returns whether WINCH had.
     fn accept_again(&mut self) -> bool {
         let has_stopped = std::mem::take(&mut self.upgrade.has_stopped_accepting);
         if has_stopped {
@@ -371,7 +377,7 @@ impl Master {
     }
 
     /// HUP while both programs run: as in nginx, the older one serves again with its current
-    /// configuration, because the configuration files may already be the newer one's.
+    /// configuration, because the configuration files may already be written for the newer program.
     pub(super) fn serve_again(&mut self, replies: Vec<Reply>) {
         let is_serving = |child: &super::Child| child.role == Role::Serving;
         if self.accept_again() || !self.children.iter().any(is_serving) {
@@ -416,7 +422,7 @@ impl Master {
         }
     }
 
-    /// Writes the pid file again after the server before this one has removed it at its end.
+    /// Writes the pid file again after the previous server has removed it at its end.
     pub(super) fn follow_predecessor(&mut self) {
         if let Some(predecessor) = self.predecessor.take_if(|one| one.has_ended())
             && let Err(text) = self.pid_file.keep()
