@@ -15,9 +15,9 @@ use engine::net::Address;
 pub struct WrittenAddress<'a> {
     /// The host without brackets and port, or the path of the socket.
     pub name: &'a [u8],
-    /// The port, where one is written.
+    /// The port; `None` if the text has none.
     pub port: Option<u16>,
-    /// Whether it is a Unix socket.
+    /// Whether the address is that of a Unix socket.
     pub unix: bool,
 }
 
@@ -78,7 +78,8 @@ fn port_of(digits: &[u8]) -> Option<u16> {
 }
 
 impl WrittenAddress<'_> {
-    /// The address, if it needs no resolution.
+    /// The address, if `name` is an IP address or the path of a Unix socket; `None` for a host
+    /// name.
     pub fn literal(&self, default_port: u16) -> Option<Address> {
         let name = std::str::from_utf8(self.name).ok()?;
         if self.unix {
@@ -117,7 +118,8 @@ pub fn append_address(address: &Address, out: &mut Vec<u8>) {
     }
 }
 
-/// Written by hand for speed, since most access-log lines begin with an IPv4 address.
+/// Does not use the standard library's formatting, which is slower: most access-log lines begin
+/// with an IPv4 address.
 fn append_v4(ip: Ipv4Addr, out: &mut Vec<u8>) {
     for (at, octet) in ip.octets().into_iter().enumerate() {
         if at > 0 {

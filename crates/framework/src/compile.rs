@@ -56,7 +56,8 @@ pub struct Compiler<'a> {
     extensions: RefCell<Vec<Extension>>,
 }
 
-/// Directives of other modules that also give a scope a value of its own of a feature.
+/// A feature's type, and directives of other modules that also give a scope its own value of the
+/// feature.
 type Extension = (TypeId, &'static [&'static dyn Declared]);
 
 impl<'a> Compiler<'a> {
@@ -108,8 +109,8 @@ impl<'a> Compiler<'a> {
         self.feature(scope).map_err(|fault| self.report(fault)).ok()
     }
 
-    /// Makes these directives, too, give a scope a value of its own of a feature of another module.
-    /// Call this before the feature is first requested.
+    /// Adds directives to [`Feature::DIRECTIVES`] of another module's feature: a scope that writes
+    /// any of them gets its own value, too. Must be called before the feature is first requested.
     pub fn extend<F: Feature>(&self, directives: &'static [&'static dyn Declared]) {
         let extension = (TypeId::of::<F>(), directives);
         self.extensions.borrow_mut().push(extension);
@@ -139,7 +140,8 @@ impl<'a> Compiler<'a> {
         owner
     }
 
-    /// The collection of this kind, as far as it has been filled: see [`Registries::of`].
+    /// The collection of this kind, with the entries that have been added until now: see
+    /// [`Registries::of`].
     pub fn registry<R: Registry>(&self) -> Rc<RefCell<R>> {
         self.registries.of()
     }
@@ -212,8 +214,9 @@ impl<'a> Compiler<'a> {
     }
 }
 
-/// Gives a fault without a position that of the line that its message quotes, else that of the
-/// first line of the feature. (nginx has no position for errors found after reading.)
+/// Adds a position to a fault that has none: the position of the argument or directive that the
+/// message quotes or, if it quotes none, of the feature's first line. (nginx has no position for
+/// errors found after reading.)
 fn placed(fault: Fault, scope: ScopeRef<'_>, directives: &[&'static dyn Declared]) -> Fault {
     if fault.position.is_some() {
         return fault;
@@ -248,14 +251,14 @@ fn placed(fault: Fault, scope: ScopeRef<'_>, directives: &[&'static dyn Declared
     }
 }
 
-/// What a configuration is compiled in.
+/// The inputs of a compilation besides the directives.
 #[derive(Clone)]
 pub struct Environment<'a> {
-    /// Relative paths of data start here.
+    /// The folder of relative data paths.
     pub prefix: &'a Path,
-    /// Relative paths of configuration files start here.
+    /// The folder of relative configuration paths.
     pub conf_prefix: &'a Path,
-    /// Where setters read files from.
+    /// The source of files that setters read.
     pub files: &'a dyn Files,
     /// See [`Compiler::privileged`].
     pub privileged: bool,

@@ -1,4 +1,5 @@
-//! What is behind a listening address, as the threads that accept see it: they know no protocol.
+//! The interface between worker threads, which accept connections but know no protocol, and the
+//! protocols, which serve them.
 
 use std::any::Any;
 use std::rc::Rc;
@@ -10,18 +11,19 @@ use engine::net::{Address, Datagram, DatagramSocket, SocketKind, Stream};
 use crate::generation::GenerationView;
 use crate::workers::Worker;
 
-/// Takes what has been accepted for one protocol. Each thread has its own.
+/// Takes the accepted connections and received datagrams of one protocol. Every thread has its own
+/// handlers.
 pub trait ConnectionHandler {
-    /// Serves a connection: spawns a task, which holds what [`Worker::register`] gives as long as
-    /// it lives.
+    /// Serves a connection: spawns a task, which keeps the guard of [`Worker::register`] until its
+    /// end.
     fn connected(&self, accepted: Accepted);
 
-    /// Takes a datagram that has come to a socket of the protocol, and that is of no
-    /// [session](ConnectionHandler::datagram_sessions). Connection handlers that listen for streams
-    /// alone get none.
+    /// Takes a datagram that has arrived at a socket of the protocol and belongs to no
+    /// [session](ConnectionHandler::datagram_sessions). Never called for a protocol that only
+    /// listens for streams.
     fn received(&self, _: ReceivedDatagram) {}
 
-    /// The sessions of datagrams of its clients, where datagrams are more than one by one.
+    /// The datagram sessions of the protocol's clients; `None` if the protocol has no sessions.
     fn datagram_sessions(&self) -> Option<&dyn DatagramSessions> {
         None
     }
@@ -29,21 +31,23 @@ pub trait ConnectionHandler {
     /// Whether a generation has this listening socket, for this protocol.
     fn has_listener(&self, local: &GenerationView, listener: &ListenerId) -> bool;
 
-    /// What a client is told for whom there is no descriptor.
+    /// The bytes that a client gets before its connection is closed because the process has no file
+    /// descriptor left.
     fn rejection_message(&self) -> &'static [u8];
 
-    /// Another generation serves from now on, or none: what is kept for the next connection goes.
+    /// Drops everything that is cached for the next connection: another generation serves from now
+    /// on, or the thread ends.
     fn forget(&self);
 }
 
-/// Sessions that clients have by sending datagrams. All that a client sends comes to the same
-/// thread, and to the process where its session has begun; each session counts by
-/// [`Worker::begin_datagram_session`].
+/// The datagram sessions of a protocol on one thread. A client's datagrams always go to the same
+/// thread, and to the process in which its session has begun. A session counts as one as long as it
+/// keeps the value of [`Worker::begin_datagram_session`].
 pub trait DatagramSessions {
-    /// Gives a datagram to its session.
+    /// Passes a datagram to the session of its client.
     ///
     /// # Errors
-    /// The datagram, where it has none.
+    /// The datagram, if its client has no session.
     fn give(
         &self,
         listener: &ListenerId,
@@ -51,12 +55,13 @@ pub trait DatagramSessions {
     ) -> Result<(), Datagram<Buffer>>;
 }
 
-/// What identifies a listening socket over all generations.
+/// Identifies a listening socket over all generations.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct ListenerId(pub Arc<String>); // one pointer, for every connection has it
 
 impl ListenerId {
-    /// The socket of an address. Whatever protocol an address has, its socket is the same.
+    /// Identifies the socket of an address. The protocol that serves the address is not part of the
+    /// id: it may change with a reload, and the socket stays.
     #[must_use]
     pub fn of_address(address: &Address, carries: SocketKind) -> ListenerId {
         ListenerId(Arc::new(match carries {
@@ -65,7 +70,7 @@ impl ListenerId {
         }))
     }
 
-    /// The address that is listened on, as nginx's log names it.
+    /// The address of the socket, as in nginx's log.
     #[must_use]
     pub fn address(&self) -> &str {
         let name = self.0.strip_prefix(DATAGRAMS);
@@ -74,35 +79,35 @@ impl ListenerId {
     }
 }
 
-/// Before the address of a listener for datagrams.
+/// The prefix of the ids of datagram sockets.
 const DATAGRAMS: &str = "listen udp ";
 
-/// Before the address of any other listener.
+/// The prefix of the ids of stream sockets.
 const STREAMS: &str = "listen ";
 
-/// A datagram that has been received, and the socket by which its sender is answered.
+/// A received datagram, and the socket by which replies to its sender are sent.
 pub struct ReceivedDatagram {
     /// The thread that has received the datagram.
     pub worker: Rc<Worker>,
-    /// The socket, which all of its clients share.
+    /// The socket, which all clients of the address share.
     pub socket: Rc<DatagramSocket>,
-    /// Which socket that is.
+    /// The id of the socket.
     pub listener: ListenerId,
-    /// The datagram of the received datagram.
+    /// The datagram itself, with its sender.
     pub datagram: Datagram<Buffer>,
 }
 
 /// A connection that has been accepted.
 pub struct Accepted {
-    /// The thread that serves it.
+    /// The thread that serves the connection.
     pub worker: Rc<Worker>,
     /// The bytes of the accepted connection.
     pub stream: Stream,
-    /// The socket that it came by.
+    /// The listening socket of the connection.
     pub listener: ListenerId,
-    /// Its number, over all threads.
+    /// The serial number of the connection, over all threads.
     pub serial: u64,
-    /// What is known of it where another connection handler has handed it over.
+    /// If another connection handler has handed the connection over: what that handler knows of it.
     pub handed: Option<Box<HandoverInfo>>,
 }
 
@@ -110,44 +115,46 @@ pub struct Accepted {
 pub struct HandoverInfo {
     /// The client's address, as that connection handler has it.
     pub peer: Address,
-    /// The address that the connection is for now.
+    /// The address for which the connection is served now.
     pub local: Address,
-    /// What lies over the stream, such as TLS; of the type that the transport of all protocols has.
+    /// The layer above the stream, such as TLS, in a type that all protocols know.
     pub over: Option<Box<dyn Any>>,
-    /// How often it has been handed over.
+    /// How often the connection has been handed over.
     pub times: u8,
-    /// What the connection handlers before have taken for as long as the connection lasts, such as
+    /// Guards of the previous connection handlers that must live as long as the connection, such as
     /// places under limits.
     pub held: Option<Box<dyn Any>>,
 }
 
 /// A connection that is being served, as its thread sees it.
 pub trait ServedConnection {
-    /// Its number, see [`Accepted::serial`].
+    /// The serial number of the connection: see [`Accepted::serial`].
     fn serial(&self) -> u64;
 
-    /// Whether a generation has the socket that it came by, for its protocol. Connections by one
-    /// that has gone stay with the generation before.
+    /// Whether a generation has the listening socket of the connection, for the same protocol. If
+    /// it does not, the connection stays with the previous generation.
     fn has_listener_in(&self, next: &GenerationView) -> bool;
 
-    /// Its place among those of its thread.
+    /// The connection's place under `worker_connections` of its thread: see
+    /// [`Registered::place`](crate::workers::Registered::place).
     fn place(&self) -> Option<u32>;
 
-    /// Whether it ends at once with its thread where it is idle. One that has said nothing yet may
-    /// still be about to.
+    /// Whether the connection may be closed at once while it is idle, when its thread ends. False
+    /// for a client that has sent nothing yet, because its first request may be on its way.
     fn ends_when_idle(&self) -> bool;
 
     /// Announces to the client that the connection is to end, if the protocol can (GOAWAY), even
     /// while requests are in flight.
     fn announce_end(&self) {}
 
-    /// Ends it where it is idle: no more is read.
+    /// Ends an idle connection: nothing more is read.
     fn close_reading(&self);
 
-    /// Ends it at once.
+    /// Ends the connection at once.
     fn abort(&self);
 
-    /// Lets it stay with a generation, since the next one does not know its listener.
+    /// Keeps the connection with a generation, since the next generation does not have its
+    /// listening socket.
     fn pin_generation(&self, local: &Rc<GenerationView>);
 }
 

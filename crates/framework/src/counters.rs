@@ -1,9 +1,9 @@
-//! Counters of the process: every thread counts for itself, who reads adds up.
+//! Counters of the process: every thread has its own counters, and a reader adds them up.
 //!
-//! A [`Count`] is written by one thread and read by any, so counting is a load, an addition and
-//! a store, without a locked instruction and without a cache line that two threads write to. What
-//! is read while threads count is off by what happens meanwhile. The only number that threads
-//! draw together is a connection's serial, once a connection.
+//! A [`Count`] is written by one thread and read by any, so counting is a load, an addition and a
+//! store, without a locked instruction and without a cache line that two threads write to. A sum
+//! that is read while threads count may miss what they count meanwhile. Threads share only the
+//! serial number of connections, which changes once per connection.
 
 use std::any::{Any, TypeId};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,17 +16,18 @@ use base::hash::Map;
 pub struct Count(AtomicU64);
 
 impl Count {
-    /// Adds to it; for the thread that owns it alone, for no addition of another would last.
+    /// Adds to the count. Only the thread that owns the count may call this: an addition of another
+    /// thread could be lost.
     pub fn add(&self, number: u64) {
         self.set(self.read().wrapping_add(number));
     }
 
-    /// Takes from it; for the thread that owns it alone.
+    /// Subtracts from the count. Only the thread that owns the count may call this.
     pub fn subtract(&self, number: u64) {
         self.set(self.read().wrapping_sub(number));
     }
 
-    /// The number as far as it has come to this thread.
+    /// The count, as this thread sees it.
     pub fn read(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }
@@ -36,29 +37,29 @@ impl Count {
     }
 }
 
-/// What was wrong with a handshake of TLS.
+/// The reason why a TLS handshake or a client's certificate failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HandshakeFault {
-    /// No version of the protocol that both speak.
+    /// Client and server have no protocol version in common.
     NoCommonProtocol,
-    /// No cipher suite or group that both have.
+    /// Client and server have no cipher suite or group in common.
     NoCommonCipher,
-    /// The client has not gone on in time.
+    /// The client did not continue the handshake in time.
     Timeout,
-    /// The client does not take the server's certificate.
+    /// The client rejected the server's certificate.
     PeerRejectedCertificate,
-    /// The client's certificate holds no more, or not yet.
+    /// The client's certificate has expired or is not yet valid.
     ExpiredCertificate,
     /// The client's certificate has been revoked.
     RevokedCertificate,
-    /// The client's certificate does not hold for another reason.
+    /// The client's certificate could not be verified for another reason.
     UnverifiedCertificate,
     /// A handshake failed for any other reason.
     Other,
 }
 
 impl HandshakeFault {
-    /// Every fault, each at its number.
+    /// Every fault, at the index that is its number.
     pub const ALL: [HandshakeFault; 8] = [
         HandshakeFault::NoCommonProtocol,
         HandshakeFault::NoCommonCipher,

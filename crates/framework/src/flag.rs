@@ -1,7 +1,7 @@
 //! A flag that any thread raises, and that a task of one thread waits for.
 //!
-//! For rare events, such as the end of a service: it takes a lock. Unlike a channel it holds
-//! nothing, so raising a flag that is up changes nothing.
+//! For rare events, such as the end of a service: it takes a lock. Unlike a channel it has no
+//! queue: raising a flag that is up changes nothing.
 
 use std::future::poll_fn;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -14,7 +14,7 @@ pub struct Flag(Arc<Mutex<FlagState>>);
 #[derive(Debug, Default)]
 struct FlagState {
     is_up: bool,
-    /// The task that waits, if one does.
+    /// The last task that has begun to wait.
     waiting: Option<Waker>,
 }
 

@@ -15,7 +15,7 @@ use crate::zone::Zones;
 
 static NEXT_NUMBER: AtomicU64 = AtomicU64::new(1);
 
-/// The number of generations that still exist.
+/// The number of counted generations that still exist.
 static LIVE: AtomicUsize = AtomicUsize::new(0);
 
 /// The number of generations that requests, connections or threads still use.
@@ -35,7 +35,7 @@ pub struct Generation {
     pub counts_turns: bool,
     parts: Map<TypeId, Arc<dyn Any + Send + Sync>>,
     on_end: Option<Box<dyn FnOnce() + Send + Sync>>,
-    /// Whether it is one of the [`live`] ones.
+    /// Whether the generation counts in [`live`].
     is_counted: bool,
 }
 
@@ -48,8 +48,8 @@ impl Generation {
         generation
     }
 
-    /// One that stands for no configuration: what a thread has that serves no requests, and must
-    /// not hold on to those of others.
+    /// A generation for a thread that serves no requests. It stands for no configuration and does
+    /// not count in [`live`], so that the thread keeps no configuration alive.
     pub fn without_requests(zones: Zones) -> Generation {
         Generation {
             is_counted: false,
@@ -102,6 +102,7 @@ pub struct GenerationView {
     /// The counters of the thread, over all generations.
     pub counts: Arc<ThreadCounters>,
     retired: Cell<bool>,
+    /// The modules' state for this thread and generation.
     rooms: SlotStates,
     /// The modules' state that the thread keeps over all generations.
     rooms_of_thread: Rc<SlotStates>,
@@ -119,7 +120,8 @@ impl GenerationView {
         }
     }
 
-    /// The same thread's view of the next generation; it keeps the thread's state.
+    /// The view of the next generation for the same thread, whose state over all generations it
+    /// shares.
     pub fn followed_by(&self, generation: Arc<Generation>) -> GenerationView {
         GenerationView {
             rooms_of_thread: Rc::clone(&self.rooms_of_thread),

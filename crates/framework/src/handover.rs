@@ -1,9 +1,9 @@
 //! Serializes the state of a worker process's zones for its successor.
 //!
-//! Another process may be another version of the program with another configuration, so each zone
-//! stands for itself, with its kind, name, size and the version of what its kind writes. The
-//! process that follows takes what it knows and leaves the rest, and nothing in the bytes is
-//! believed: a process that an attacker has taken over may have written them.
+//! Another process may be another version of the program with another configuration, so every zone
+//! is encoded separately, with its kind, name, size and the version of the kind's encoding. The
+//! successor decodes the zones that it knows and skips the others. It trusts no byte, because an
+//! attacker who has taken over the predecessor may have written it.
 //!
 //! ```text
 //! head: MAGIC | FORMAT | time of the monotonic clock in nanoseconds
@@ -28,8 +28,8 @@ const FORMAT: u64 = 1;
 /// Counts above this are treated as this number.
 pub const COUNT_MAX: u64 = 1 << 48;
 
-/// Total size at which potentially large zones (caches, TLS sessions) write no more: during the
-/// handover several copies are in memory, and the successor waits for them.
+/// Total size, in bytes, from which on potentially large zones (caches, TLS sessions) write nothing
+/// more: during the handover several copies are in memory, and the successor waits for them.
 pub const LARGE_ZONES_MAX: usize = 64 << 20;
 
 /// Why bytes could not be decoded.
@@ -110,7 +110,7 @@ pub struct StateReader<'a> {
     rest: &'a [u8],
     /// The time in the head, converted to the clock of this process.
     saved_at: Instant,
-    /// The time since then.
+    /// The time that has passed since `saved_at`.
     elapsed: Duration,
 }
 
@@ -211,7 +211,7 @@ impl<'a> StateReader<'a> {
         self.rest.is_empty()
     }
 
-    /// A reader for a part of the bytes.
+    /// A reader for a part of the bytes, with the same time in the head.
     fn of(&self, part: &'a [u8]) -> StateReader<'a> {
         StateReader {
             rest: part,
@@ -246,7 +246,8 @@ impl ZoneWriter {
         ZoneWriter(StateWriter::new())
     }
 
-    /// Writes one zone, with what tells its reader whether it can be taken.
+    /// Writes one zone: kind, name, size and version, by which the reader decides whether it can
+    /// decode the zone, and then the state, which `write` encodes.
     pub fn zone(
         &mut self,
         kind: &str,

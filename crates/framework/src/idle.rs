@@ -5,11 +5,12 @@
 //! entry cost a few stores each, however many connections there are (nginx's queue of reusable
 //! connections).
 //!
-//! Not here: when connections are closed, and how many.
+//! When connections are closed, and how many, is decided in [`workers`](crate::workers).
 
 const NONE: u32 = u32::MAX;
 
-/// A queue of places, each at most once.
+/// A queue of places. A place is the index of a connection's entry in its thread's table, and is in
+/// the queue at most once.
 #[derive(Debug)]
 pub struct IdleQueue {
     /// Indexed by place. An entry that is not in the queue points to itself in both directions.

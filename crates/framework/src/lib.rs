@@ -1,9 +1,10 @@
-//! What everything that serves builds on, as containers that name no protocol and no module: what
-//! directives amount to ([`compile`]), what is gathered meanwhile ([`registry`]), the
-//! [`generation`] that comes of it with what each thread keeps for it ([`slot`]), [`zone`]s and
-//! [`service`]s that outlive it, what of zones another process goes on with ([`handover`]), and
-//! what is counted ([`counters`]). Beside them stand what all read and show alike: addresses,
-//! networks, the machine's name, foreign bytes.
+//! The base of all protocols and modules, which names none of them: compiling directives
+//! ([`compile`]), collections that modules fill meanwhile ([`registry`]), the resulting
+//! [`generation`] and the state that every thread keeps for it ([`slot`]), [`zone`]s and
+//! [`service`]s that outlive a generation, the handover of zones to another process ([`handover`]),
+//! [`counters`], and the threads that accept connections ([`workers`]). Further modules parse and
+//! display what all protocols have in common: addresses, networks, the machine's name, untrusted
+//! bytes.
 
 pub mod address;
 pub mod compile;

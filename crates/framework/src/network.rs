@@ -81,7 +81,7 @@ impl Peers {
     }
 }
 
-/// All addresses of a name, each as a network of one address.
+/// All addresses of a name, as networks of a single address.
 fn resolve(word: &Word, files: &dyn Files) -> Vec<Cidr> {
     let written = WrittenAddress {
         name: &word.bytes,

@@ -1,9 +1,10 @@
-//! Catches panics, so that a bug met by one request costs only that exchange.
+//! Catches panics, so that a bug which a request triggers ends only that exchange.
 //!
 //! [`catch`] stops a panic in a request's future; the error log then names the panic's place and
-//! the request. Data sent before still reaches the client. A panic of another task ends that task,
-//! and a panic of the thread itself ends the process ([`AbortOnPanic`]), which the master restarts:
-//! a server without one of its threads would refuse a share of the clients for ever.
+//! the request. Data that was sent before the panic still reaches the client. A panic of another
+//! task ends that task, and a panic of the thread itself ends the process ([`AbortOnPanic`]), which
+//! the master restarts: a server without one of its threads would refuse a share of the clients for
+//! ever.
 
 use std::any::Any;
 use std::cell::{Cell, RefCell};
@@ -23,7 +24,7 @@ thread_local! {
 /// A panic that was caught.
 #[derive(Debug)]
 pub struct Panicked {
-    /// File and line; unknown where a job of the thread pool panicked.
+    /// File and line of the panic; "an unknown place" if a job of the thread pool panicked.
     pub place: String,
     /// The text that the panic carried.
     pub message: String,

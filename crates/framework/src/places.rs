@@ -18,11 +18,11 @@ use crate::registry::Registry;
 /// The access that a path needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum FileAccess {
-    /// Files at the place are read.
+    /// Files at the path are read.
     Read,
-    /// Files at the place are made and appended to.
+    /// Files at the path are created and appended to.
     Append,
-    /// Files at the place are made, read, written, renamed and removed.
+    /// Files at the path are created, read, written, renamed and removed.
     Write,
 }
 
@@ -42,11 +42,11 @@ pub struct FilePlace {
 pub struct Program {
     /// The path of the program.
     pub path: PathBuf,
-    /// The fixed arguments, which precede those of each run.
+    /// The fixed arguments, which precede the arguments of a single run.
     pub arguments: Vec<OsString>,
 }
 
-/// The paths of a configuration, each once per kind of access.
+/// The paths of a configuration. A path occurs once per kind of access.
 #[derive(Default)]
 pub struct FilePlaces {
     all: Vec<FilePlace>,
@@ -95,7 +95,8 @@ impl Compiler<'_> {
     }
 }
 
-/// Names a scope's directive for people: with its position, if it was written.
+/// The name of a scope's directive for messages, with its position unless the directive has its
+/// default value.
 #[must_use]
 pub fn name_of(line: Option<&Line>, directive: &str) -> String {
     match line {

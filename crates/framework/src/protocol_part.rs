@@ -30,10 +30,11 @@ pub struct ListenSocket {
 
 /// A protocol: its directives, its block, and the connection handler for its connections.
 pub trait ProtocolPart: Sync {
-    /// The name of its block, such as `http`.
+    /// The name of the protocol's block, such as `http`.
     fn name(&self) -> &'static str;
 
-    /// Its tables of directives. A directive that several modules use may be listed twice.
+    /// The protocol's tables of directives. A directive that several modules use may be listed
+    /// twice.
     fn directives(&self) -> Vec<Directives>;
 
     /// The built-in modules, by the names that `load_module` uses.
@@ -42,15 +43,15 @@ pub trait ProtocolPart: Sync {
     /// Whether the protocol has a built-in variable of this name (in lower case, without `$`).
     fn has_variable(&self, name: &str) -> bool;
 
-    /// Declares what blocks may refer to, before any block is compiled.
+    /// Declares what other blocks may refer to, before any block is compiled.
     fn declare(&self, compiler: &Compiler<'_>);
 
-    /// Compiles its block, which may be absent; `None` if errors were reported.
+    /// Compiles the protocol's block, which may be absent; `None` if errors were reported.
     fn compile(&self, compiler: &Compiler<'_>, root: ScopeRef<'_>)
     -> Option<Box<dyn CompiledPart>>;
 
-    /// The variables that its block uses and nothing defines. Called after all blocks have been
-    /// compiled.
+    /// The variables that the protocol's block uses but nothing defines. Called after all blocks
+    /// have been compiled.
     fn unknown_variables(&self, compiler: &Compiler<'_>) -> Vec<Box<str>>;
 
     /// A thread's connection handler for connections of this protocol.

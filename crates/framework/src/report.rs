@@ -12,12 +12,12 @@ pub trait ThreadReport: Debug + Sync {
     /// Logs a line about the process.
     fn line(&self, level: Level, message: Arguments<'_>);
 
-    /// This thread starts to serve.
+    /// Called when this thread starts to serve.
     fn thread_begins(&self);
 
-    /// This thread switches to this generation.
+    /// Called when this thread switches to this generation.
     fn serves_by(&self, generation: &Generation);
 
-    /// This thread ends; its engine no longer exists.
+    /// Called when this thread ends; its engine no longer exists.
     fn thread_ends(&self);
 }

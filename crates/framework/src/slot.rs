@@ -40,7 +40,8 @@ impl Lifetime for Thread {
     }
 }
 
-/// A slot for a `T` with the lifetime `L`. Slots are statics, so the code limits their number.
+/// A slot for a `T` with the lifetime `L`. As slots are statics, their number is fixed at compile
+/// time.
 pub struct Slot<T, L> {
     number: AtomicU16,
     holds: PhantomData<fn() -> (T, L)>,
@@ -71,8 +72,8 @@ impl<T, L: Lifetime> Slot<T, L> {
         }
     }
 
-    /// If two threads assign a number at once, the first one stored counts; the other number stays
-    /// unused.
+    /// If two threads assign a number at once, the number that is stored first counts, and the
+    /// other stays unused.
     #[cold]
     fn take_number(&self) -> usize {
         let drawn = L::next_number();
@@ -97,7 +98,7 @@ pub trait ThreadState: 'static {
     fn retire(&mut self) {}
 }
 
-/// The state of all slots, by slot number.
+/// The state of all slots of one lifetime and one owner, by slot number.
 #[derive(Default)]
 pub struct SlotStates(RefCell<Vec<Option<SlotStorage>>>);
 
@@ -120,7 +121,7 @@ impl SlotStates {
         {
             return known;
         }
-        // Without a borrow, since `begin` may use other slots.
+        // `self.0` is not borrowed here, since `begin` may use other slots.
         let made = Rc::new(RefCell::new(T::begin(local)));
         let mut rooms = self.0.borrow_mut();
         if rooms.len() <= number {
@@ -149,7 +150,8 @@ fn retire<T: ThreadState>(value: &dyn Any) {
     }
 }
 
-/// A value that is reused for one life after another, such as those of requests.
+/// The value of a slot in [`Slots`]. It is reused by one owner after another, such as one request
+/// after another.
 pub trait SlotValue: Default + 'static {
     /// Resets the value to its default. Memory may be kept, content may not.
     fn reset(&mut self) {
@@ -157,8 +159,9 @@ pub trait SlotValue: Default + 'static {
     }
 }
 
-/// The slots of one life, such as that of a request, by number. The object is reused: the next life
-/// finds the slots empty, but their memory allocated.
+/// The slots of an owner, such as a request, by number. The object is reused: the next owner finds
+/// the slots empty, but their memory allocated. "Life" below is the time from one owner's begin to
+/// its [end](Slots::end).
 pub struct Slots<L> {
     places: Vec<Option<SlotEntry>>,
     /// The number of slots in use in this life.
@@ -167,7 +170,7 @@ pub struct Slots<L> {
 }
 
 struct SlotEntry {
-    /// A `T` of the slot's.
+    /// A value of the slot's type `T`.
     value: Box<dyn Any>,
     /// Whether the slot is in use in this life.
     live: bool,
@@ -197,8 +200,8 @@ impl<L: Lifetime> Slots<L> {
         place.live.then(|| place.value.downcast_mut()).flatten()
     }
 
-    /// The value of a slot, by default its `Default`. Only the first life that uses the slot
-    /// allocates.
+    /// The value of a slot, which starts with its `Default`. Memory is allocated only when the slot
+    /// is used for the first time.
     pub fn enter<T: SlotValue>(&mut self, slot: &Slot<T, L>) -> &mut T {
         let number = slot.number();
         if self.places.len() <= number {
@@ -217,7 +220,7 @@ impl<L: Lifetime> Slots<L> {
         place.value.downcast_mut().expect("a slot has one type")
     }
 
-    /// Takes the value out of its slot.
+    /// Takes the value out of its slot; `None` if the slot is not in use.
     pub fn take<T: SlotValue>(&mut self, slot: &Slot<T, L>) -> Option<T> {
         let place = self.places.get_mut(slot.number())?.as_mut()?;
         if !std::mem::take(&mut place.live) {

@@ -61,7 +61,7 @@ fn count(folder: &OwnedFd) -> Option<u64> {
     count.checked_sub(2)
 }
 
-/// What a line of `/proc/PID/stat` tells (proc_pid_stat(5)).
+/// The resources that a line of `/proc/PID/stat` (proc_pid_stat(5)) shows.
 fn of_stat(stat: &str) -> Usage {
     // The fields follow the process name in parentheses, which may contain anything.
     let fields = stat.rsplit_once(')').map_or("", |(_, fields)| fields);

@@ -1,8 +1,9 @@
 //! Paths that a thread has resolved recently: the kernel has them cached, so resolving them again
 //! needs no disk access.
 //!
-//! A call such as `stat()` has no flag against waiting. So the event loop makes such a call only
-//! for paths that were resolved within `SEEN_FOR`; else a pool thread makes it first.
+//! A call such as `stat()` has no non-blocking form. So the event loop makes such a call only for
+//! paths that were resolved within `SEEN_FOR`. For other paths, a thread of the pool makes the
+//! call.
 
 use std::cell::RefCell;
 use std::path::Path;
@@ -13,7 +14,8 @@ use base::hash::Map;
 /// How long after its last resolution a path counts as cached.
 pub const SEEN_FOR: Duration = Duration::from_secs(10);
 
-/// Paths that a thread remembers; variables can produce any number of them.
+/// Maximum number of paths that a thread remembers. Without a limit there could be any number,
+/// since paths may contain variables.
 const PATHS_MAX: usize = 256;
 
 thread_local! {

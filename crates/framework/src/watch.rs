@@ -21,7 +21,8 @@ use crate::display::Printable;
 /// long.
 pub const LOOK: Duration = Duration::from_secs(1);
 
-/// Request lines kept per thread. A connection's slot is its number modulo this.
+/// Number of request lines that are kept per thread. The line of a connection has the index of the
+/// connection's serial number modulo this number.
 const NOTES: usize = 64;
 
 /// Length of a kept request line, in words of eight bytes.
@@ -58,7 +59,7 @@ impl ThreadStatus {
         }
     }
 
-    /// Notes that the task of this connection is about to be polled.
+    /// Records that the task of this connection is about to be polled.
     pub fn polls(&self, connection: u64) {
         self.connection.store(connection, Ordering::Relaxed);
     }
@@ -125,6 +126,8 @@ pub struct ThreadWatch(Mutex<Vec<WatchedThread>>);
 struct WatchedThread {
     thread: usize,
     watched: Arc<ThreadStatus>,
+    /// The turn of the thread's loop at the last check; `None` if the thread was waiting for
+    /// events.
     turn: Option<u64>,
     /// The number of consecutive checks that found the same turn.
     looks: u64,

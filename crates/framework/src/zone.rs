@@ -4,8 +4,8 @@
 //! find it there by name, and requests find it in the generation's [`Zones`] by name and kind.
 //! Declaring a zone creates no state: the state is created at its first use, or taken over from the
 //! previous generation ([`Zones::adopt`]). The zone's kind decides which parts are taken over
-//! ([`State::reconcile`]); by default the whole state if the size is unchanged, and none of it
-//! otherwise, as in nginx.
+//! ([`State::reconcile`]); by default, as in nginx, the whole state if the size is unchanged, and
+//! nothing otherwise.
 //!
 //! A zone holds as much as nginx's zone of the same size: see [`ZoneBudget`]. The state lies in the
 //! worker process. A thread holds a zone's lock only for a few memory operations. The kind also
@@ -27,7 +27,7 @@ const PAGE_SIZE: u64 = 4096;
 /// Bytes of nginx's record for each page.
 const PAGE_RECORD: u64 = 24;
 
-/// Bytes at the start of nginx's zone: the pool's head, slots and counters.
+/// Bytes at the start of nginx's zone: the header, slots and counters of its slab pool.
 const POOL_HEAD: u64 = 712;
 
 /// The smallest zone that may be declared, in bytes.
@@ -234,7 +234,7 @@ impl<S: State> AnyZone for Zone<S> {
 /// The zones of a generation.
 #[derive(Clone, Default)]
 pub struct Zones {
-    /// In the order of their declaration.
+    /// The zones, in the order of their declaration.
     all: Vec<Arc<dyn AnyZone>>,
     by_name: Map<Box<str>, usize>,
 }

@@ -1,5 +1,5 @@
-//! Runs the programs of a configuration (such as commands for certificates). A confined worker may
-//! not start programs: a helper process, the runner, starts them for the worker.
+//! Runs the programs of a configuration, such as the one that sets DNS records for ACME. A confined
+//! worker may not start programs: a helper process, the runner, starts them for the worker.
 //!
 //! ```text
 //!   worker process ──── path, arguments ────▶ runner ── spawns ──▶ program

@@ -17,26 +17,27 @@ use crate::display::Errno;
 const ACCEPT_PAUSE: Duration = Duration::from_millis(500);
 
 /// How long a thread that stops accepting waits for the handshakes that only it can complete. A
-/// client whose segments get lost sends its SYN again after a second, to whoever listens then.
+/// client whose segments are lost sends its SYN again after a second, to the sockets that listen
+/// then.
 const HANDSHAKE_TIME_MAX: Duration = Duration::from_secs(1);
 
-/// Interval between looks at these handshakes.
+/// Interval between two checks whether these handshakes have completed.
 const HANDSHAKE_PAUSE: Duration = Duration::from_millis(5);
 
 /// How long clients wait in the listen backlog for a file descriptor before they are turned away.
 /// nginx lets them wait for ever.
 const QUEUE_TIME_MAX: Duration = Duration::from_secs(5);
 
-/// Clients that are turned away between two pauses at most.
+/// Maximum number of clients that are turned away between two pauses.
 const TURNED_AWAY_MAX: usize = 32;
 
 /// A socket that a thread accepts from.
 pub(super) struct Accepting {
     /// Set when accepting from the socket is to stop.
     pub(super) stop: Event,
-    /// The connection handler that takes accepted connections, of the current generation.
+    /// The connection handler for accepted connections in the current generation.
     handler: RefCell<Rc<dyn ConnectionHandler>>,
-    /// The socket itself, where datagrams come to it.
+    /// The socket itself, if it receives datagrams.
     pub(super) datagrams: OnceCell<Rc<DatagramSocket>>,
 }
 
@@ -50,13 +51,14 @@ impl Accepting {
         }
     }
 
-    /// Sends connections to this connection handler from now on. False if they went to it already.
+    /// Passes connections to this connection handler from now on. False if it was the handler
+    /// already.
     pub(super) fn change_handler(&self, handler: Rc<dyn ConnectionHandler>) -> bool {
         let before = self.handler.replace(Rc::clone(&handler));
         !Rc::ptr_eq(&before, &handler)
     }
 
-    /// The connection handler that connections go to now.
+    /// The current connection handler of the socket.
     pub(super) fn handler(&self) -> Rc<dyn ConnectionHandler> {
         Rc::clone(&self.handler.borrow())
     }
@@ -126,9 +128,9 @@ fn take(worker: &Rc<Worker>, id: &ListenerId, accepting: &Accepting, stream: Str
     });
 }
 
-/// Closes a connection for which `worker_connections` leaves no room, and those behind it in the
-/// backlog, as nginx does. To leave them waiting could deadlock: the request that keeps a place may
-/// wait for one of them, when the server proxies to itself.
+/// Closes a connection for which `worker_connections` leaves no room, and the next connections in
+/// the backlog, as nginx does. Leaving them in the backlog could cause a deadlock if the server
+/// proxies to itself: a request that has a place may wait for a connection in the backlog.
 fn refuse(worker: &Worker, listener: &Listener, stream: Stream, shortage: TooManyConnections) {
     drop(stream);
     (0..TURNED_AWAY_MAX).all(|_| listener.shed_connection(b""));
@@ -181,7 +183,7 @@ impl AcceptError {
     }
 }
 
-/// Errors of accept that concern one client only.
+/// Whether an error of `accept4()` concerns a single client only.
 fn is_transient(error: &std::io::Error) -> bool {
     matches!(
         error.kind(),

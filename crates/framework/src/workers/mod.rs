@@ -1,8 +1,9 @@
 //! Worker threads: starting them, swapping their generation, stopping them. Each thread has one
 //! engine, accepts connections and serves them.
 //!
-//! Threads share generations, counters and logs and nothing else. Commands come from the
-//! controlling thread as closures posted to each thread's engine.
+//! Threads share only generations, counters, logs, and the queues of datagrams for other threads
+//! (`siblings`). Commands come from the controlling thread as closures posted to each thread's
+//! engine.
 
 mod accept;
 mod outgoing;
@@ -240,9 +241,10 @@ impl Workers {
             .collect()
     }
 
-    /// Has every thread serve new requests by this generation, and listen on just these sockets.
-    /// Returns when all threads have switched, or after `SWAP_WAIT`; a busy thread switches later.
-    /// With a limit, connections that are open now are closed ([`Worker::limit_open`]).
+    /// Makes every thread serve new requests with this generation and listen on exactly these
+    /// sockets. Returns when all threads have switched, or after `SWAP_WAIT`; a busy thread
+    /// switches later. With a limit, connections that are open now are closed
+    /// ([`Worker::limit_open`]).
     pub fn swap(&self, generation: &Arc<Generation>, shares: Vec<Share>, limit: Option<Duration>) {
         steer(&shares);
         let (done, swapped) = std::sync::mpsc::channel();
@@ -280,8 +282,8 @@ impl Workers {
         outcome.recv_timeout(SWAP_WAIT).ok()
     }
 
-    /// Stops accepting. Idle connections are closed at once, busy ones after their response, and
-    /// those that are still open after `limit` when it has passed.
+    /// Stops accepting. Idle connections are closed at once, busy connections after their response,
+    /// and all remaining connections when `limit` has passed.
     pub fn quit(&self, limit: Option<Duration>) {
         self.stop(Worker::quit, limit);
     }
@@ -291,15 +293,15 @@ impl Workers {
         self.stop(Worker::drain, limit);
     }
 
-    /// Takes the place of other processes, to which these channels lead: their sessions of
-    /// datagrams stay theirs. Comes before anything is listened on.
+    /// Takes over from the processes at the other ends of these channels, which keep their datagram
+    /// sessions. Must be called before the threads listen.
     pub fn succeed(&self, channels: Vec<OwnedFd>) {
         let channels = channels.into_iter().map(Channel::new).collect();
         self.siblings.succeed(channels);
     }
 
-    /// Another process, to which the channel leads, is about to take the place of this one: when
-    /// this one ends, its sessions of datagrams go on.
+    /// Announces that the process at the other end of the channel is about to take over: the
+    /// datagram sessions of this process continue after it was told to end.
     pub fn prepare_succession(&self, channel: OwnedFd) {
         let channel = Channel::new(channel);
         self.siblings.add_successor(&channel);
@@ -332,7 +334,7 @@ impl Workers {
         self.siblings.leave();
     }
 
-    /// Ends all threads at once and aborts the requests under way.
+    /// Ends all threads at once and aborts the requests in progress.
     pub fn terminate(&self) {
         self.siblings.finish();
         for thread in &self.threads {
@@ -381,8 +383,8 @@ fn share(sockets: &Sockets, index: usize, count: usize) -> std::io::Result<Share
     Ok(share)
 }
 
-/// Has the kernel give each client's datagrams to the thread that the client belongs to. Where it
-/// does not, because the sockets were bound by another program, threads hand them on.
+/// Makes the kernel deliver the datagrams of a client to the client's thread. If the kernel does
+/// not, because another program has bound the sockets, threads pass the datagrams on.
 fn steer(shares: &[Share]) {
     // The first thread has the first socket of every address.
     for ((id, number), socket) in shares.iter().take(1).flatten() {
@@ -396,7 +398,7 @@ fn steer(shares: &[Share]) {
     }
 }
 
-/// Counts a thread as running until dropped, so that a panic uncounts it too.
+/// Counts a thread as running until the value is dropped, which also happens after a panic.
 struct RunningThread(Arc<RunningThreads>);
 
 impl RunningThread {

@@ -1,8 +1,8 @@
-//! Outgoing connections of a thread: each counts against `worker_connections`, like those of
-//! clients.
+//! Outgoing connections of a thread, which count towards `worker_connections` like the connections
+//! of clients.
 //!
-//! Code on a thread that serves clients must connect through these functions, and not through those
-//! of the engine. A thread without a worker has no limit.
+//! Code on a thread that serves clients must connect through these functions, not through the
+//! functions of the engine. A thread without a worker has no limit.
 
 use std::fmt;
 use std::time::Instant;

@@ -1,11 +1,11 @@
 //! The `worker_connections` limit of a thread: which connections take a place, and which are closed
 //! to make room.
 //!
-//! As in nginx, each client connection takes a place, and so does each outgoing connection to an
-//! upstream, and each request that [shares](super::sharing) one. Otherwise a request that is
-//! proxied back to its own server would take places until none is left for clients. When few places
-//! are free, the connections that have been idle longest are closed, whether to clients or to
-//! upstreams.
+//! As in nginx, a place is taken by every client connection and every outgoing connection to an
+//! upstream. A request that [shares](super::sharing) an upstream connection also takes a place.
+//! Otherwise a request that is proxied back to its own server would take places until none is left
+//! for clients. When few places are free, the connections that have been idle longest are closed,
+//! whether to clients or to upstreams.
 //!
 //! A few places are reserved for clients ([`Worker::outgoing_max`]), so that other clients are
 //! still served while such a loop of requests unwinds.
@@ -25,27 +25,29 @@ use crate::connection_handler::ServedConnection;
 /// `ngx_drain_connections()`).
 const SCARCE_SHARE: usize = 16;
 
-/// Places reserved for clients at most; else one in [`SCARCE_SHARE`] is.
+/// Maximum number of places that are reserved for clients. Below this maximum, one place in
+/// [`SCARCE_SHARE`] is reserved.
 const LEFT_TO_CLIENTS_MAX: usize = 16;
 
 /// How many idle connections are closed at once to make room for new ones (nginx's 32).
 const REUSED_MAX: usize = 32;
 
-/// How long a new connection waits for idle ones to close, and a client for any to close.
+/// How long a new outgoing connection waits for idle connections to close, and an accepted client
+/// for any connection to close.
 const ROOM_WAIT: Duration = Duration::from_millis(10);
 
-/// How often a new connection checks for a free place meanwhile.
+/// Interval between two checks for a free place meanwhile.
 const ROOM_LOOK: Duration = Duration::from_millis(1);
 
-/// How long after accepting a client counts as new.
+/// How long a client counts as new after its connection was accepted.
 const SILENCE_MIN: Duration = Duration::from_millis(100);
 
-/// How often a shortage is logged at most.
+/// Minimum interval between two log lines about a shortage.
 const TOLD_EVERY: Duration = Duration::from_secs(1);
 
 /// The holder of a place.
 pub(super) enum Occupant {
-    /// A client connection, and since when it has the place.
+    /// A client connection, and the time from which it has the place.
     Client(Weak<dyn ServedConnection>, Instant),
     /// An idle upstream connection, by its owner's key. It is counted among the thread's outgoing
     /// connections.
@@ -62,7 +64,7 @@ impl Occupant {
     }
 }
 
-/// Which idle connections are not closed.
+/// The idle connections that are not closed to make room.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum EvictionExemption {
     Nobody,
@@ -95,9 +97,8 @@ impl fmt::Display for TooManyConnections {
 }
 
 impl Worker {
-    /// Checks that an accepted client may stay. If all places are taken, waits briefly: idle
-    /// connections that were told to close do so, and meanwhile another thread may accept the next
-    /// clients.
+    /// Checks whether there is a place for an accepted client. If all places are taken, waits up to
+    /// `ROOM_WAIT` for connections to close. Meanwhile another thread may accept the next clients.
     pub(super) async fn has_room_for_client(&self) -> Result<(), TooManyConnections> {
         let scarce = self.connections_max / SCARCE_SHARE;
         self.make_room(scarce, EvictionExemption::NewClients);
@@ -126,7 +127,8 @@ impl Worker {
     /// closed.
     pub(super) async fn has_room_for_outgoing(&self) -> Result<(), TooManyConnections> {
         let outgoing_max = self.outgoing_max();
-        // Evaluated in this order, since a thread without clients has no limit of connections.
+        // The order of the operations prevents an overflow: on a thread without clients,
+        // `connections_max` is unlimited.
         let scarce = self.connections_max / SCARCE_SHARE + (self.connections_max - outgoing_max);
         let mut makes_room = self.make_room(scarce, EvictionExemption::NewClients);
         let until = engine::now() + ROOM_WAIT;
@@ -140,7 +142,7 @@ impl Worker {
         Ok(())
     }
 
-    /// The number of connections at which no outgoing one may be opened.
+    /// The number of taken places from which on no outgoing connection may be opened.
     fn outgoing_max(&self) -> usize {
         let left = (self.connections_max / SCARCE_SHARE).min(LEFT_TO_CLIENTS_MAX);
         self.connections_max - left
@@ -279,7 +281,7 @@ pub struct Registered {
 }
 
 impl Registered {
-    /// The connection's place among those of its thread.
+    /// The connection's place: its index among the connections of its thread.
     pub fn place(&self) -> u32 {
         self.key.index
     }

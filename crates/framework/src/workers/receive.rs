@@ -1,6 +1,7 @@
-//! Receiving from one socket of datagrams, for the connection handler of its protocol; and whose a
-//! datagram is that has been received: of a session of this thread, of another thread, of the
-//! process before this one or after it, or of no session yet.
+//! Receives from one datagram socket, and decides who gets a datagram: a session of this thread,
+//! another thread of this process, the previous or next process
+//! ([`succession`](super::succession)), or the connection handler of the protocol, which begins a
+//! session.
 
 use std::cell::Cell;
 use std::net::SocketAddr;
@@ -23,7 +24,8 @@ use crate::display::Errno;
 /// How long receiving pauses after `recvmsg()` has failed.
 const RECEIVE_PAUSE: Duration = Duration::from_millis(500);
 
-/// How long a datagram waits for its thread to listen as well, at most, and how often it looks.
+/// Maximum time for which a relayed datagram waits until its thread listens, too, and the interval
+/// of the checks.
 const LISTEN_WAIT: Duration = Duration::from_secs(2);
 const LISTEN_LOOK: Duration = Duration::from_millis(2);
 
@@ -68,17 +70,17 @@ pub(super) async fn receive(
     worker.end_if_idle();
 }
 
-/// What a thread is to the others of its process.
+/// The membership of a thread in the [`Siblings`] of its process.
 pub(super) struct Membership {
     pub(super) siblings: Arc<Siblings>,
-    /// Its number among them.
+    /// The number of this thread among the siblings.
     pub(super) number: usize,
-    /// It may receive datagrams that no session is known for yet.
+    /// Counts this thread like a session as long as it may receive datagrams that begin sessions.
     pub(super) receives: Cell<Option<SessionCount>>,
 }
 
 impl Membership {
-    /// Of a thread that is about to receive.
+    /// The membership of a thread that is about to receive.
     pub(super) fn new(siblings: Arc<Siblings>, number: usize) -> Membership {
         Membership {
             receives: Cell::new(Some(siblings.count_session())),
@@ -87,7 +89,7 @@ impl Membership {
         }
     }
 
-    /// The thread has received all that it will, and all of that is where it belongs.
+    /// Records that the thread has received its last datagram and passed it on.
     pub(super) fn stop_receiving(&self) {
         if let Some(counted) = self.receives.take() {
             self.siblings.end_asking();
@@ -102,7 +104,8 @@ impl Membership {
     }
 }
 
-/// A session of datagrams of this thread: until it is dropped, other processes may ask about it.
+/// Counts a datagram session of this thread until it is dropped: as long as there are sessions, the
+/// process answers questions of its successor.
 #[must_use]
 pub struct DatagramSession(#[expect(dead_code, reason = "it counts")] Option<SessionCount>);
 
@@ -113,14 +116,14 @@ impl Worker {
         DatagramSession(membership.map(|own| own.siblings.count_session()))
     }
 
-    /// Takes a datagram that a session has not, for whatever else it may be of.
+    /// Dispatches a datagram again, after the session to which it was passed has refused it.
     pub fn receive_again(self: &Rc<Worker>, received: ReceivedDatagram) {
         if let Some(handler) = self.handler_of(&self.current(), &received.listener) {
             self.receive_at(&*handler, received);
         }
     }
 
-    /// Takes a datagram that has come to a socket of this connection handler.
+    /// Dispatches a datagram that has arrived at a socket of this connection handler.
     fn receive_at(
         self: &Rc<Worker>,
         handler: &dyn ConnectionHandler,
@@ -148,7 +151,8 @@ impl Worker {
         }
     }
 
-    /// Takes a datagram that has come to another thread, or that a predecessor does not know.
+    /// Dispatches a datagram that another thread has received, or that a predecessor has returned
+    /// because it has no session for the client.
     pub(super) fn receive_relayed(
         self: &Rc<Worker>,
         relayed: RelayedDatagram,
@@ -169,12 +173,12 @@ impl Worker {
         let Err(mut datagram) = self.begin_session(&listener, datagram) else {
             return;
         };
-        // Another thread, or a predecessor, receives before this one does, or this one has stopped
-        // receiving before it has heard of its successor.
+        // This thread does not listen on the address: another thread or a predecessor has started
+        // to receive earlier, or this thread has stopped before it knows of its successor.
         let worker = Rc::clone(self);
         engine::spawn(async move {
             let until = engine::now() + LISTEN_WAIT;
-            // The address may have gone.
+            // The wait is limited, because the configuration may no longer have the address.
             while engine::now() < until {
                 engine::sleep(LISTEN_LOOK).await;
                 let Err(still) = worker.dispatch_to_session(&listener, datagram) else {
@@ -192,7 +196,8 @@ impl Worker {
         });
     }
 
-    /// Begins a session with a datagram; back where this thread does not listen there.
+    /// Begins a session with a datagram. The error is the datagram, if this thread does not listen
+    /// on the address.
     fn begin_session(
         self: &Rc<Worker>,
         listener: &ListenerId,
@@ -212,7 +217,8 @@ impl Worker {
         Ok(())
     }
 
-    /// Gives a datagram to its session, whatever the protocol of that; back where there is none.
+    /// Passes a datagram to the session of its client, of any protocol. The error is the datagram,
+    /// if there is no session.
     fn dispatch_to_session(
         &self,
         listener: &ListenerId,
@@ -232,7 +238,8 @@ impl Worker {
         Err(left)
     }
 
-    /// Whether another process takes a datagram, or is asked about it.
+    /// Whether the datagram was passed to the successor, or to a predecessor with the question
+    /// whether it has a session for the client.
     fn is_elsewhere(
         &self,
         listener: &ListenerId,
@@ -248,7 +255,8 @@ impl Worker {
         }
     }
 
-    /// Answers a successor whose session a datagram is of.
+    /// Answers a successor's question: passes the datagram to its session, or returns it if there
+    /// is none.
     pub(super) fn answer(&self, channel: &Arc<Channel>, relayed: RelayedDatagram) {
         let RelayedDatagram {
             listener,
@@ -260,12 +268,13 @@ impl Worker {
         }
     }
 
-    /// Another process receives: what is of no session here is that one's.
+    /// Records that the successor receives from now on: datagrams without a session in this process
+    /// go to the successor.
     pub(super) fn follow(&self, successor: &Arc<Channel>) {
         self.successor.replace(Some(Arc::clone(successor)));
     }
 
-    /// A process that was to follow, or has, is no longer there.
+    /// Records that a successor has ended.
     pub(super) fn lose_successor(self: &Rc<Worker>, gone: &Arc<Channel>) {
         self.successor
             .borrow_mut()
@@ -273,20 +282,20 @@ impl Worker {
         self.end_orphaned_sessions();
     }
 
-    /// Whether another process receives for the sessions of datagrams that are here, or is about
-    /// to: they go on when this process is to end.
+    /// Whether another process receives datagrams for the sessions of this process, or is about to.
+    /// If so, the sessions continue after this process was told to end.
     pub fn has_successor(&self) -> bool {
         let own = self.membership.get();
         own.is_some_and(|own| own.siblings.has_successor())
     }
 
-    /// Whether a process that follows may ask this one about sessions, of whichever thread.
+    /// Whether a successor may ask this process about the sessions of any of its threads.
     pub(super) fn answers_session_queries(&self) -> bool {
         let own = self.membership.get();
         own.is_some_and(|own| own.siblings.answers_session_queries())
     }
 
-    /// What waited to be taken by this thread is taken now.
+    /// Records that this thread has taken a datagram of this weight from its queue.
     pub(super) fn note_taken(&self, weight: usize) {
         if let Some(own) = self.membership.get() {
             own.siblings.note_taken(own.number, weight);

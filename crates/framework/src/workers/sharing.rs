@@ -1,8 +1,9 @@
 //! An upstream connection that several requests share, as HTTP/2 streams do: each request takes a
 //! place of `worker_connections`, as if it had a connection of its own.
 //!
-//! In nginx each request has its own connection. If shared ones took no place, a request proxied
-//! back to its own server would nest until the connections run out of streams, thousands in all.
+//! In nginx every request has its own connection. If sharing requests took no place, a request that
+//! is proxied back to its own server would be proxied again and again until the connections run out
+//! of streams, after thousands of requests.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -14,11 +15,12 @@ use super::{TooManyConnections, Worker, worker};
 pub struct SharedRequests {
     /// `None` on a thread without a worker, which has no limit.
     worker: Option<Rc<Worker>>,
+    /// The number of requests that use the connection.
     requests: Cell<usize>,
 }
 
 impl SharedRequests {
-    /// For a connection that this thread has just established, and that no request uses yet.
+    /// The value for a connection that this thread has just established and no request uses yet.
     pub fn begin() -> SharedRequests {
         SharedRequests {
             worker: worker::of_thread(),

@@ -1,8 +1,9 @@
-//! What the threads of a process have in common about datagrams: which thread a client belongs to,
-//! and the processes before and after this one ([`succession`](super::succession)).
+//! The datagram state that the threads of a process share: which thread a client belongs to, and
+//! the processes before and after this process ([`succession`](super::succession)).
 //!
-//! All that a client sends is of one thread, that of [`steering::socket_of`], which has its
-//! session. The kernel is told so; what comes to another thread all the same is handed on.
+//! All datagrams of a client belong to one thread, which [`steering::socket_of`] determines and
+//! which has the client's session. The kernel is told to deliver them to this thread. Another
+//! thread that receives such a datagram nevertheless passes it on.
 
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -18,41 +19,43 @@ use super::succession::{Channel, RelayKind, RelayedDatagram, SuccessionMessage};
 use super::worker::with_worker;
 use crate::connection_handler::ListenerId;
 
-/// Bytes of datagrams that may wait for a thread which they did not come to; more are dropped, as a
-/// full queue anywhere on their way would drop them.
+/// Maximum size of the datagrams that other threads have passed to a thread and that it has not
+/// taken yet, in bytes. Further datagrams are dropped, as by any full queue.
 const WAITING_MAX: usize = 1 << 20;
 
-/// What a datagram that waits counts beside its bytes.
+/// Bytes that are added to the length of a waiting datagram.
 const OVERHEAD: usize = 256;
 
-/// How long a thread may take to hear of a successor before the others are not kept waiting.
+/// How long the process waits for its threads to learn of a successor.
 const HEARD_WAIT: Duration = Duration::from_secs(1);
 
 /// The threads of a process, and the processes before and after it.
 #[derive(Default)]
 pub(super) struct Siblings {
-    /// Set once all have started.
+    /// Set when all threads have started.
     threads: OnceLock<Vec<Sibling>>,
-    /// Sessions of datagrams of all threads, and what may lead to some or is a question about them:
-    /// threads that receive, predecessors that may answer, datagrams under way. Once it is leaving,
-    /// the process may end when there are none.
+    /// The number of datagram sessions of all threads, of what may begin a session (threads that
+    /// receive, predecessors that may return datagrams, datagrams on their way to another thread),
+    /// and of questions about sessions in progress. A process that was told to end may do so when
+    /// the number is 0.
     sessions: AtomicUsize,
     is_leaving: AtomicBool,
-    /// Threads that have received all that they will.
+    /// Number of threads that have received their last datagram.
     threads_ended: AtomicUsize,
     /// Set before the first thread receives.
     predecessors: OnceLock<Vec<Arc<Channel>>>,
-    /// Those that have been told of and have not gone; the last has begun or is about to.
+    /// Announced successors that have not ended. The last successor receives or is about to.
     successors: Mutex<Vec<Arc<Channel>>>,
 }
 
 struct Sibling {
     remote: Remote,
-    /// What waits for it, at most [`WAITING_MAX`].
+    /// Size of the datagrams that wait for this thread, including [`OVERHEAD`]; at most
+    /// [`WAITING_MAX`].
     waiting: AtomicUsize,
 }
 
-/// What the process does not end for ([`Siblings::sessions`]), until it is dropped.
+/// Counts in [`Siblings::sessions`] until it is dropped, so that the process does not end.
 pub(super) struct SessionCount(Arc<Siblings>);
 
 impl Drop for SessionCount {
@@ -65,7 +68,7 @@ impl Drop for SessionCount {
 }
 
 impl Siblings {
-    /// The threads, in order; they have just been started.
+    /// Sets the threads, in order, after all of them have started.
     pub(super) fn set_threads(&self, remotes: impl Iterator<Item = Remote>) {
         let sibling = |remote| Sibling {
             remote,
@@ -78,19 +81,19 @@ impl Siblings {
         self.threads.get().map_or(&[], Vec::as_slice)
     }
 
-    /// Which thread a client belongs to; `None` while they are being started.
+    /// The thread to which a client belongs; `None` while threads are being started.
     pub(super) fn owner(&self, client: SocketAddr) -> Option<usize> {
         let threads = self.threads().len() as u32;
         (threads > 0).then(|| steering::socket_of(client, threads) as usize)
     }
 
-    /// Counts a session that begins, or what may lead to one.
+    /// Counts a session, or something that may begin a session.
     pub(super) fn count_session(self: &Arc<Siblings>) -> SessionCount {
         self.sessions.fetch_add(1, Ordering::SeqCst);
         SessionCount(Arc::clone(self))
     }
 
-    /// Counts a question about a session; `None` where there is none that it could be about.
+    /// Counts a question about a session; `None` if the process has no session.
     fn count_question(self: &Arc<Siblings>) -> Option<SessionCount> {
         let more = |sessions| (sessions > 0).then_some(sessions + 1);
         let counted = self
@@ -99,7 +102,7 @@ impl Siblings {
         counted.ok().map(|_| SessionCount(Arc::clone(self)))
     }
 
-    /// Hands a datagram to the thread that its client belongs to.
+    /// Passes a datagram to its client's thread.
     pub(super) fn hand_over(self: &Arc<Siblings>, relayed: RelayedDatagram) {
         let counted = self.count_session();
         self.on_owner(relayed, move |worker, relayed| {
@@ -107,8 +110,8 @@ impl Siblings {
         });
     }
 
-    /// Has the thread that a datagram's client belongs to do something with it, unless too much
-    /// waits for that thread.
+    /// Runs a job with the datagram on its client's thread. Drops the datagram if that thread's
+    /// queue is full.
     fn on_owner(
         &self,
         relayed: RelayedDatagram,
@@ -132,7 +135,7 @@ impl Siblings {
         }));
     }
 
-    /// What waited for a thread has been taken.
+    /// Records that a thread has taken a datagram of this weight from its queue.
     pub(super) fn note_taken(&self, thread: usize, weight: usize) {
         if let Some(sibling) = self.threads().get(thread) {
             sibling.waiting.fetch_sub(weight, Ordering::Relaxed);
@@ -149,10 +152,10 @@ impl Siblings {
     }
 }
 
-// What a process has to do with those before it.
+// The relation of a process to its predecessors.
 impl Siblings {
-    /// This process receives in the place of others, to which these channels lead. Comes before
-    /// anything is received.
+    /// Makes this process receive in place of the processes at the other ends of these channels.
+    /// Must be called before a thread receives.
     pub(super) fn succeed(self: &Arc<Siblings>, channels: Vec<Arc<Channel>>) {
         let channels = self.predecessors.get_or_init(|| channels); // a process has them once
         for channel in channels {
@@ -168,15 +171,16 @@ impl Siblings {
                     }
                 }
             };
-            // Without it clients are asked about in vain, which a shortage of threads may cost.
+            // If the thread cannot start, datagrams that the predecessor returns are lost.
             let _ = std::thread::Builder::new()
                 .name("predecessor".to_owned())
                 .spawn(body);
         }
     }
 
-    /// Asks the next predecessor whose session a datagram is of, beyond those that have been asked.
-    /// Whether there was one: it answers, or has taken the datagram.
+    /// Sends a datagram to the next predecessor, after the first `asked` ones: it passes the
+    /// datagram to its session, or returns it. False if no further predecessor accepts the
+    /// datagram.
     pub(super) fn ask<B: AsRef<[u8]>>(
         &self,
         listener: &ListenerId,
@@ -188,7 +192,8 @@ impl Siblings {
         left.any(|(number, channel)| channel.send(RelayKind::Asked, listener, datagram, number + 1))
     }
 
-    /// One thread more asks nothing any more.
+    /// Records that one more thread will ask no predecessor any more. After the last thread, closes
+    /// the channels for sending.
     pub(super) fn end_asking(&self) {
         let ended = self.threads_ended.fetch_add(1, Ordering::SeqCst) + 1;
         if ended == self.threads().len() {
@@ -198,7 +203,7 @@ impl Siblings {
     }
 }
 
-// What a process has to do with the one after it.
+// The relation of a process to its successors.
 impl Siblings {
     fn successors(&self) -> MutexGuard<'_, Vec<Arc<Channel>>> {
         self.successors
@@ -206,26 +211,26 @@ impl Siblings {
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether another process receives for the sessions of this one, or is about to.
+    /// Whether another process receives for the sessions of this process, or is about to.
     pub(super) fn has_successor(&self) -> bool {
         !self.successors().is_empty()
     }
 
-    /// Whether others may ask about sessions of this process.
+    /// Whether a successor may ask about sessions of this process.
     pub(super) fn answers_session_queries(&self) -> bool {
         self.sessions.load(Ordering::SeqCst) > 0 && self.has_successor()
     }
 
-    /// Another process, to which the channel leads, is about to take the place of this one.
+    /// Adds the process at the other end of the channel, which is about to take over.
     pub(super) fn add_successor(&self, channel: &Arc<Channel>) {
         self.successors().push(Arc::clone(channel));
-        // A process that was told to quit by itself hears of its successor afterwards.
+        // A process that a signal has told to quit learns of its successor afterwards.
         if self.is_leaving.load(Ordering::SeqCst) && self.sessions.load(Ordering::SeqCst) == 0 {
             self.finish();
         }
     }
 
-    /// Answers a successor until that has nothing more to say.
+    /// Answers a successor's messages until the successor closes its end for sending.
     pub(super) fn answer_successor(self: &Arc<Siblings>, channel: &Arc<Channel>) {
         let mut room = Vec::new();
         while let Some(message) = channel.receive(&mut room) {
@@ -239,7 +244,7 @@ impl Siblings {
         channel.drain();
     }
 
-    /// A process that was to follow, or has, has nothing more to say.
+    /// Removes a successor that will send nothing more.
     pub(super) fn lose(&self, channel: &Arc<Channel>) {
         self.successors()
             .retain(|other| !Arc::ptr_eq(other, channel));
@@ -247,8 +252,8 @@ impl Siblings {
         self.on_each(move |worker| worker.lose_successor(&channel));
     }
 
-    /// Every thread begins no more sessions when it returns, unless one is busy for long: from now
-    /// on the successor may begin those.
+    /// Tells every thread to begin no more sessions, which the successor may do from now on.
+    /// Returns when all threads know, or after [`HEARD_WAIT`] without a further thread.
     fn follow(&self, channel: &Arc<Channel>) {
         let (heard, all) = mpsc::channel();
         let channel = Arc::clone(channel);
@@ -256,7 +261,7 @@ impl Siblings {
             worker.follow(&channel);
             let _ = heard.send(()); // none waits any more if it took long
         });
-        // The end of the jobs is the end of the channel.
+        // The channel is closed when all jobs have run.
         while all.recv_timeout(HEARD_WAIT).is_ok() {}
     }
 
@@ -277,7 +282,7 @@ impl Siblings {
         });
     }
 
-    /// The process ends when its last session has.
+    /// Lets the process end when its last session has ended.
     pub(super) fn leave(&self) {
         self.is_leaving.store(true, Ordering::SeqCst);
         if self.sessions.load(Ordering::SeqCst) == 0 {
@@ -285,7 +290,7 @@ impl Siblings {
         }
     }
 
-    /// Nobody asks any more, and threads that were waiting for that may end.
+    /// Takes no more questions from successors, so that threads that waited for them may end.
     pub(super) fn finish(&self) {
         for channel in self.successors().iter() {
             channel.stop_receiving();

@@ -1,9 +1,11 @@
-//! Datagrams between a worker process that ends and the one that has taken its place.
+//! Passes datagrams between a worker process that is ending (the predecessor) and the worker
+//! process that has taken over (the successor).
 //!
-//! A session of datagrams goes on in the process where it began. Its client's datagrams come to the
-//! sockets that the processes share, from which the successor alone receives: it asks each
-//! predecessor about every client that it does not know, by sending the datagram there. So nothing
-//! has to be told of sessions that begin or end, and a client has one session whatever crosses.
+//! A datagram session continues in the process in which it began. The datagrams of its client
+//! arrive at the sockets that the processes share, from which only the successor receives. If the
+//! successor has no session for a client, it sends the datagram to one predecessor after another.
+//! So processes need not tell each other when sessions begin or end, and a client never has two
+//! sessions.
 //!
 //! ```text
 //!   successor                       predecessor
@@ -16,8 +18,9 @@
 //! ```
 //!
 //! The kernel holds few messages of a channel (`net.unix.max_dgram_qlen`, mostly 10), so that
-//! further ones wait in a backlog, which is bounded. Beyond that datagrams are dealt with where they
-//! are: a predecessor that stands still costs its own sessions and delays no other client.
+//! further ones wait in a backlog, which is bounded. If the backlog is full, the sender keeps the
+//! datagram and treats it as if the other process were gone: a predecessor that hangs harms only
+//! its own sessions, and delays no other client.
 
 use std::collections::VecDeque;
 use std::io::IoSlice;
@@ -32,16 +35,16 @@ use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags, Shutdown};
 
 use crate::connection_handler::ListenerId;
 
-/// Bytes of one message: a datagram of 65,507, and what names its client and its listener.
+/// Maximum length of a message, in bytes: a datagram of 65,507 bytes, its client and its listener.
 const MESSAGE_MAX: usize = 72 * 1024;
 
-/// Bytes of messages that wait for room in the kernel's queue.
+/// Maximum size of the messages that wait for room in the kernel's queue, in bytes.
 const BACKLOG_MAX: usize = 1 << 20;
 
-/// What a message that waits counts beside its bytes.
+/// Bytes that are added to the length of a waiting message.
 const OVERHEAD: usize = 64;
 
-/// How long the end of a process waits for the messages that are left.
+/// How long a process that is ending waits until its remaining messages are sent.
 const DRAIN_WAIT: Duration = Duration::from_secs(1);
 
 /// A datagram on its way to another thread or process.
@@ -49,22 +52,22 @@ const DRAIN_WAIT: Duration = Duration::from_secs(1);
 pub(super) struct RelayedDatagram {
     pub(super) listener: ListenerId,
     pub(super) datagram: Datagram<Vec<u8>>,
-    /// How many of the successor's predecessors do not know its client.
+    /// The number of the successor's predecessors that have been asked.
     pub(super) asked: usize,
 }
 
-/// What the processes tell each other.
+/// A message between the processes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum SuccessionMessage {
     /// The successor receives from now on.
     Begun,
-    /// Whose session is it? To a predecessor.
+    /// From the successor to a predecessor: pass the datagram to its session, or return it.
     Asked(RelayedDatagram),
-    /// It is of no session of a predecessor. To the successor.
+    /// From a predecessor to the successor: the predecessor has no session for the datagram.
     Unknown(RelayedDatagram),
 }
 
-/// What a message about a datagram says of it.
+/// The kind of a message with a datagram.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum RelayKind {
     Asked,
@@ -78,25 +81,25 @@ mod kind {
     pub(super) const UNKNOWN: u8 = 3;
 }
 
-/// One end of the socket between two processes, which keeps the borders of messages. Sending never
-/// waits, receiving does.
+/// One end of the socket between two processes, which preserves message boundaries. Sending never
+/// blocks, receiving does.
 #[derive(Debug)]
 pub(super) struct Channel {
     socket: OwnedFd,
     backlog: Mutex<Backlog>,
-    /// Signalled when a backlog has been sent.
+    /// Notified when a backlog has been sent.
     drained: Condvar,
 }
 
-/// Messages that wait for room.
+/// Messages that wait for room in the kernel's queue.
 #[derive(Debug, Default)]
 struct Backlog {
     messages: VecDeque<Vec<u8>>,
-    /// What they count towards [`BACKLOG_MAX`].
+    /// The size of the messages, including [`OVERHEAD`]; at most [`BACKLOG_MAX`].
     bytes: usize,
-    /// A thread sends them.
+    /// Whether a thread is sending the messages.
     is_being_sent: bool,
-    /// Nothing more is sent after them.
+    /// Whether the channel is closed for sending after these messages.
     is_last: bool,
 }
 
@@ -113,13 +116,13 @@ impl Channel {
         self.backlog.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Tells the predecessor that this process receives. False where it has gone.
+    /// Tells the predecessor that this process receives. False if the predecessor has ended.
     pub(super) fn send_begun(self: &Arc<Channel>) -> bool {
         self.send_parts(&[kind::BEGUN], &[])
     }
 
-    /// Sends a datagram. False where the other end has gone, has closed for more, or has too much
-    /// to read.
+    /// Sends a datagram or queues it. False if the other end is closed, or if the backlog is full
+    /// or was closed.
     pub(super) fn send<B: AsRef<[u8]>>(
         self: &Arc<Channel>,
         relay: RelayKind,
@@ -175,7 +178,8 @@ impl Channel {
         }
     }
 
-    /// Sends what waits, in order, until nothing does or the other end has gone.
+    /// Sends the messages of the backlog, in order, until it is empty. Drops them if the other end
+    /// is closed.
     fn send_backlog(&self) {
         let mut is_gone = false;
         loop {
@@ -197,7 +201,7 @@ impl Channel {
         }
     }
 
-    /// Waits until no message is left to be sent, or [`DRAIN_WAIT`].
+    /// Waits until the backlog is empty, at most [`DRAIN_WAIT`].
     pub(super) fn drain(&self) {
         let waited = self
             .drained
@@ -205,8 +209,8 @@ impl Channel {
         drop(waited);
     }
 
-    /// The next message; `None` once the other end has said everything. What is no message, as
-    /// another version of the program might send it, is left out.
+    /// The next message; `None` when the other end is closed for sending. Unknown messages, which
+    /// another version of the program may send, are skipped.
     pub(super) fn receive(&self, room: &mut Vec<u8>) -> Option<SuccessionMessage> {
         room.resize(MESSAGE_MAX, 0);
         loop {
@@ -224,7 +228,7 @@ impl Channel {
         }
     }
 
-    /// The other end has heard everything.
+    /// Closes this end for sending, after the backlog.
     pub(super) fn stop_sending(&self) {
         let mut backlog = self.backlog();
         backlog.is_last = true;
@@ -233,7 +237,8 @@ impl Channel {
         }
     }
 
-    /// The other end can send no more; what it has sent is still received.
+    /// Closes this end for receiving: the other end can send nothing more, but messages that it has
+    /// sent are still received.
     pub(super) fn stop_receiving(&self) {
         self.shut_down(Shutdown::Read);
     }
@@ -243,7 +248,8 @@ impl Channel {
     }
 }
 
-/// What stands before a datagram's bytes; `None` where it has no sender, or a listener without end.
+/// The part of a message before the datagram's bytes; `None` if the datagram has no sender, or a
+/// number or length does not fit into its field.
 fn head<B>(
     kind: u8,
     listener: &ListenerId,
@@ -267,7 +273,7 @@ fn head<B>(
     Some(head)
 }
 
-/// An address behind its length in bytes.
+/// Appends the length of an address in bytes, 0 for none, and the address.
 fn push_ip(head: &mut Vec<u8>, ip: Option<IpAddr>) {
     match ip {
         None => head.push(0),
@@ -282,7 +288,7 @@ fn push_ip(head: &mut Vec<u8>, ip: Option<IpAddr>) {
     }
 }
 
-/// The opposite of [`head`], with the bytes behind it.
+/// Parses a message: a head as [`head`] makes it, and the datagram's bytes.
 fn parse(bytes: &[u8]) -> Option<SuccessionMessage> {
     let (&kind, rest) = bytes.split_first()?;
     let message = match kind {
@@ -322,7 +328,7 @@ fn take<const N: usize>(rest: &mut &[u8]) -> Option<[u8; N]> {
     Some(*taken)
 }
 
-/// The address that is next; that there is none may be said as well.
+/// Reads an address that [`push_ip`] has written, which may be none.
 fn take_ip(rest: &mut &[u8]) -> Option<Option<IpAddr>> {
     let [length] = take(rest)?;
     Some(match length {

@@ -66,12 +66,12 @@ pub struct Worker {
     pub(super) idle: RefCell<IdleQueue>,
     pub(super) connections_max: usize,
     quitting: Cell<bool>,
-    /// Draining: idle connections may send one more request.
+    /// Whether the thread is draining: idle connections may send one more request.
     draining: Cell<bool>,
     /// Connections with serial numbers up to this one have a deadline.
     limited_until: Cell<Option<u64>>,
     ended: Event,
-    /// Ending at once, without waiting for clients.
+    /// Whether the thread ends at once, without waiting for clients.
     at_once: Cell<bool>,
     pub(super) counters: Arc<Counters>,
     /// The thread's own part of the counters.
@@ -83,19 +83,19 @@ pub struct Worker {
     pub(super) shortage_logged: Cell<Option<Instant>>,
     /// When a failed `accept4()` was last logged.
     pub(super) refusal_logged: Cell<Option<Instant>>,
-    /// Clients that were turned away since then.
+    /// Number of clients that were turned away since `refusal_logged`.
     pub(super) turned_away: Cell<usize>,
     watched: OnceCell<Arc<ThreadStatus>>,
-    /// What it is to the other threads; none where it is alone.
+    /// The membership among the threads of the process; unset for a worker that is the only one.
     pub(super) membership: OnceCell<Membership>,
-    /// The way to the process that receives datagrams in the place of this one.
+    /// The channel to the process that receives datagrams in place of this process.
     pub(super) successor: RefCell<Option<Arc<Channel>>>,
 }
 
 impl Worker {
-    /// The worker of this thread, whose runtime must exist. It holds at most `connections_max`
-    /// connections, those that it makes itself among them, and serves for these connection handlers
-    /// when it [listens](Worker::listen).
+    /// Creates the worker of this thread, whose runtime must exist. The worker has at most
+    /// `connections_max` connections, including outgoing ones, and passes accepted connections to
+    /// `handlers` once it [listens](Worker::listen).
     pub fn start(
         generation: Arc<Generation>,
         connections_max: usize,
@@ -140,7 +140,7 @@ impl Worker {
         worker
     }
 
-    /// Joins the other threads of its process.
+    /// Makes the worker a member of the threads of its process.
     pub(super) fn join(&self, siblings: Arc<Siblings>, number: usize) {
         let _ = self.membership.set(Membership::new(siblings, number)); // it joins once
     }
@@ -204,7 +204,7 @@ impl Worker {
         self.watched.get().map(|watched| &**watched)
     }
 
-    /// Serves new requests by this generation, and listens on just these sockets.
+    /// Serves new requests with this generation, and listens on exactly these sockets.
     pub fn swap(self: &Rc<Worker>, generation: Arc<Generation>, sockets: Share) {
         self.report.serves_by(&generation);
         let fresh = Rc::new(self.current().followed_by(generation));
@@ -212,8 +212,9 @@ impl Worker {
         self.count_turns();
         old.retire();
         self.forget();
-        // A listener that stays goes on accepting: the same id is the same socket, so the new
-        // descriptor is a copy. Stopping it would cost the connections that wait in it.
+        // A listener that both generations have continues to accept: as its id is the same, the new
+        // descriptor is a duplicate of the same socket. Stopping it would lose the connections in
+        // its backlog.
         let accepting = std::mem::take(&mut *self.accepting.borrow_mut());
         let (kept, gone): (Map<_, _>, Map<_, _>) = accepting
             .into_iter()
@@ -242,7 +243,7 @@ impl Worker {
         }
     }
 
-    /// Connections whose listener is not in the new generation stay with the old one.
+    /// Keeps connections whose listener is not in the new generation with the old generation.
     fn pin_leftovers(&self, old: &Rc<GenerationView>) {
         let current = self.current();
         for connection in self.open_connections() {
@@ -307,15 +308,15 @@ impl Worker {
             .map(Rc::clone)
     }
 
-    /// What receives by a socket of a listener, if this thread has one.
+    /// The accepting socket of a listener, if this thread has one.
     pub(super) fn accepting_at(&self, listener: &ListenerId) -> Option<Rc<Accepting>> {
         let accepting = self.accepting.borrow();
         let found = accepting.iter().find(|((id, _), _)| id == listener);
         found.map(|(_, accepting)| Rc::clone(accepting))
     }
 
-    /// The connection handler of the socket that would take a connection to this address in a
-    /// generation, and which socket that is.
+    /// The listener that would accept a connection to this address in a generation (of the address
+    /// itself or a wildcard), and its connection handler.
     pub fn handler_to(
         &self,
         local: &GenerationView,
@@ -334,8 +335,8 @@ impl Worker {
         })
     }
 
-    /// Sockets that stay are accepted from for the connection handlers that the current generation
-    /// has them at. Whether one has another.
+    /// Gives the kept sockets the connection handlers that the current generation has for them.
+    /// Returns whether any handler has changed.
     fn find_handlers(&self, kept: &Map<SocketId, Rc<Accepting>>) -> bool {
         let current = self.current();
         let mut is_another = false;
@@ -380,15 +381,16 @@ impl Worker {
         self.end_if_idle();
     }
 
-    /// Ends sessions of datagrams where this process is to end and no other receives for them.
+    /// Ends the datagram sessions if this process is ending and no other process receives for them.
     pub(super) fn end_orphaned_sessions(self: &Rc<Worker>) {
         if self.quitting.get() && !self.has_successor() {
             engine::spawn(close_idle(Rc::clone(self)));
         }
     }
 
-    /// Ends the connections that are open: idle ones now, busy ones after their response, all after
-    /// this time. Those accepted later go on.
+    /// Ends the connections that are open now: idle connections at once, busy connections after
+    /// their response, and all of them after this time. Connections that are accepted later are not
+    /// affected.
     pub fn limit_open(self: &Rc<Worker>, limit: Duration) {
         let until = self.counters.last_serial();
         self.limited_until.set(Some(until));
@@ -450,9 +452,9 @@ impl Worker {
     }
 }
 
-/// Closes what is idle of the connections that are to end, once every request has been seen that
-/// came before the order for that. As with nginx, a connection whose first request is still on its
-/// way is not idle.
+/// Closes the idle ones among the connections that are to end. Before that, one turn of the event
+/// loop handles requests that have arrived already. As with nginx, a connection whose first request
+/// is still on its way is not idle.
 async fn close_idle(worker: Rc<Worker>) {
     engine::yield_now().await;
     for connection in worker.open_connections() {
