@@ -29,6 +29,7 @@ pub struct Client {
     /// Time of accept, in nanoseconds on the clock of [`engine::uptime`]: small, since there are
     /// many idle clients.
     accepted_ns: u64,
+    /// The client's address, once it was requested.
     peer: OnceCell<Address>,
     /// Data that few clients have, boxed because many clients are idle.
     rare: OnceCell<Box<Rare>>,
@@ -118,7 +119,7 @@ impl Client {
         self.listener.address()
     }
 
-    /// The PROXY protocol header, if there was one.
+    /// The PROXY protocol header; `None` if the connection began without one.
     pub fn proxy_header(&self) -> Option<&ProxyHeader> {
         self.rare.get()?.told.get()
     }

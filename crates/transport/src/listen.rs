@@ -1,8 +1,8 @@
 //! The `listen` directive: addresses and socket options.
 //!
-//! <https://nginx.org/en/docs/http/ngx_http_core_module.html#listen>. Parsing only records. Each
-//! protocol declares the directive and adds its own options; which servers are behind an address
-//! is the protocol's business, too.
+//! <https://nginx.org/en/docs/http/ngx_http_core_module.html#listen>. Parsing opens no socket.
+//! Every protocol declares the directive itself, adds its own options and decides which servers an
+//! address has.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::ops::RangeInclusive;
@@ -16,12 +16,12 @@ pub use framework::connection_handler::ListenerId;
 /// One `listen` line before host names are resolved.
 #[derive(Clone, Debug)]
 pub struct ListenLine<O> {
-    /// Everything but the address.
+    /// The options of the line. The address in it is a placeholder until [`addresses`] sets it.
     pub listen: Listen<O>,
     place: ListenTarget,
 }
 
-/// Where a line says that the server listens.
+/// The addresses at which a line makes the server listen.
 #[derive(Clone, Debug)]
 enum ListenTarget {
     Addresses(Vec<Address>),
@@ -39,9 +39,9 @@ pub struct Listen<O> {
     pub options: ListenOptions,
     /// Whether any socket option is written; only one line per address may have socket options.
     pub set: bool,
-    /// `bind`, or an option that implies it.
+    /// Whether `bind`, or an option that implies `bind`, is written.
     pub bind: bool,
-    /// The options of this protocol alone.
+    /// The options that only this protocol has.
     pub own: O,
     /// The address as written, for errors; `None` for the default address.
     pub word: Option<Word>,
@@ -75,11 +75,11 @@ impl<O> Listen<O> {
 /// The protocols that clients of an address speak. Several lines for one address are combined.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Protocols {
-    /// A header of the PROXY protocol.
+    /// Whether connections begin with a PROXY protocol header.
     pub proxy_protocol: bool,
     /// Whether TLS is spoken (`ssl`).
     pub ssl: bool,
-    /// HTTP/2 (`http2`), whatever the servers' own settings are.
+    /// Whether clients may speak HTTP/2 (`http2`), regardless of the settings of the servers.
     pub http2: bool,
 }
 
@@ -106,12 +106,13 @@ impl Protocols {
 pub struct ProtocolAgreement {
     /// The protocols of the second and later lines.
     later: Option<Protocols>,
+    /// Whether any line named other protocols than the lines before it.
     changed: bool,
 }
 
 impl ProtocolAgreement {
-    /// Adds a line; `known` is the union of the lines before it. False if nginx would warn.
-    /// `protocols` are those of the line.
+    /// Adds a line. `known` is the union of the previous lines for the address, and `protocols`
+    /// gets the protocols from a line's options. Returns false if nginx would warn.
     pub fn take<O>(
         &mut self,
         known: &Listen<O>,
@@ -173,7 +174,7 @@ pub fn addresses<O: Clone>(
     Ok(all)
 }
 
-/// nginx's error for a line whose address is of no use.
+/// nginx's error for a line with an invalid address.
 fn misplaced<O>(listen: &Listen<O>, why: &str) -> Fault {
     let word = listen.word.as_ref().map(Word::text).unwrap_or_default();
     listen.fault(format!("{why} in \"{word}\" of the \"listen\" directive"))
@@ -196,7 +197,7 @@ pub type TakeOption<O> = fn(&mut Listen<O>, &str) -> OptionSupport;
 /// Parses a protocol's `listen` line, with a default port and the protocol's own options.
 ///
 /// # Errors
-/// nginx's, at the word that is wrong.
+/// nginx's text, at the position of the invalid word.
 pub fn line<O: Default>(
     line: &Line,
     default_port: u16,

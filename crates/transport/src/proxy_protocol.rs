@@ -4,8 +4,8 @@
 //! and HTTP; `proto::proxy_protocol` parses it. Its values stay with the connection, for variables
 //! and `realip`; by themselves they change nothing.
 //!
-//! A header may arrive in pieces, for which nginx closes the connection. Without a header the
-//! variables are not found.
+//! A header may arrive in pieces, unlike with nginx, which closes such connections. For a
+//! connection without a header, the variables are not found.
 
 use std::io;
 use std::time::Instant;
@@ -29,9 +29,9 @@ pub const LENGTH_MAX: usize = 4096;
 /// The PROXY protocol header of one connection.
 #[derive(Debug)]
 pub struct ProxyHeader {
-    /// The client's end of the proxy header.
+    /// The client's end of its connection to the proxy.
     pub source: ProxiedEndpoint,
-    /// The end that the client connected to.
+    /// The proxy's end of the client's connection.
     pub destination: ProxiedEndpoint,
     tlvs: Box<[u8]>,
 }
@@ -188,7 +188,7 @@ fn address<C: HasClient>(
     })
 }
 
-/// The port of one end; port 0 exists, with an empty value.
+/// The port of one end. Port 0 gives an empty value, but counts as found.
 fn port<C: HasClient>(
     context: &C,
     end: fn(&ProxyHeader) -> &ProxiedEndpoint,
@@ -198,7 +198,7 @@ fn port<C: HasClient>(
     end.is_some_and(|end| end.port == 0 || decimal(end.port.into(), out))
 }
 
-/// The value of a TLV, by nginx's names.
+/// The value of the TLV (a type-length-value field of the header) with nginx's name for it.
 fn tlv<C: HasClient>(context: &mut C, name: &[u8], out: &mut Vec<u8>) -> bool {
     let told = context.client().proxy_header();
     match told.map_or(Ok(None), |told| told.tlv(name)) {

@@ -26,11 +26,11 @@ use proto::dns::{ALIASES_MAX, DnsError, HostName};
 
 use super::{Resolver, client};
 
-/// Names that one thread caches for one `resolver`.
+/// Maximum number of names that one thread caches for one `resolver`.
 const NAMES_MAX: usize = 10_000;
 
-/// Concurrent queries of one thread for one `resolver`, since clients may choose the names. Further
-/// ones fail as if the server had failed.
+/// Maximum number of concurrent queries of one thread for one `resolver`, since clients may choose
+/// the names. Further queries fail as if the server had failed.
 const INQUIRIES_MAX: usize = 1000;
 
 /// Maximum time that a missing name is cached, so that a new name is found soon.
@@ -39,7 +39,7 @@ const NEGATIVE_TTL_MAX: Duration = Duration::from_secs(60);
 /// The result of a query.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Resolution {
-    /// Its addresses, at least one; IPv4 first.
+    /// The addresses of the name, at least one; IPv4 first.
     Addresses(Rc<[IpAddr]>),
     /// The names that this name is an alias of. If the families have different aliases, they are
     /// tried in turn.
@@ -62,6 +62,7 @@ struct PendingQuery {
     /// The result; `None` while the query is pending.
     outcome: RefCell<Option<Resolution>>,
     wakers: RefCell<Vec<Waker>>,
+    /// Number of tasks that wait for the result.
     waiting: Cell<usize>,
 }
 
@@ -207,15 +208,17 @@ impl Aliases {
         Ok(first.clone())
     }
 
-    /// The next name after the last one has failed with this error.
+    /// The next name to try after a name has failed with this error. The error is `failure`, if no
+    /// name is left or the failure is not that the name was not found.
     pub(super) fn instead(&mut self, failure: DnsError) -> Result<HostName, DnsError> {
         let next = self.0.pop().filter(|_| failure == DnsError::NotFound);
         next.ok_or(failure)
     }
 }
 
-/// The addresses as a cache hit returns them: each family, and the whole list, starts at a random
-/// position, so that connections are spread over all addresses.
+/// The addresses in the order in which a cache hit returns them. The list is rotated by a random
+/// number, and so are the IPv4 and the IPv6 addresses within it, so that connections are spread
+/// over all addresses.
 fn turned(addresses: &[IpAddr]) -> Vec<IpAddr> {
     let mut addresses = addresses.to_vec();
     if addresses.len() > 1 {

@@ -28,7 +28,7 @@ const RESEND_INTERVAL: Duration = Duration::from_secs(5);
 /// Time limit for connecting, querying and receiving the answer over TCP (nginx's `tcp_timeout`).
 const TCP_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Mismatched messages after which a server is given up for this round.
+/// Number of mismatched messages after which this round does without the server.
 const REJECTED_MAX: usize = 32;
 
 /// Queries the addresses of a name and their TTL in seconds, both families at the same time. `None`
@@ -110,7 +110,7 @@ fn combine(answers: impl IntoIterator<Item = DnsAnswer>) -> (Resolution, Option<
             DnsAnswer::Nothing { ttl } => {
                 negative = negative.and_then(|known| ttl.map(|ttl| ttl.min(known)));
             }
-            // An exchange does not end with the former, see `ask_one`; the latter is not asked for.
+            // `ask_one` never returns `Truncated`, and the query was not for services.
             DnsAnswer::Truncated | DnsAnswer::Services { .. } => {
                 return (Resolution::Failed(DnsError::Server), None);
             }

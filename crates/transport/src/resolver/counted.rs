@@ -16,9 +16,9 @@ const PREFIX: &str = "resolver ";
 /// The kind of a query.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum QuestionKind {
-    /// Addresses of a name.
+    /// A query for the addresses of a name.
     Name,
-    /// Servers of a service.
+    /// A query for the servers of a service (SRV).
     Service,
 }
 
@@ -43,6 +43,7 @@ const QUERY_RESULT_NAMES: [&str; 6] = [
 pub struct ResolverCounts {
     names: AtomicU64,
     services: AtomicU64,
+    /// Number of queries by [`QueryResult`].
     told: [AtomicU64; QUERY_RESULT_NAMES.len()],
 }
 
@@ -80,7 +81,8 @@ impl ResolverCounts {
     }
 }
 
-/// The name in `status_zone`, if the zone is one of a resolver.
+/// The name in `status_zone` of a zone with this full name; `None` if it is not the zone of a
+/// resolver.
 pub fn zone_name(name: &str) -> Option<&str> {
     name.strip_prefix(PREFIX)
 }

@@ -32,7 +32,7 @@ use proto::dns;
 use cache::Cache;
 use counted::ResolverCounter;
 
-/// Also in `upstream` blocks, for names that are resolved repeatedly.
+/// The contexts include `upstream` blocks, for names that are resolved repeatedly.
 const CONTEXTS: Contexts = Contexts::HTTP
     .or(Contexts::SERVER)
     .or(Contexts::LOCATION)
@@ -44,7 +44,8 @@ const CONTEXTS: Contexts = Contexts::HTTP
 /// Port of name servers unless another one is written.
 const DEFAULT_PORT: u16 = 53;
 
-/// Servers of a service whose addresses are resolved at the same time; each query has a socket.
+/// Maximum number of servers of a service whose addresses are resolved concurrently. Every query
+/// has its own socket.
 const ASKED_AT_ONCE_MAX: usize = 32;
 
 /// A directive; see its manual.
@@ -73,7 +74,7 @@ pub static RESOLVER_TIMEOUT: Setting<Duration> =
     .default("30s")
     .manual("How long a name may take to be resolved.");
 
-/// What a line of `resolver` says.
+/// The parsed arguments of a `resolver` line.
 #[derive(Clone, Debug)]
 pub struct Parameters {
     addresses: Vec<Word>,
@@ -100,7 +101,7 @@ fn parameters(setter: &Setter<'_>) -> Result<Parameters, Fault> {
         };
         if let Some(time) = word.bytes.strip_prefix(b"valid=") {
             let seconds = parse::time_seconds(time).ok_or_else(invalid)?;
-            // Zero is the default: what the answers say.
+            // Zero means that the TTL of the answers counts, as by default.
             parameters.valid = Some(Duration::from_secs(seconds)).filter(|time| !time.is_zero());
         } else if let Some(text) = word.bytes.strip_prefix(b"ipv4=") {
             parameters.ipv4 = on_or_off(text)?;
@@ -112,8 +113,8 @@ fn parameters(setter: &Setter<'_>) -> Result<Parameters, Fault> {
                 .filter(|name| !name.is_empty());
             parameters.zone = Some(name.ok_or_else(invalid)?.into());
         } else {
-            // In its turn, as nginx does; whether a name leads to an address is asked when the
-            // configuration is compiled.
+            // The syntax is checked here, so that errors have nginx's order. Host names are
+            // resolved when the configuration is compiled.
             address::parse(&word.bytes).map_err(|text| of_address(word, text))?;
             parameters.addresses.push(word.clone());
         }
@@ -127,7 +128,7 @@ fn parameters(setter: &Setter<'_>) -> Result<Parameters, Fault> {
     Ok(parameters)
 }
 
-/// What is wrong with an address of a `resolver`.
+/// The error for an invalid address of a `resolver`.
 fn of_address(word: &Word, text: &str) -> Fault {
     Fault::at(word, format!("{text} in resolver \"{}\"", word.text()))
 }
@@ -197,7 +198,7 @@ impl Feature for Resolving {
 /// Why a name has no address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unresolved {
-    /// What a server said, or what is known of the name without asking.
+    /// A server's answer, or an error that is known without a query, such as for an invalid name.
     Failed(dns::DnsError),
     /// No server answered in time.
     TimedOut,
@@ -214,7 +215,7 @@ impl fmt::Display for Unresolved {
 }
 
 impl Resolving {
-    /// Whether there is a server to ask.
+    /// Whether the scope has name servers.
     pub fn is_possible(&self) -> bool {
         !self.resolver.servers.is_empty()
     }
@@ -246,7 +247,7 @@ impl Resolving {
 pub struct ServiceFound {
     /// The SRV record.
     pub server: dns::ServiceServer,
-    /// Its addresses, or why it has none.
+    /// The addresses of the server's name, or why it has none.
     pub addresses: Result<Vec<IpAddr>, Unresolved>,
 }
 
@@ -323,7 +324,7 @@ impl Resolving {
             let asked = client::ask(&self.resolver, &name, 0, || true).await;
             match asked {
                 Some((cache::Resolution::Addresses(addresses), ttl)) => {
-                    // Each is one server, however often it is said.
+                    // Removes duplicates: an address is one server, even if the answer repeats it.
                     let mut once = Vec::new();
                     for address in addresses.iter() {
                         if !once.contains(address) {

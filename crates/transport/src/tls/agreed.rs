@@ -16,7 +16,7 @@ pub struct HandshakeParameters<'a> {
     pub suite: Option<SupportedCipherSuite>,
     /// The group of the key exchange.
     pub group: Option<&'static dyn SupportedKxGroup>,
-    /// Full handshake or resumption.
+    /// Whether the handshake was a full one or resumed a session.
     pub kind: Option<HandshakeKind>,
     /// The application protocol (ALPN).
     pub protocol: Option<Cow<'a, [u8]>>,

@@ -1,4 +1,5 @@
-//! The certificates of a server: loaded once, selected per client, replaced while the server runs.
+//! The certificates of a server: loads them once, selects one for a client, and replaces them while
+//! the server runs.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -56,10 +57,11 @@ pub fn chain(file: &[u8]) -> Result<Vec<CertificateDer<'static>>, LoadError> {
     pem::chain(file).map_err(LoadError::Certificate)
 }
 
-/// The certificate and its chain, and the private key, from PEM files.
+/// Combines a certificate chain with the private key from a PEM file, decrypted with one of the
+/// passwords.
 ///
 /// # Errors
-/// If a file does not contain its part, or the key does not belong to the certificate.
+/// If the key cannot be read or used, or does not belong to the certificate.
 pub fn certified_key<P: AsRef<[u8]>>(
     chain: Vec<CertificateDer<'static>>,
     key: &[u8],
@@ -117,7 +119,7 @@ pub struct CertificateFacts {
     pub name: String,
     /// The DNS names of the certificate, or its subject if it has none.
     pub names: Vec<String>,
-    /// The end of its validity, in seconds since 1970.
+    /// The end of the certificate's validity, in seconds since 1970.
     pub not_after: u64,
 }
 
@@ -183,8 +185,8 @@ pub struct Resolver(pub Vec<Arc<Slot>>);
 impl ResolvesServerCert for Resolver {
     /// Selects the last certificate of a key type that the client can verify: with OpenSSL, a later
     /// certificate replaces an earlier one of its type. ECDSA is preferred to RSA, as it costs both
-    /// ends less. If none fits, selects any: rustls then tells the client what the two do not have
-    /// in common.
+    /// ends less. If no certificate fits, selects any: rustls then fails the handshake with the
+    /// alert for what client and server do not have in common.
     fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
         let current = || self.0.iter().rev().filter_map(|slot| slot.current());
         let fitting = current().filter(|certified| {

@@ -1,9 +1,9 @@
 //! `ssl_conf_command`: commands of OpenSSL's configuration, as far as they apply to Tidegate.
 //!
 //! <https://docs.openssl.org/master/man3/SSL_CONF_cmd/>. A scope inherits the lines of its parent
-//! only if it has none of its own; among lines about the same setting the last counts. As in nginx,
-//! a command that OpenSSL does not know, a value that it does not accept and a missing file are
-//! errors where a server or a proxy uses the lines.
+//! only if it has no lines of its own. Of several lines about the same setting, the last counts. As
+//! in nginx, a command that OpenSSL does not know, a value that it does not accept and a missing
+//! file are errors where a server or a proxy uses the lines.
 
 use conf::{Arity, Fault, Inherit, Setter, Setting, Word};
 use framework::compile::Compiler;
@@ -23,9 +23,11 @@ pub struct Commands {
     pub ciphersuites: Option<Vec<SupportedCipherSuite>>,
     /// `Options KTLS`: whether the kernel encrypts sent data.
     pub kernel_tls: bool,
-    /// Files and folders that must exist, in the order of the lines.
+    /// Files and folders that must exist, in the order of the lines: the words of the command and
+    /// of the path, and the type of the value.
     opened: Vec<(Word, Word, Value)>,
-    /// The first refused line; files of earlier lines are checked before it is reported.
+    /// The first refused line. It is reported only if the files of the previous lines can be
+    /// opened.
     refused: Option<Fault>,
 }
 
@@ -41,7 +43,7 @@ pub static CONF_COMMAND: Setting<Commands> =
              can; `-KTLS` does not. Others are skipped with a warning.",
         );
 
-/// The commands of OpenSSL 3, case-insensitive, and the type of each value.
+/// The commands of OpenSSL 3, case-insensitive, and the types of their values.
 const COMMANDS: &[(&str, Value)] = &[
     ("Certificate", Value::File(FileOpener::OfCertificate)),
     ("ChainCAFile", Value::File(FileOpener::OfAuthorities)),
@@ -127,7 +129,7 @@ impl Commands {
         }
     }
 
-    /// Applies one command; returns the parts without effect.
+    /// Applies one command. Returns warnings about the parts that have no effect.
     fn take(&mut self, directive: &str, name: &Word, value: &Word) -> Result<Vec<String>, Fault> {
         let known = COMMANDS.iter().find(|(command, _)| is(name, command));
         let Some((_, kind)) = known else {
@@ -169,7 +171,7 @@ impl Commands {
         Ok(())
     }
 
-    /// Applies options that OpenSSL knows; returns the ones without effect.
+    /// Applies options that OpenSSL knows. Returns warnings about the options that have no effect.
     fn options(&mut self, directive: &str, value: &Word) -> Vec<String> {
         let mut without_effect = Vec::new();
         for (name, on) in values::switches(&value.text()) {

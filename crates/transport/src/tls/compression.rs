@@ -1,7 +1,7 @@
 //! Compressed certificates: RFC 8879, `ssl_certificate_compression`.
 //!
-//! Only in TLS 1.3, for clients that announce support. rustls caches the compressed certificates,
-//! so that each is compressed once.
+//! Only used in TLS 1.3, for clients that announce support. rustls caches the compressed
+//! certificates, so that a certificate is compressed once.
 
 use std::io::Write;
 

@@ -1,9 +1,9 @@
 //! Certificates whose path depends on the request: `ssl_certificate` and `proxy_ssl_certificate`
 //! with variables.
 //!
-//! They are loaded when a handshake needs them, with the worker's privileges, outside the event
-//! loop, and are cached if `ssl_certificate_cache` or `proxy_ssl_certificate_cache` is set. A value
-//! `data:…` is the certificate itself.
+//! The certificates are loaded when a handshake needs them, with the worker's privileges, outside
+//! the event loop. They are cached if `ssl_certificate_cache` or `proxy_ssl_certificate_cache` is
+//! set. A value `data:…` is the certificate itself.
 
 use std::ffi::OsStr;
 use std::fmt;
@@ -34,10 +34,10 @@ pub struct CacheSettings {
     pub valid: Duration,
 }
 
-/// Parses the arguments of such a directive.
+/// Parses the arguments of `ssl_certificate_cache` or `proxy_ssl_certificate_cache`.
 ///
 /// # Errors
-/// nginx's, for an invalid argument.
+/// nginx's text for an invalid argument.
 pub fn cache_settings(setter: &Setter<'_>) -> Result<Option<CacheSettings>, Fault> {
     let (mut max, mut off) = (0, false);
     let (mut inactive, mut valid) = (10, 60);
@@ -95,7 +95,7 @@ impl<T> Cache<T> {
         }
     }
 
-    /// The cached value of these names, if it is still valid.
+    /// The cached value for this certificate and key, if it is still valid.
     pub fn find(&self, names: &CertificateSource) -> Option<Arc<T>> {
         let now = engine::now();
         let mut all = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
@@ -108,7 +108,7 @@ impl<T> Cache<T> {
         Some(Arc::clone(&kept.value))
     }
 
-    /// Stores a value under these names.
+    /// Stores the value for this certificate and key.
     pub fn insert(&self, names: CertificateSource, value: &Arc<T>) {
         let now = engine::now();
         let mut all = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
@@ -135,13 +135,14 @@ impl<T> Cache<T> {
 
 /// The certificates of a server whose paths contain variables.
 pub struct Dynamic<C> {
-    /// Certificates with their keys, as written.
+    /// Pairs of a certificate and its key: paths or `data:` values, with variables.
     pub pairs: Vec<(Text<C>, Text<C>)>,
     /// Passwords for encrypted keys.
     pub passwords: Arc<[Bytes]>,
     /// Base of relative paths.
     pub prefix: PathBuf,
-    /// `ssl_certificate_cache`; `None`: every handshake loads the certificates.
+    /// The cache of `ssl_certificate_cache`; without a cache (`None`), every handshake loads the
+    /// certificates.
     pub cache: Option<Cache<CertifiedKey>>,
 }
 
@@ -235,8 +236,8 @@ fn read_part(prefix: &Path, name: &Bytes, what: &str) -> Result<Vec<u8>, Certifi
     std::fs::read(&path).map_err(|error| CertificateError(files::not_loaded(what, &path, &error)))
 }
 
-/// Announces that workers read certificates or keys whose paths contain variables: everything below
-/// the folder that all values of the path have in common.
+/// Registers paths with variables that workers read: everything below the constant folder with
+/// which the path begins.
 ///
 /// # Errors
 /// As of [`Template::parse`].

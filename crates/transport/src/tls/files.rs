@@ -1,8 +1,8 @@
 //! The files of `ssl_*` and `proxy_ssl_*`, read while a configuration is compiled: certificates,
 //! keys, passwords, revocation lists, parameters.
 //!
-//! Errors are nginx's, and so are the reasons in parentheses, which come from OpenSSL 3: people
-//! search for them and scripts match them. A reason of our own for which OpenSSL has no text stands
+//! Errors have nginx's text, with OpenSSL 3's reason in parentheses: people search for these texts,
+//! and scripts match them. If OpenSSL has no text for a reason, the error shows Tidegate's reason
 //! alone.
 
 use std::fmt::{self, Display, Formatter};
@@ -58,7 +58,8 @@ pub fn system_reason(error: &io::Error, call: &str) -> String {
     format!("error:{code:08X}:system library::{text}:calling {call}")
 }
 
-/// The content of a file. OpenSSL can open a folder, and reads nothing from it.
+/// The content of a file; empty for a folder, which OpenSSL can open, but from which it reads
+/// nothing.
 pub fn opened(content: io::Result<Vec<u8>>) -> io::Result<Vec<u8>> {
     match content {
         Err(error) if error.kind() == io::ErrorKind::IsADirectory => Ok(Vec::new()),
@@ -168,7 +169,7 @@ fn not_opened(word: &Word, path: &Path, mode: &'static str, error: &io::Error) -
     )
 }
 
-/// Loaded certificates by the files of chain, key and passwords, so that servers share them.
+/// Loaded certificates by their files, so that servers with the same files share them.
 #[derive(Default)]
 struct CertificateFiles(Map<Identity, Arc<CertifiedKey>>);
 

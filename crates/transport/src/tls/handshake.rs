@@ -34,7 +34,7 @@ const UNRECOGNIZED_NAME: u8 = 112;
 /// The `internal_error` alert, for errors on our side (RFC 8446 section 6.2).
 const INTERNAL_ERROR: u8 = 80;
 
-/// How the start of a connection ended.
+/// The result of [`accept`].
 pub enum HandshakeStart {
     /// The connection is secure; requests may follow.
     Secure,
@@ -44,7 +44,8 @@ pub enum HandshakeStart {
     Ended,
 }
 
-/// The servers that the client of a connection may ask for.
+/// A connection in its handshake, with the servers that its client may ask for: implemented by
+/// protocols.
 pub trait ServerSelector {
     /// The type of the connection.
     type Incoming: Incoming;
@@ -97,12 +98,13 @@ pub trait ServerSelector {
         hello: &mut Option<Box<ClientHello>>,
     ) -> impl Future<Output = Result<Option<Vec<Arc<CertifiedKey>>>, CertificateError>>;
 
-    /// Called when a session with the requested server exists: from now on that server's settings
-    /// apply.
+    /// Called when the TLS session exists, with the settings of the requested server, which apply
+    /// from now on.
     fn agreed(&self);
 }
 
-/// Handles a handshake that is not meant for any server, with the settings that it returns.
+/// Recognizes by its ClientHello a handshake that is not meant for any server (such as an ACME
+/// challenge), and returns the settings for it; `None` for all other handshakes.
 pub type Intercept = fn(&ClientHello) -> Option<Arc<ServerTls>>;
 
 /// All intercepts: a part of a generation.
@@ -119,7 +121,7 @@ pub async fn accept<N: ServerSelector>(names: &N, received: Buffer) -> Handshake
     begun
 }
 
-/// Facts about a handshake for the case that it fails.
+/// What is known of a handshake, to count its failure.
 struct HandshakeTrace {
     /// Whether the client has sent anything.
     has_client_sent: Cell<bool>,
@@ -158,7 +160,7 @@ fn fault_of(error: &rustls::Error) -> HandshakeFault {
     }
 }
 
-/// Counts a finished handshake. A client that left without sending a byte has not started one.
+/// Counts a finished handshake. If the client left without sending a byte, there was no handshake.
 fn count<I: Incoming>(connection: &I, begun: &HandshakeStart, course: &HandshakeTrace) {
     let counts = connection.counts();
     match begun {
@@ -389,7 +391,7 @@ fn intercepted(local: &GenerationView, hello: &ClientHello) -> Option<Arc<Server
     all.0.iter().find_map(|intercept| intercept(hello))
 }
 
-/// The same configuration, with the client's order of ciphers.
+/// The same configuration, with ciphers chosen in the client's order of preference.
 fn by_clients_order(config: &ServerConfig) -> ServerConfig {
     let mut config = ServerConfig::clone(config);
     config.ignore_client_order = false;
@@ -413,8 +415,8 @@ fn make<I: Incoming>(
     }
 }
 
-/// The OpenSSL function that nginx would call: it follows the default server of the address, before
-/// the client has named another.
+/// The OpenSSL function that nginx would call, for error messages. The default server of the
+/// address decides, because nginx calls the function before the client has named a server.
 fn call<N: ServerSelector>(default: &N::Server) -> HandshakeCall {
     if N::tls(default).is_some_and(|tls| tls.config.max_early_data_size > 0) {
         HandshakeCall::EarlyData

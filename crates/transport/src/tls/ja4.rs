@@ -52,8 +52,8 @@ pub(super) fn append(hello: &ClientHello, out: &mut Vec<u8>) {
     append_digest(&text, out);
 }
 
-/// The first and last character of a protocol name; of its hexadecimal digits if those are not
-/// alphanumeric.
+/// The first and last character of a protocol name or, if either is not alphanumeric, of its
+/// hexadecimal form.
 fn ends(protocol: &[u8]) -> (char, char) {
     let (Some(first), Some(last)) = (protocol.first(), protocol.last()) else {
         return ('0', '0');

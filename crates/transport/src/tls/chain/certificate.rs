@@ -137,7 +137,8 @@ impl Certificate {
         named.is_none_or(|named| self.is_identified_by(named))
     }
 
-    /// Whether key identifier and serial number match, as far as both sides have them.
+    /// Whether this certificate's key identifier and serial number are those that `named`, another
+    /// certificate's identifier of its issuer, has. Parts that either does not have count as equal.
     pub(in crate::tls) fn is_identified_by(&self, named: &AuthorityKeyIdentifier) -> bool {
         let other_key = match (&named.key_identifier, &self.key_identifier) {
             (Some(named), Some(own)) => *named != own.0,
@@ -161,8 +162,8 @@ impl Certificate {
         (now >= self.not_after).then_some(Reason(10, "certificate has expired"))
     }
 
-    /// Whether the certificate may issue others: it says so, or it is a self-signed one of version
-    /// 1.
+    /// Whether the certificate may issue others: its basic constraints say so or, if it has none,
+    /// it is a self-signed certificate of version 1.
     pub(in crate::tls) fn is_authority(&self) -> bool {
         if self.key_usage.is_some_and(|usage| !usage.key_cert_sign()) {
             return false;
@@ -195,7 +196,8 @@ impl Certificate {
         uses.is_some_and(|uses| uses.0.contains(purpose))
     }
 
-    /// Whether the certificate, or one that it issues as an authority, may be used in this role.
+    /// Whether the certificate may be used in this role or, with `as_authority`, may issue
+    /// certificates for this role.
     pub(in crate::tls) fn is_for(&self, purpose: Purpose, as_authority: bool) -> bool {
         let wanted = match purpose {
             Purpose::Client => rfc5280::ID_KP_CLIENT_AUTH,

@@ -1,13 +1,14 @@
 //! Validates certificate chains, for the certificates of clients and of upstreams.
 //!
 //! RFC 5280 section 6, in OpenSSL's interpretation, with its numbers and texts for errors
-//! (`X509_V_ERR_…`), because configurations and certificates were made for it:
+//! (`X509_V_ERR_…`), because configurations and certificates were made for OpenSSL:
 //! <https://docs.openssl.org/master/man3/X509_STORE_CTX_get_error/>. As with nginx, every check is
 //! made, and the last error is reported. Only self-signed certificates are trust anchors.
 //!
-//! rustls brings webpki, which validates by today's rules for the public Web: no certificates of
-//! version 1, no authority as the first certificate. webpki is still used for name constraints. Not
-//! here: policies, proxy certificates (RFC 3820), and whether a certificate is for the right name.
+//! webpki, which rustls uses by default, applies the rules of the public Web: it refuses
+//! certificates of version 1, and an authority as the first certificate. So webpki is only used for
+//! name constraints. This module does not check policies, proxy certificates (RFC 3820), or whether
+//! a certificate is for the right host name.
 
 mod certificate;
 mod revocation;
@@ -55,9 +56,9 @@ const WRONG_PURPOSE: Reason = Reason(26, "unsuitable certificate purpose");
 /// The role in which a certificate is presented.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purpose {
-    /// Its owner is a client.
+    /// The owner of the certificate is a client.
     Client,
-    /// Its owner is a server.
+    /// The owner of the certificate is a server.
     Server,
 }
 
@@ -70,7 +71,7 @@ pub struct Trust {
     depth: usize,
 }
 
-/// The certificates from the presented one on, as far as the chain leads.
+/// The certificates of a chain, from the presented certificate upwards, until an issuer is missing.
 type Path<'a> = Vec<&'a Certificate>;
 
 impl Trust {
@@ -93,7 +94,7 @@ impl Trust {
         })
     }
 
-    /// Validates a certificate, given those that were sent after it.
+    /// Validates the certificate `first`, which a peer has presented together with `others`.
     ///
     /// # Errors
     /// The reason why the chain is not valid.
@@ -124,7 +125,8 @@ impl Trust {
         }
     }
 
-    /// The certificates of a valid chain, including the first and the trusted one.
+    /// The certificates of the chain from `first` up to a trust anchor. The chain must be valid;
+    /// otherwise the list ends where the chain does.
     pub fn path(
         &self,
         first: &CertificateDer<'_>,
@@ -142,8 +144,8 @@ impl Trust {
             .collect()
     }
 
-    /// Builds the path from the first certificate to a self-signed trusted one; trusted issuers are
-    /// preferred to sent ones.
+    /// Builds the path from the first certificate to a self-signed trusted certificate. Trusted
+    /// issuers are preferred to issuers that the peer has sent.
     fn build<'a>(
         &'a self,
         first: &'a Certificate,
@@ -192,7 +194,7 @@ impl Trust {
     }
 }
 
-/// The subject names of these certificates, each once.
+/// The subject names of these certificates, without duplicates.
 pub fn names(certificates: &[CertificateDer<'_>]) -> Vec<DistinguishedName> {
     let mut names: Vec<Vec<u8>> = Vec::new();
     for certificate in certificates {
@@ -205,8 +207,9 @@ pub fn names(certificates: &[CertificateDer<'_>]) -> Vec<DistinguishedName> {
     names.into_iter().map(DistinguishedName::from).collect()
 }
 
-/// The best issuer of a certificate: one that has really signed it, and is valid now. Certificates
-/// on the path are excluded: authorities may have signed each other.
+/// The issuer of a certificate. Of several candidates with the issuer's name, one that has really
+/// signed the certificate and is valid now is preferred. Certificates on the path are excluded,
+/// since authorities may have signed each other.
 fn issuer_of<'a>(
     certificate: &Certificate,
     among: &'a [Certificate],
@@ -225,7 +228,8 @@ fn issuer_of<'a>(
     }
 }
 
-/// Checks whether the certificates above the first may issue others, and all are for this purpose.
+/// Checks whether all certificates except the first may issue others, and whether all are for this
+/// purpose.
 fn check_authorities(path: &[&Certificate], purpose: Purpose, note: &mut dyn FnMut(Reason)) {
     let mut below = 0_usize;
     for (at, certificate) in path.iter().enumerate() {
@@ -271,7 +275,8 @@ fn check_signatures(path: &[&Certificate], now: u64, note: &mut dyn FnMut(Reason
     }
 }
 
-/// Checks name constraints, with webpki. webpki accepts fewer chains than this module does.
+/// Checks name constraints, with webpki. A chain that only this module accepts fails as an
+/// unsupported constraint.
 fn check_names(path: &[&Certificate], purpose: Purpose, now: UnixTime) -> Result<(), Reason> {
     let Some((first, authorities)) = path.split_first() else {
         return Err(UNSPECIFIED);

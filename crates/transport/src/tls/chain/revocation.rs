@@ -29,12 +29,14 @@ pub(super) struct RevocationList {
     signer: OnceLock<Box<[u8]>>,
     issuer: Name,
     issuer_identifier: Option<AuthorityKeyIdentifier>,
-    /// In seconds since 1970.
+    /// The time from which on the list is valid, in seconds since 1970.
     from: u64,
-    /// When a newer list is due.
+    /// The time at which a newer list is due, in seconds since 1970.
     until: Option<u64>,
+    /// The serial numbers of revoked certificates.
     revoked: Set<Box<[u8]>>,
-    /// Whether the list has a critical extension, none of which is supported.
+    /// Whether the list or one of its entries has a critical extension. No critical extension is
+    /// supported.
     has_unknown_critical_extension: bool,
 }
 

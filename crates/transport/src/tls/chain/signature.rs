@@ -1,8 +1,8 @@
 //! Verifies signatures of certificates, revocation lists, OCSP responses and handshakes.
 //!
-//! webpki provides the algorithms and knows which keys each accepts. Its certificate parser is not
-//! used, since that accepts X.509 version 3 only. The list of algorithms has no SHA-1, no RSA keys
-//! below 2048 bits and nothing else that is broken.
+//! webpki provides the algorithms and knows which keys each accepts. webpki's certificate parser is
+//! not used, since it only accepts X.509 version 3. The list of algorithms excludes SHA-1, RSA keys
+//! below 2048 bits and everything else that is broken.
 
 use rustls::client::danger::HandshakeSignatureValid;
 use rustls::crypto::{WebPkiSupportedAlgorithms, verify_tls13_signature_with_raw_key};
@@ -31,7 +31,7 @@ impl Signed {
     /// Parses a signed structure (RFC 5280 section 4.1.1).
     ///
     /// # Errors
-    /// If the bytes are not one, or more bytes follow.
+    /// If the bytes are not a signed structure, or more bytes follow.
     pub(in crate::tls) fn read(bytes: &[u8]) -> der::Result<Signed> {
         let mut reader = SliceReader::new(bytes)?;
         let signed = reader.sequence(Signed::decode)?;

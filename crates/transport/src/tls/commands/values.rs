@@ -40,14 +40,14 @@ pub(super) enum Value {
     Store,
 }
 
-/// The part of OpenSSL that opens a file: each reports a missing file differently.
+/// The part of OpenSSL that opens a file. The parts differ in how they report a missing file.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum FileOpener {
-    /// A certificate, its key, or a file that is sent with it.
+    /// Opens a certificate, its key, or a file that is sent with the certificate.
     OfCertificate,
-    /// Names of authorities, or parameters.
+    /// Opens a file with names of authorities, or with parameters.
     Plain,
-    /// Certificates that verify others.
+    /// Opens a file with certificates of authorities that verify other certificates.
     OfAuthorities,
 }
 
@@ -117,8 +117,8 @@ const DIGESTS: &[(&str, bool)] = &[
 ];
 
 impl Value {
-    /// Why OpenSSL refuses a value, to precede its general reason; empty if it gives no specific
-    /// one.
+    /// OpenSSL's specific reason for refusing a value, which precedes the general reason in the
+    /// error; empty if there is only the general reason. `None` if OpenSSL accepts the value.
     pub(super) fn refusal(self, value: &Word) -> Option<String> {
         let text = value.text();
         let when = |refused: bool| refused.then(String::new);
