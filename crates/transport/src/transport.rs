@@ -1,9 +1,9 @@
 //! A connection as a byte stream: the engine's stream, with TLS over it after the handshake.
 //!
 //! Serves connections from clients, and connections to upstreams, where Tidegate is the client.
-//! Callers push and receive plaintext; whether TLS records lie in between is the business of this
-//! file and of [`crate::tls::session`]. A connection starts unencrypted (the PROXY protocol header
-//! and the first byte are read from it so) and becomes secure at most once.
+//! Callers push and receive plaintext; this file and [`crate::tls::session`] convert it to TLS
+//! records if necessary. A connection starts unencrypted, since the PROXY protocol header and the
+//! first byte are read before TLS starts, and changes to TLS at most once.
 //!
 //! The kernel sends files (`sendfile`) on unencrypted connections, and on TLS connections that it
 //! encrypts (`ssl_conf_command Options KTLS`). The sender asks [`can_sendfile`] first; if the
@@ -27,13 +27,14 @@ use framework::connection_handler::HandoverInfo;
 use crate::tls::session::Session;
 use crate::tls::upstream::ClientSession;
 
-/// A connection; see the module. Its methods are those of [`Stream`].
+/// A connection: see the module's description. Methods with the names of those of [`Stream`] do the
+/// same, with TLS in between.
 pub struct Transport {
     stream: Stream,
     session: OnceCell<Layer>,
 }
 
-/// TLS between the stream and its user.
+/// The TLS session between the stream and the caller.
 enum Layer {
     /// Tidegate is the server.
     Server(Box<Session>),
@@ -46,7 +47,8 @@ impl Layer {
         match (self, segment) {
             (Layer::Server(session), segment) => session.push(stream, segment),
             (Layer::Client(session), Segment::Bytes(bytes)) => session.push(stream, &bytes),
-            // No caller does this; if one did, nothing would be sent unencrypted.
+            // No caller pushes such a segment. If one did, aborting prevents that it is sent
+            // unencrypted.
             (Layer::Client(_), _) => stream.abort(),
         }
     }
@@ -65,7 +67,7 @@ impl Layer {
         }
     }
 
-    /// As a client, data is sealed when it is pushed.
+    /// Encrypts waiting data. A client session encrypts data when it is pushed.
     fn seal(&self, stream: &Stream) {
         if let Layer::Server(session) = self {
             session.seal(stream);
@@ -155,7 +157,8 @@ impl Transport {
         self.client_session()
     }
 
-    /// The underlying stream, for data that the session itself sends.
+    /// The underlying stream, for bytes that bypass the session's encryption, such as the session's
+    /// own records.
     pub(crate) fn stream(&self) -> &Stream {
         &self.stream
     }
@@ -226,8 +229,9 @@ impl Transport {
         self.stream.readable(deadline).await
     }
 
-    /// Moves received bytes to `to` through an empty pipe, without waiting for any and without
-    /// copying them, and returns their number. None if there are none, or if a connection uses TLS.
+    /// Moves received bytes to `to` through an empty pipe, without waiting for bytes and without
+    /// copying them. Returns the number of bytes: 0 if none have been received, or if a connection
+    /// uses TLS.
     pub async fn splice(&self, to: &Transport, pipe: &Arc<Pipe>) -> u64 {
         if self.is_secure() || to.is_secure() {
             return 0;
@@ -269,7 +273,7 @@ impl Transport {
         }
     }
 
-    /// Whether a file segment of `length` bytes may be pushed as it is.
+    /// Whether a file segment of `length` bytes may be pushed, for the kernel to send.
     pub fn can_sendfile(&self, length: u64) -> bool {
         match self.session.get() {
             None => true,
@@ -302,8 +306,8 @@ impl Transport {
         self.stream.finish();
     }
 
-    /// See [`Stream::finish_quickly`]. With TLS the client still has its own `close_notify` to
-    /// send, so it is never done.
+    /// See [`Stream::finish_quickly`]. With TLS this is [`finish`](Transport::finish), because the
+    /// client still has to send its own `close_notify`.
     pub fn finish_quickly(self) {
         match self.session.get() {
             Some(_) => self.finish(),
@@ -330,7 +334,8 @@ impl Transport {
         waiting + self.stream.backlog()
     }
 
-    /// Whether none of the last push, of `length` bytes, has been sent.
+    /// Whether nothing of the last pushed segment, of `length` bytes, has been sent, and nothing
+    /// else waits to be sent.
     pub fn has_unsent(&self, length: u64) -> bool {
         match self.session() {
             Some(session) if !session.is_in_kernel() => session.waiting() as u64 == length,

@@ -5,8 +5,8 @@
 //! says why.
 //!
 //! rustls's connection ends with the hand-over; its remainder derives further keys
-//! (`rustls::kernel`). The records per key are counted here, since rustls no longer sees any of
-//! them.
+//! (`rustls::kernel`). This module counts the records per key, since rustls no longer sees the
+//! records.
 //!
 //! Not here: when a session is handed over (`session.rs`), the kernel's calls
 //! (`engine::kernel_tls`). RFC 8446 sections 4.6.3, 5 and 6; RFC 5246 section 6.
@@ -32,8 +32,8 @@ use crate::tls::agreed::HandshakeParameters;
 /// this process is cheaper than giving the keys to the kernel.
 pub const FILE_MIN: u64 = 64 * 1024;
 
-/// Assumed minimum fill of the records that the kernel makes of long segments, in bytes: half a
-/// record. Most records are full.
+/// Assumed minimum length of the records into which the kernel splits long segments, in bytes: half
+/// of the maximum. Most records have the maximum length.
 const RECORD_LEAST: u64 = 8 * 1024;
 
 /// Maximum length of a record after its header, in bytes (RFC 5246 section 6.2.3).
@@ -48,7 +48,7 @@ const FRUITLESS_MAX: u8 = 32;
 /// The alert for an orderly end: a warning, `close_notify`.
 const CLOSE_NOTIFY: &[u8] = &[1, 0];
 
-/// The `key_update` message, with no request for one in return.
+/// The `key_update` message, which does not request new keys from the client.
 const KEY_UPDATE: &[u8] = &[24, 0, 0, 1, 0];
 
 /// What the kernel supports, determined at the first call.
@@ -61,14 +61,15 @@ pub fn support() -> Result<&'static Support, &'static str> {
     support.as_ref().map_err(String::as_str)
 }
 
-/// A session; see the module.
+/// A TLS session for which the kernel encrypts sent data: see the module's description.
 pub struct KernelSession {
     /// The remainder of rustls's connection, which derives new keys.
     keys: KernelConnection<ServerConnectionData>,
     agreed: HandshakeParameters<'static>,
     opener: Opener,
-    /// Maximum number of records per key, and how many of them the current key has left.
+    /// Maximum number of records per key.
     limit: u64,
+    /// Number of records that the current key may still encrypt.
     left: u64,
     /// Whether the sending key can be replaced.
     replaces_keys: bool,
@@ -84,8 +85,8 @@ pub struct Progress {
 }
 
 impl KernelSession {
-    /// Whether the kernel supports the negotiated parameters, and can send a file of `length` bytes
-    /// before it needs a new key.
+    /// Whether the kernel supports the negotiated parameters, and can either replace keys or send a
+    /// file of `length` bytes with a single key.
     pub fn can_send(tls: &UnbufferedServerConnection, length: u64) -> bool {
         let (Ok(support), Some(suite)) = (support(), tls.negotiated_cipher_suite()) else {
             return false;
@@ -94,11 +95,11 @@ impl KernelSession {
             && (replaces_keys(suite) || records(length) <= limit(suite))
     }
 
-    /// Takes over the session of a completed handshake. Later segments must be pushed after
+    /// Takes over the session of a completed handshake. `push` must queue segments behind
     /// everything that rustls has encrypted.
     ///
     /// # Errors
-    /// rustls's. The session is lost after an error.
+    /// rustls's error. The session is lost then.
     pub fn take_over(
         tls: UnbufferedServerConnection,
         push: &mut dyn FnMut(Segment),
@@ -189,8 +190,7 @@ impl KernelSession {
     /// Decrypts the complete records at the front of `incoming`, in place. Replies are pushed.
     ///
     /// # Errors
-    /// rustls's, for bytes that are not TLS or not allowed. Nothing more can be received after an
-    /// error.
+    /// rustls's error for bytes that are not TLS or not allowed. Nothing more can be received then.
     pub fn receive(
         &mut self,
         incoming: &mut [u8],
@@ -332,7 +332,7 @@ impl Opener {
             }
             (ContentType::Alert, [_, kind]) => Err(Error::AlertReceived((*kind).into())),
             (ContentType::Alert, _) => Err(InvalidMessage::TrailingData("Alert").into()),
-            // A record ends at a key change, so the message fills its record.
+            // `key_update` must be the last message of its record, so here it is the only one.
             (ContentType::Handshake, [24, 0, 0, 1, asks @ (0 | 1)]) if is_tls13 => {
                 self.count_empty_record(PeerMisbehaved::TooManyKeyUpdateRequests)?;
                 Ok(Record::NewKeys {
@@ -371,7 +371,7 @@ fn record(content_type: ContentType, bytes: Bytes) -> Segment {
     }
 }
 
-/// Upper bound of the records that the kernel makes of this many bytes.
+/// Maximum number of records into which the kernel splits this many bytes.
 fn records(bytes: u64) -> u64 {
     1 + bytes / RECORD_LEAST
 }

@@ -4,11 +4,11 @@
 //! one that is too long. OpenSSL accepts any bytes, and nginx serves invalid names with its default
 //! server; rustls fails the handshake. So the type of the extension with such a name is replaced by
 //! an unassigned number before rustls parses the ClientHello. Both ends verify the messages of a
-//! handshake by hashes and signatures. So where rustls hashes the ClientHello, or verifies a
-//! signature over it, the extension is restored to what the client sent.
+//! handshake by hashes and signatures. So the original extension is restored when rustls hashes the
+//! ClientHello, or verifies a signature over it.
 //!
-//! All suites are wrapped for this ([`restoring`]). If nothing is hidden, which is almost always
-//! so, the suite's own hash is used directly.
+//! For this, all cipher suites are wrapped ([`restoring`]). Unless a name is hidden, which is rare,
+//! the suite's own hash is used directly.
 
 use std::borrow::Cow;
 use std::cell::RefCell;
@@ -25,7 +25,7 @@ thread_local! {
     static CURRENT: RefCell<Option<Arc<[u8]>>> = const { RefCell::new(None) };
 }
 
-/// The extension with a client's host name, as rustls sees it.
+/// The extension with a client's host name in the form that rustls sees: with an unassigned type.
 #[derive(Clone, Debug)]
 pub struct HiddenName(Arc<[u8]>);
 
@@ -119,7 +119,7 @@ fn wrap(suite: &SupportedCipherSuite) -> SupportedCipherSuite {
     }
 }
 
-/// The suite's hash, unless a name is hidden when hashing starts.
+/// The hash of a wrapped suite: the suite's own hash unless a name is hidden when hashing starts.
 struct Hash(&'static dyn hash::Hash);
 
 impl hash::Hash for Hash {

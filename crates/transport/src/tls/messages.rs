@@ -11,9 +11,9 @@ use proto::tls::HelloError;
 /// The OpenSSL function that nginx calls for the handshake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HandshakeCall {
-    /// The usual function.
+    /// The function of a server without `ssl_early_data`.
     Plain,
-    /// The function that also reads early data, whether the client sends any or not.
+    /// The function of a server with `ssl_early_data`, whether the client sends early data or not.
     EarlyData,
 }
 
@@ -26,7 +26,8 @@ impl std::fmt::Display for HandshakeCall {
     }
 }
 
-/// The client closed the connection before the handshake ended; `first` if it had sent nothing.
+/// The client closed the connection before the handshake ended. `first`: without having sent
+/// anything.
 pub fn handshake_left(client: &dyn Subject, first: bool) {
     let text = if first {
         format_args!("client closed connection while SSL handshaking")
@@ -63,7 +64,7 @@ pub fn certificate_not_loaded(client: &dyn Subject, cause: &dyn std::fmt::Displa
     write(client, Level::Error, text);
 }
 
-/// The two ends could not agree, or the received bytes are not TLS.
+/// Client and server have no parameters in common, or the received bytes are not valid TLS.
 pub fn handshake_failed(client: &dyn Subject, call: HandshakeCall, cause: &rustls::Error) {
     let text = format_args!("{call} failed (SSL: {cause}) while SSL handshaking");
     write(client, level(cause), text);

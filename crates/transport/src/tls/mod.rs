@@ -2,10 +2,10 @@
 //! connections to upstreams ([`upstream`]).
 //!
 //! <https://nginx.org/en/docs/http/ngx_http_ssl_module.html>; RFC 8446 (TLS 1.3), 5246 (TLS 1.2).
-//! rustls implements the protocol, with the cryptography of aws-lc; this module is everything
-//! around them. Read [`settings`] for the directives, [`server`] for what they compile to,
-//! [`handshake`] for the handshake of a connection, [`session`] for its records, and [`kernel`] for
-//! encryption in the kernel.
+//! rustls implements the protocol, and aws-lc the cryptography. This module connects them with
+//! directives, connections and logs. Read [`settings`] for the directives, [`server`] for what they
+//! compile to, [`handshake`] for the handshake of a connection, [`session`] for its records, and
+//! [`kernel`] for encryption in the kernel.
 //!
 //! Not here: versions before TLS 1.2, renegotiation, DHE, keys in OpenSSL engines or stores.
 
@@ -41,7 +41,7 @@ use std::sync::{Arc, OnceLock};
 
 use rustls::crypto::CryptoProvider;
 
-/// The program's only set of algorithms. Servers choose from it.
+/// All algorithms that the program supports. Servers and upstreams select from them.
 pub fn provider() -> &'static Arc<CryptoProvider> {
     static PROVIDER: OnceLock<Arc<CryptoProvider>> = OnceLock::new();
     PROVIDER.get_or_init(|| Arc::new(rustls::crypto::aws_lc_rs::default_provider()))

@@ -107,7 +107,7 @@ fn append_escaped(text: &[u8], out: &mut Vec<u8>) {
     }
 }
 
-/// Appends a value that is not text as the hexadecimal form of its DER encoding.
+/// Appends a value that is not text: `#` and its DER encoding in hexadecimal digits.
 fn append_dump(attribute: &AttributeTypeAndValue, out: &mut Vec<u8>) {
     out.push(b'#');
     for byte in attribute.value.to_der().unwrap_or_default() {

@@ -3,8 +3,8 @@
 //! <https://nginx.org/en/docs/http/ngx_http_ssl_module.html#ssl_ocsp>, RFC 6960. After the
 //! handshake, if the chain is valid, each certificate to be checked is looked up in the cache; if
 //! the cache has no entry, its responder is asked. Requests, responses and their exchange are
-//! shared with stapling. Only the status "good" is cached: a revoked certificate is asked about
-//! again each time.
+//! shared with stapling. Only the status "good" is cached: the status of a revoked certificate is
+//! requested again in every handshake.
 
 use std::fmt;
 use std::sync::Arc;
@@ -211,7 +211,8 @@ impl StatusCheck {
         Ok(())
     }
 
-    /// Asks about the first of two certificates, which the second has signed.
+    /// Determines, from the cache or the responder, the status of the first of two certificates.
+    /// The second is its issuer.
     async fn inquire(
         &self,
         local: &GenerationView,

@@ -1,8 +1,8 @@
 //! Certificates, keys and revocation lists from PEM files.
 //!
-//! RFC 7468. Text between the sections is skipped, as `openssl` does. Encrypted keys are those of
-//! PKCS #8 (RFC 5958, PBES2), which OpenSSL writes since 1.0. Not here: file access, and the older
-//! encryption that header lines of a section announce (`DEK-Info`).
+//! RFC 7468. Text between the sections is skipped, as `openssl` does. Encrypted keys are supported
+//! in PKCS #8 (RFC 5958, PBES2), which OpenSSL has written since 1.0, but not in the older format
+//! with header lines (`DEK-Info`). This module does not read files.
 
 mod auxiliary;
 
@@ -58,7 +58,7 @@ impl PemError {
 /// One section of a file.
 struct Section<'a> {
     label: &'a [u8],
-    /// Whether header lines precede the content, as in keys encrypted in the older way.
+    /// Whether header lines precede the content, as in a key in the older encrypted format.
     has_head: bool,
     content: Vec<u8>,
 }
@@ -123,7 +123,8 @@ fn is_certificate(label: &[u8]) -> bool {
 /// The certificates of a file, in order.
 ///
 /// # Errors
-/// If there is none, or one is not base64. Whether they are valid certificates is not checked.
+/// If the file has no certificate, or a section is not base64. The certificates themselves are not
+/// parsed.
 pub fn certificates(file: &[u8]) -> Result<Vec<CertificateDer<'static>>, PemError> {
     let sections = sections(file, |label| is_certificate(label) || label == TRUSTED)?;
     let contents = sections.into_iter().map(|section| section.content);
@@ -132,8 +133,8 @@ pub fn certificates(file: &[u8]) -> Result<Vec<CertificateDer<'static>>, PemErro
         .collect())
 }
 
-/// A certificate and the chain that follows it. As with OpenSSL, only the first may carry trust
-/// settings; later ones with trust settings are skipped.
+/// A certificate and the chain that follows it. As with OpenSSL, only the first certificate may
+/// have trust settings; later certificates with trust settings are skipped.
 ///
 /// # Errors
 /// As [`certificates`].
@@ -150,8 +151,8 @@ pub fn chain(file: &[u8]) -> Result<Vec<CertificateDer<'static>>, PemError> {
         .collect())
 }
 
-/// The certificates of a file that are trusted for a purpose: all whose trust settings do not
-/// exclude it.
+/// The certificates of a file that are trusted for a purpose: all certificates whose trust settings
+/// do not exclude the purpose.
 ///
 /// # Errors
 /// As [`certificates`].
@@ -173,7 +174,7 @@ pub fn authorities(
 /// The revocation lists of a file, in order.
 ///
 /// # Errors
-/// If there is none, or one is not base64.
+/// If the file has no revocation list, or a section is not base64.
 pub fn revocation_lists(
     file: &[u8],
 ) -> Result<Vec<CertificateRevocationListDer<'static>>, PemError> {
@@ -197,7 +198,7 @@ pub fn dh_parameters(file: &[u8]) -> Result<(), PemError> {
 /// fits.
 ///
 /// # Errors
-/// If there is none, or it cannot be decrypted.
+/// If the file has no private key, or the key cannot be decrypted.
 pub fn private_key<P: AsRef<[u8]>>(
     file: &[u8],
     passwords: &[P],

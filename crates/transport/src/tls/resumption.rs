@@ -26,10 +26,11 @@ pub const BUILTIN_SESSIONS: u64 = 20_480;
 /// Estimated size of a session in bytes, for a cache whose capacity is given in sessions.
 const SESSION_SIZE: u64 = 512;
 
-/// Sessions that are handed over to the next process per hold of the lock.
+/// Number of sessions that are handed over to the next process before the lock is released for a
+/// moment.
 const HANDED_ON_AT_ONCE: usize = 256;
 
-/// How long a generated key encrypts tickets. It decrypts them for as long again.
+/// How long a generated key encrypts tickets. It decrypts tickets for the same time after that.
 const KEY_LIFETIME: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// Length of the material of a generated key, in bytes: see [`TicketKey::from_file`].
@@ -44,7 +45,8 @@ const NAME_LENGTH: usize = 16;
 /// Length of a ticket's nonce, in bytes.
 const NONCE_LENGTH: usize = 12;
 
-/// Identifies a server, so that no other server resumes its sessions.
+/// Identifies the protocol, the certificates and the requirements for clients of a server. A
+/// session is only resumed by a server with the same context.
 pub type Context = [u8; 16];
 
 /// Sessions by ID; the oldest is evicted when there is no more room.
@@ -56,13 +58,14 @@ pub struct SessionCache {
 #[derive(Default)]
 struct Sessions {
     by_number: Map<Vec<u8>, Session>,
-    /// IDs in the order of insertion; some sessions may be gone.
+    /// IDs in the order of insertion, including IDs of sessions that were removed.
     order: VecDeque<Vec<u8>>,
     used: usize,
 }
 
 struct Session {
     value: Vec<u8>,
+    /// The time from which on the session cannot be resumed, in seconds since 1970.
     ends: u64,
 }
 
@@ -84,8 +87,8 @@ impl State for SessionCache {
 
     const SAVED_VERSION: Option<u64> = Some(1);
 
-    /// Sessions that have been written are removed here: a session whose client may send early data
-    /// must not be resumed in two processes.
+    /// Removes the sessions that it has encoded: a session whose client may send early data must
+    /// not be resumed in two processes.
     fn save(&self, (): &(), out: &mut StateWriter) {
         while out.length() < LARGE_ZONES_MAX {
             let taken = self.lock().take_newest(HANDED_ON_AT_ONCE);
@@ -131,7 +134,7 @@ impl SessionCache {
         SessionCache::new(count.saturating_mul(SESSION_SIZE))
     }
 
-    /// Stores a value for this long; false if it is too large.
+    /// Stores a value for this time. False if the value is larger than the cache.
     pub(super) fn put(&self, number: Vec<u8>, value: Vec<u8>, timeout: Duration) -> bool {
         let cost = cost(&number, &value);
         if cost > self.size {
@@ -159,7 +162,7 @@ impl SessionCache {
         true
     }
 
-    /// The value with this ID.
+    /// The value with this ID, unless it has expired.
     pub(super) fn get(&self, number: &[u8]) -> Option<Vec<u8>> {
         let sessions = self.lock();
         let session = sessions.by_number.get(number)?;
@@ -197,7 +200,8 @@ impl Sessions {
     }
 }
 
-/// The ID is stored in both the map and the order.
+/// The size of a session in the cache, in bytes. The ID counts twice, since both the map and the
+/// order have it.
 fn cost(number: &[u8], value: &[u8]) -> usize {
     2 * number.len() + value.len() + SESSION_OVERHEAD
 }
@@ -231,7 +235,7 @@ impl Cache {
 pub struct ServerSessions {
     /// Where sessions are stored.
     pub cache: Cache,
-    /// The context that the tickets belong to.
+    /// The context of the server: see [`Context`].
     pub context: Context,
     /// The value of `ssl_session_timeout` in this scope.
     pub timeout: Duration,
@@ -289,7 +293,7 @@ impl TicketKey {
         })
     }
 
-    /// `name | nonce | sealed(time | plain)`
+    /// Encrypts a ticket: `name | nonce | sealed(time | plain)`.
     fn seal(&self, context: &Context, plain: &[u8]) -> Option<Vec<u8>> {
         let mut nonce = [0; NONCE_LENGTH];
         aws_lc_rs::rand::fill(&mut nonce).ok()?;
@@ -327,13 +331,13 @@ struct OwnKeys {
 /// A generated key.
 struct OwnKey {
     key: TicketKey,
-    /// The key's material, for the next process.
+    /// The bytes from which the key was made, for the next process.
     content: [u8; OWN_KEY_LENGTH],
     made: SystemTime,
 }
 
-/// Keys of the process as a zone, for the process that takes over: clients hold tickets encrypted
-/// with them.
+/// The keys of the process as a zone, which is handed over to the next process, because clients
+/// have tickets that are encrypted with these keys.
 pub struct HandedOnKeys;
 
 /// The name contains a space, so that no zone of a configuration has this name.
@@ -431,9 +435,10 @@ impl OwnKeys {
 
 /// Tickets of one server.
 pub struct Tickets {
-    /// `ssl_session_ticket_key`: the first encrypts, all decrypt. Empty: keys of the process.
+    /// The keys of `ssl_session_ticket_key`: the first encrypts, all decrypt. If empty, the keys of
+    /// the process are used.
     pub keys: Vec<TicketKey>,
-    /// The context that the tickets belong to.
+    /// The context of the server: see [`Context`].
     pub context: Context,
     /// The value of `ssl_session_timeout` in this scope.
     pub timeout: Duration,

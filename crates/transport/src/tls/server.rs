@@ -19,14 +19,14 @@ pub struct ServerTls {
     pub config: Arc<rustls::ServerConfig>,
     /// The configuration that also offers HTTP/2, made at its first use.
     pub with_http2: OnceLock<Arc<rustls::ServerConfig>>,
-    /// How client certificates are verified; `None` if none is requested.
+    /// How client certificates are verified; `None` if clients are not asked for a certificate.
     pub clients: Option<Arc<ClientVerification>>,
     /// The OCSP check of client certificates (`ssl_ocsp`); `None` if it is off.
     pub status: Option<Arc<StatusCheck>>,
     /// Certificates whose OCSP responses are fetched (`ssl_stapling`); usually none.
     pub stapled: Box<[Arc<Stapling>]>,
-    /// Whether clients that prefer ChaCha20 get it although the server's order counts:
-    /// `ssl_prefer_server_ciphers` is not set.
+    /// Whether a client that prefers ChaCha20 gets it in spite of the server's order of preference:
+    /// if `ssl_prefer_server_ciphers` is not set.
     pub prefers_client_chacha20: bool,
     /// The value of `ssl_reject_handshake` in this scope.
     pub rejects: bool,

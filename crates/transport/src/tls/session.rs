@@ -2,8 +2,8 @@
 //!
 //! Uses rustls's interface without internal buffers (`rustls::unbuffered`), so that an idle
 //! connection holds its keys and nothing else. Received records are decrypted in place. Sent data
-//! waits as it was pushed until the sends of the event loop's turn, so that small pieces share a
-//! record.
+//! waits unencrypted until the end of the event loop's turn, when the loop starts to send, so that
+//! small pieces share a record.
 //!
 //! With `ssl_conf_command Options KTLS`, the first larger file makes the kernel take over sending,
 //! for the rest of the connection:
@@ -58,20 +58,20 @@ const SEALED_MAX: usize = 2 * RECORD_MAX;
 /// Size of the reused buffers for pieces longer than a record, in bytes.
 const SPARE_SIZE: usize = sealed_size(SEALED_MAX);
 
-/// Number of such buffers that a thread keeps for reuse.
+/// Maximum number of buffers of [`SPARE_SIZE`] that a thread keeps for reuse.
 const SPARE_MAX: usize = 16;
 
-/// Amount of unencrypted data, in bytes, at which it is encrypted without waiting for the turn's
-/// sends.
+/// Amount of waiting data, in bytes, from which on it is encrypted at once, instead of at the end
+/// of the turn.
 const WAITING_MAX: usize = 64 * 1024;
 
-/// Number of queued pieces beyond which small ones are merged by copying.
+/// Number of queued pieces from which on a small piece is appended to the last one by copying.
 const OUTGOING_MAX: usize = 64;
 
 /// Room for the alert that ends a connection, in bytes.
 const ALERT_MAX: usize = 64;
 
-/// A session; see the module.
+/// The TLS session of a client's connection: see the module's description.
 pub struct Session {
     /// The settings under which the connection was accepted. A reload does not change them.
     pub server: Arc<ServerTls>,
@@ -83,7 +83,8 @@ pub struct Session {
     pub verdict: Cell<CertificateStatus>,
     /// The settings that determined the status: those of the handshake, or of a reload since.
     judged_by: RefCell<Arc<ServerTls>>,
-    /// The event at the end of a check that a request has started.
+    /// If a request is checking the client's certificate: the event that is set at the end of the
+    /// check.
     look: RefCell<Option<Rc<Event>>>,
     /// Whether a request was received before the handshake ended.
     pub early: Cell<bool>,
@@ -107,8 +108,8 @@ enum Side {
 
 struct Inner {
     side: Side,
-    /// Data has been received since data was last encrypted: rustls may have to reply before the
-    /// next encryption.
+    /// Whether data has been received since data was last encrypted, so that rustls may have to
+    /// reply before it encrypts more.
     may_owe_reply: bool,
     /// Received bytes that do not form a complete record yet. Usually empty and without memory.
     partial: Vec<u8>,
@@ -118,17 +119,17 @@ struct Inner {
     outgoing: VecDeque<Bytes>,
     /// Number of bytes in `outgoing`.
     waiting: usize,
-    /// The client has sent `close_notify` or closed.
+    /// Whether the client has sent `close_notify` or closed the connection.
     ended: bool,
-    /// Why the session cannot continue.
+    /// The error after which the session cannot continue.
     failure: Option<rustls::Error>,
-    /// We have sent `close_notify`.
+    /// Whether this side has sent `close_notify`.
     closed: bool,
-    /// Received data is passed on without decryption, to be dropped.
+    /// Whether received data is passed on without decryption, because the caller drops it.
     drops: bool,
     /// Whether the session ID is stored.
     stores_session_id: bool,
-    /// The session ID in our first message.
+    /// The session ID in the first message that this side sent, if it is to be stored.
     number: Box<[u8]>,
     /// The client's host name, hidden from rustls until the handshake has ended.
     hidden: Option<HiddenName>,
@@ -138,7 +139,7 @@ impl Session {
     /// A new session with these settings.
     ///
     /// # Errors
-    /// rustls's, for an invalid configuration.
+    /// rustls's error for an invalid configuration.
     pub fn new(
         server: &Arc<ServerTls>,
         config: &Arc<rustls::ServerConfig>,
@@ -183,8 +184,8 @@ impl Session {
         self.inner.borrow_mut().hidden = Some(hidden);
     }
 
-    /// The session ID, if it is stored and there is one: in TLS 1.2 the negotiated one; TLS 1.3 has
-    /// none, so that a random one is generated, as OpenSSL does.
+    /// The session ID, if it is stored and there is one: in TLS 1.2 the negotiated session ID. TLS
+    /// 1.3 has no session IDs, so a random ID is generated, as by OpenSSL.
     pub fn number(&self) -> &[u8] {
         let version = self.with(|agreed| agreed.version);
         self.number.get_or_init(|| {
@@ -212,8 +213,9 @@ impl Session {
         self.judged_by.borrow().clients.is_some()
     }
 
-    /// Whether the client's certificate must be checked under these settings: they differ from
-    /// those of the last check, and either of the two request a certificate.
+    /// Whether the client's certificate must be checked under these settings: they differ from the
+    /// settings of the last check, and the settings before or after the change request a
+    /// certificate.
     pub fn must_recheck_under(&self, settings: &Arc<ServerTls>) -> bool {
         !Arc::ptr_eq(&self.judged_by.borrow(), settings)
             && (settings.clients.is_some() || self.asks_for_certificate())
@@ -301,7 +303,7 @@ impl Session {
         !self.inner.borrow().received.is_empty()
     }
 
-    /// Why the session cannot continue.
+    /// The error after which the session cannot continue.
     pub fn failure(&self) -> Option<rustls::Error> {
         self.inner.borrow().failure.clone()
     }
@@ -323,8 +325,8 @@ impl Session {
         Some(Err(io::Error::new(io::ErrorKind::InvalidData, failure)))
     }
 
-    /// Processes data from the socket; an empty buffer is its end. Replies (alerts, tickets,
-    /// handshake messages) are sent.
+    /// Processes data from the socket. An empty buffer means that the client has closed the
+    /// connection. Replies (alerts, tickets, handshake messages) are sent.
     pub fn feed(&self, stream: &Stream, mut buffer: Buffer) {
         let inner = &mut *self.inner.borrow_mut();
         if buffer.is_empty() {
@@ -347,8 +349,8 @@ impl Session {
             inner.partial.extend_from_slice(&buffer);
             inner.advance_partial(stream);
         }
-        // The tickets became ready to send together with a request; they are sent with its
-        // response.
+        // If a request has arrived with the end of the handshake, session tickets are sent together
+        // with its response.
         let response_follows = !inner.received.is_empty() && !inner.is_handshaking();
         if !response_follows || inner.failure.is_some() {
             stream.start_send();
@@ -372,7 +374,8 @@ impl Session {
         let bytes = match (&inner.side, segment) {
             (Side::Ours(_), Segment::Bytes(bytes)) => bytes,
             (Side::Kernel(_), segment) => return inner.push_to_kernel(stream, segment),
-            // No caller does this; if one did, nothing would be sent unencrypted.
+            // No caller pushes such a segment. If one did, aborting prevents that it is sent
+            // unencrypted.
             (Side::Ours(_) | Side::Lost, _) => return stream.abort(),
         };
         inner.waiting += bytes.len();
@@ -426,8 +429,8 @@ impl Session {
     }
 }
 
-/// A check of a client's certificate in progress; it ends when this is dropped, whatever happens to
-/// the request.
+/// A check of a client's certificate in progress. The check ends when the value is dropped, even if
+/// the request is aborted.
 struct CertificateCheck<'a>(&'a Session);
 
 impl CertificateCheck<'_> {
@@ -600,8 +603,8 @@ impl Inner {
         }
     }
 
-    /// Sends the alert for a failure, after the pending part of our reply. `length`: number of
-    /// bytes on which rustls failed.
+    /// Sends the alert for a failure, after the messages that rustls has pending. `length`: number
+    /// of received bytes on which rustls failed.
     fn send_alert(&mut self, stream: &Stream, length: usize) {
         let Side::Ours(tls) = &mut self.side else {
             return;
@@ -611,13 +614,14 @@ impl Inner {
         }
         if !tls.wants_write() {
             // For some failures rustls has no alert (a message that is too long, another record
-            // between its parts). An impossible record makes rustls produce one. The record
-            // replaces those bytes, because rustls relies on their number.
+            // between its parts). An impossible record makes rustls produce an alert. The record
+            // replaces the bytes on which rustls failed, and is at least as long, because rustls
+            // relies on their number.
             let mut impossible = vec![0xff; length + HEADER];
             drop(tls.process_tls_records(&mut impossible));
         }
-        // With nothing to write, rustls would continue with those bytes, and panic if they are
-        // missing.
+        // Once rustls has nothing left to write, it would continue with the received bytes, and
+        // panic because they are missing.
         while tls.wants_write() {
             match tls.process_tls_records(&mut []).state {
                 Ok(ConnectionState::EncodeTlsData(encode)) => drop(send_message(stream, encode)),
@@ -667,7 +671,7 @@ fn seal(
     Ok(())
 }
 
-/// The next plaintext to encrypt: a part of a long piece, or several short ones that fit one
+/// The next plaintext to encrypt: a part of a long piece, or several short pieces that fit into one
 /// record.
 fn next_piece(outgoing: &mut VecDeque<Bytes>) -> Option<Bytes> {
     let first = outgoing.front_mut()?;
@@ -693,7 +697,7 @@ fn next_piece(outgoing: &mut VecDeque<Bytes>) -> Option<Bytes> {
     Some(gathered.into())
 }
 
-/// Encrypted size of this many bytes.
+/// Maximum size of this many bytes after encryption.
 const fn sealed_size(bytes: usize) -> usize {
     bytes + bytes.div_ceil(RECORD_MAX) * RECORD_OVERHEAD
 }
@@ -711,8 +715,8 @@ struct Records {
 }
 
 impl Records {
-    /// A buffer for the encrypted form of this many bytes. If they take more than a record, a
-    /// reused buffer.
+    /// A buffer for the encrypted form of this many bytes. A reused buffer, if there is one, for
+    /// bytes that take more than a record.
     fn new(bytes: usize) -> Records {
         let spare = if bytes > RECORD_MAX {
             SPARE.with_borrow_mut(Vec::pop)

@@ -313,14 +313,15 @@ pub struct TlsSettings<C> {
     /// Certificates whose paths contain variables, evaluated in this type of context; `None` if
     /// there are none.
     pub certificates: Option<Arc<Dynamic<C>>>,
-    /// `ssl_verify_client`, which also applies if another server's certificate is presented.
+    /// `ssl_verify_client`, which applies even if the server uses the certificate of the default
+    /// server.
     pub verify_client: Option<Mode>,
     /// Warnings for every server with these settings.
     pub warnings: Box<[String]>,
 }
 
-/// Certificates that come from no file, because a module obtains them. The module fills this in
-/// before servers are compiled.
+/// Certificates that do not come from files, because a module obtains them (ACME). The module fills
+/// in the fields before servers are compiled.
 #[derive(Default)]
 pub struct IssuedCertificates {
     /// The values of `ssl_certificate` and `ssl_certificate_key` that stand for such a certificate.
@@ -332,7 +333,8 @@ pub struct IssuedCertificates {
 impl Registry for IssuedCertificates {}
 
 impl IssuedCertificates {
-    /// Whether these lines stand for such a certificate.
+    /// Whether these values of `ssl_certificate` and `ssl_certificate_key` stand for an issued
+    /// certificate.
     fn is_meant(&self, certificate: &Word, key: &Word) -> bool {
         self.written.is_some_and(|(c, k)| {
             *certificate.bytes == *c.as_bytes() && *key.bytes == *k.as_bytes()
@@ -415,7 +417,7 @@ impl<C: TlsProtocol> Feature for TlsSettings<C> {
                 warnings: Box::default(),
             });
         }
-        // Values that may be refused are checked in nginx's order, which stops at the first.
+        // Values are checked in nginx's order, because only the first error is reported.
         let cipher_suites = remaining(scope, &CIPHERS, SET_CIPHERS)?;
         let mut context = Sha256::new_with_prefix(C::NAME);
         let dynamic = with_variables(compiler, scope, &certificates, &keys)?;
@@ -504,7 +506,8 @@ pub fn check_passwords(compiler: &Compiler<'_>, root: ScopeRef<'_>, setting: &Se
     }
 }
 
-/// The certificates of a server, each in a slot, and the OCSP responses that are fetched for them.
+/// The slots of a server's certificates, and the stapling of those whose OCSP responses are
+/// fetched.
 type Slots = (Vec<Arc<Slot>>, Vec<Arc<Stapling>>);
 
 /// Puts certificates in slots, with their stapled OCSP responses.
@@ -714,7 +717,7 @@ fn ticket_keys(compiler: &Compiler<'_>, scope: ScopeRef<'_>) -> Result<Vec<Ticke
     Ok(keys)
 }
 
-/// How client certificates are verified, if any are requested.
+/// How client certificates are verified; `None` if clients are not asked for a certificate.
 fn clients(
     compiler: &Compiler<'_>,
     scope: ScopeRef<'_>,
@@ -734,8 +737,8 @@ fn clients(
         }),
         None => Ok(Vec::new()),
     };
-    // As in nginx: the certificates whose names are sent to clients are read only if a certificate
-    // is requested, the others always.
+    // As in nginx, `ssl_client_certificate` is read only if clients are asked for a certificate,
+    // and `ssl_trusted_certificate` always.
     let told = load(of_clients.filter(|_| mode.is_some()))?;
     let others = load(trusted)?;
     let revoked = match named(scope, &CRL)? {
@@ -828,7 +831,7 @@ fn word(setter: &Setter<'_>) -> Result<Word, Fault> {
     setter.word().cloned()
 }
 
-/// Protocol names in the encoding of ALPN.
+/// The protocol names of `ssl_alpn`.
 fn alpn(setter: &Setter<'_>) -> Result<Vec<Vec<u8>>, Fault> {
     let words = setter.lines().iter().flat_map(|line| &line.args);
     let name = |word: &Word| {
@@ -927,7 +930,7 @@ pub fn protocols(setter: &Setter<'_>) -> Result<Vec<&'static SupportedProtocolVe
     Ok(chosen.found)
 }
 
-/// The result of a cipher list such as `ssl_ciphers`.
+/// Parses a cipher list such as `ssl_ciphers`, with warnings about names that are not supported.
 ///
 /// # Errors
 /// If the list cannot be parsed.

@@ -23,7 +23,7 @@ const SESSIONS: u64 = 20_480;
 /// How long a client can resume a session.
 const SESSION_TIMEOUT: Duration = Duration::from_secs(300);
 
-/// The context that keeps these servers' sessions apart from others.
+/// The context of these servers' sessions, which no other server has.
 const CONTEXT: [u8; 16] = *b"standalone\0\0\0\0\0\0";
 
 /// Maximum depth of client certificate chains.
@@ -58,7 +58,7 @@ pub fn certificate(chain: &[u8], key: &[u8]) -> Result<Arc<CertifiedKey>, String
 /// TLS settings with the certificate of this slot, which may be replaced while the server runs.
 ///
 /// # Errors
-/// The invalid setting.
+/// A text that names the invalid setting.
 pub fn server(settings: &StandaloneTls, slot: Arc<Slot>) -> Result<ServerTls, String> {
     let mut cipher_suites = suites::all_of_tls13();
     let chosen = suites::ciphers(settings.ciphers.as_deref().unwrap_or("HIGH:!aNULL:!MD5"));

@@ -1,8 +1,8 @@
 //! Cipher suites, groups and versions by OpenSSL's names, and which of them Tidegate supports.
 //!
-//! <https://docs.openssl.org/master/man1/openssl-ciphers/>. A configuration written for OpenSSL
-//! names much that rustls does not support: CBC, DHE, Camellia. Such names select nothing. As with
-//! OpenSSL, a list is an error if nothing of it remains, or if it is malformed.
+//! <https://docs.openssl.org/master/man1/openssl-ciphers/>. A configuration written for OpenSSL may
+//! name suites that rustls does not support: CBC, DHE, Camellia. Such names select nothing. As with
+//! OpenSSL, a list is an error if it selects nothing, or if it is malformed.
 
 use rustls::crypto::{SupportedKxGroup, aws_lc_rs};
 use rustls::{CipherSuite, NamedGroup, SupportedCipherSuite};
@@ -108,8 +108,9 @@ const PARTS: &[&str] = &[
     "SRP",
 ];
 
-/// The modes of Suite B and what each selects. A mode must stand alone; anything after it is
-/// ignored. A longer name precedes its prefix.
+/// The modes of Suite B and the suites that they select. A mode must be the first name of the list,
+/// and the rest of the list is ignored. A name precedes its prefixes, so that the first match is
+/// the longest.
 const SUITE_B: [(&str, &str); 4] = [
     ("SUITEB128ONLY", "ECDHE-ECDSA-AES128-GCM-SHA256"),
     ("SUITEB128C2", "ECDHE-ECDSA-AES256-GCM-SHA384"),
@@ -168,7 +169,7 @@ static SUITES: [(Suite, &[&str]); 6] = {
     ]
 };
 
-/// The suites of TLS 1.3, each with its only name.
+/// The suites of TLS 1.3 with their names. OpenSSL's names are those of IANA.
 const TLS13: [(SupportedCipherSuite, &str); 3] = [
     (
         aws_lc_rs::cipher_suite::TLS13_AES_256_GCM_SHA384,
@@ -184,14 +185,15 @@ const TLS13: [(SupportedCipherSuite, &str); 3] = [
     ),
 ];
 
-/// The result of a list of names.
+/// The result of parsing a list of names.
 #[derive(Debug)]
 pub struct SelectedSuites<T> {
     /// The supported entries, in the list's order.
     pub found: Vec<T>,
     /// Names that select nothing.
     pub missing: Vec<String>,
-    /// Why OpenSSL refuses the whole list, in its words: empty if it gives no reason.
+    /// OpenSSL's text for the reason why it refuses the whole list; empty if OpenSSL gives no
+    /// reason, `None` if it accepts the list.
     pub refused: Option<String>,
 }
 
@@ -226,7 +228,7 @@ pub fn ciphers(list: &str) -> SelectedSuites<SupportedCipherSuite> {
     }
 }
 
-/// The operation on the suites that a part of a list names.
+/// The operation that a command of a cipher list applies to the suites that it names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Operator {
     /// Appends the suites that are not selected yet.
@@ -239,7 +241,7 @@ enum Operator {
     Move,
 }
 
-/// The selection while a list is parsed, by index into [`SUITES`].
+/// The selected suites while a list is parsed, as indexes into [`SUITES`].
 #[derive(Default)]
 struct Order {
     chosen: Vec<usize>,
@@ -248,8 +250,9 @@ struct Order {
 }
 
 impl Order {
-    /// Processes the text between two separators: usually one command, but another may follow
-    /// without a separator (`HIGH!aNULL`, `HIGH@STRENGTH`). `None` if OpenSSL finds no command.
+    /// Applies the text between two separators: usually one command, but further commands may
+    /// follow without a separator (`HIGH!aNULL`, `HIGH@STRENGTH`). `None` if OpenSSL refuses the
+    /// text.
     fn take(&mut self, part: &str) -> Option<()> {
         let mut rest = part;
         while !rest.is_empty() {
@@ -335,7 +338,7 @@ fn split_name(text: &str) -> (&str, &str) {
     text.split_at(end.unwrap_or(text.len()))
 }
 
-/// Whether a name or keyword selects a suite.
+/// Whether a name or keyword selects the suite with this index.
 fn fits(at: usize, name: &str) -> bool {
     SUITES.get(at).is_some_and(|(known, authentication)| {
         known.name == name
@@ -346,13 +349,13 @@ fn fits(at: usize, name: &str) -> bool {
     })
 }
 
-/// Whether OpenSSL knows a TLS 1.2 name or keyword.
+/// Whether OpenSSL knows this name of a TLS 1.2 suite, or this keyword.
 fn is_known(name: &str) -> bool {
     let is_name = || name.contains('-') && name.split('-').all(|part| PARTS.contains(&part));
     (0..SUITES.len()).any(|at| fits(at, name)) || OTHER_KEYWORDS.contains(&name) || is_name()
 }
 
-/// Whether OpenSSL knows all TLS 1.2 names of a combination with `+`.
+/// Whether OpenSSL knows all names and keywords that `+` combines in this text.
 pub fn are_known(names: &str) -> bool {
     names.split('+').all(is_known)
 }

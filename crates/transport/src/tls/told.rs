@@ -17,7 +17,8 @@ use crate::tls::verify::CertificateStatus;
 const UNSPECIFIED: u32 = 1;
 const REVOKED: u32 = 23;
 
-/// Appends the TLVs of a session whose client has requested this host name.
+/// Appends the TLVs (type-length-value fields) of a client's session. `sni_name`: the host name
+/// that the client has requested.
 pub fn append(session: &Session, sni_name: Option<&[u8]>, out: &mut Vec<u8>) {
     let (mut version, mut suite) = (Vec::new(), Vec::new());
     protocol(session, &mut version);

@@ -1,8 +1,8 @@
 //! `$ssl_*`: the negotiated parameters, the ClientHello and the client's certificate.
 //!
-//! <https://nginx.org/en/docs/http/ngx_http_ssl_module.html#variables>. Not found on unencrypted
-//! connections. `$ssl_sigalg` and `$ssl_client_sigalg` are always empty: rustls does not expose
-//! them.
+//! <https://nginx.org/en/docs/http/ngx_http_ssl_module.html#variables>. The variables are not found
+//! on unencrypted connections. `$ssl_sigalg` and `$ssl_client_sigalg` are always empty: rustls does
+//! not expose the algorithms.
 
 use std::fmt::Write;
 
@@ -84,7 +84,7 @@ fn evaluate<C: HasClient>(name: &str) -> Option<Evaluate<C>> {
     })
 }
 
-/// A value of the session; not found if it is empty or there is no session.
+/// Appends a value of the session. Not found if the value is empty or there is no session.
 fn with<C: HasClient>(context: &C, out: &mut Vec<u8>, append: fn(&Session, &mut Vec<u8>)) -> bool {
     let before = out.len();
     if let Some(session) = context.session() {
@@ -105,7 +105,7 @@ fn with_hello<C: HasClient>(
     out.len() > before
 }
 
-/// A value of the client's certificate.
+/// Appends a value of the client's certificate.
 fn of_client<C: HasClient>(
     context: &C,
     out: &mut Vec<u8>,
@@ -123,7 +123,7 @@ fn of_client<C: HasClient>(
     out.len() > before
 }
 
-/// A value of the parsed client certificate.
+/// Appends a value of the parsed client certificate.
 fn of_parsed<C: HasClient>(
     context: &C,
     out: &mut Vec<u8>,
@@ -301,14 +301,14 @@ fn append_number(number: u16, out: &mut Vec<u8>) {
     out.extend_from_slice(format!("0x{number:04x}").as_bytes());
 }
 
-/// PEM with lines of 64 characters.
+/// Appends the certificate in PEM, in lines of 64 characters.
 fn pem(certificate: &[u8], out: &mut Vec<u8>) {
     append_pem(certificate, b"\n", out);
     out.push(b'\n');
 }
 
-/// PEM as a header field value: every line but the first begins with a tab, without a final line
-/// break.
+/// Appends the certificate in PEM as the value of a header field: every line but the first begins
+/// with a tab, and the last has no line break.
 fn pem_with_tabs(certificate: &[u8], out: &mut Vec<u8>) {
     append_pem(certificate, b"\n\t", out);
 }

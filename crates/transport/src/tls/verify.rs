@@ -23,7 +23,7 @@ use crate::tls::lenient_sni;
 pub enum Mode {
     /// `on`: a valid certificate is required.
     Required,
-    /// `optional`: the client has none, or a valid one.
+    /// `optional`: the client may have no certificate, but not an invalid one.
     Optional,
     /// `optional_no_ca`: like `optional`, but the issuer may be unknown.
     OptionalNoCa,
@@ -45,9 +45,9 @@ pub enum CertificateStatus {
 /// Why a client is not admitted, in the words of nginx's log message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClientCertificateError {
-    /// Its certificate is not valid.
+    /// The client's certificate is not valid.
     Bad(Reason),
-    /// Its certificate is revoked, or its revocation status is unknown.
+    /// The client's certificate is revoked, or its revocation status is unknown.
     Revoked(&'static str),
     /// The client has sent no certificate.
     Missing,
@@ -66,7 +66,7 @@ impl fmt::Display for ClientCertificateError {
     }
 }
 
-/// OpenSSL's numbers of these reasons.
+/// OpenSSL's numbers for reasons of rejection.
 const NOT_YET_VALID: u8 = 9;
 const EXPIRED: u8 = 10;
 const REVOKED: u8 = 23;
@@ -112,7 +112,7 @@ impl CertificateStatus {
 pub struct ClientVerification {
     trust: Trust,
     names: Vec<DistinguishedName>,
-    /// Digest of the trusted certificates, and of the limits of trust.
+    /// Digest of the mode, the maximum depth and the trusted certificates.
     identity: Box<[u8]>,
 }
 
@@ -144,8 +144,8 @@ impl ClientVerification {
         })
     }
 
-    /// Adds the identity of this verification to a digest: the trusted certificates, and the limits
-    /// of trust.
+    /// Adds the identity of this verification to a digest: the mode, the maximum depth and the
+    /// trusted certificates.
     pub fn identify(&self, digest: &mut Sha256) {
         digest.update(&self.identity);
     }
@@ -163,7 +163,7 @@ impl ClientVerification {
         checked.map_or_else(CertificateStatus::Bad, |()| CertificateStatus::Good)
     }
 
-    /// The certificates from the client's own to the trusted one, for a valid chain.
+    /// The certificates of a valid chain, from the client's certificate to the trusted one.
     pub fn path(
         &self,
         chain: Option<&[CertificateDer<'_>]>,

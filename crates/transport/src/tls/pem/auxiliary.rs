@@ -38,8 +38,8 @@ pub(super) fn split(content: &[u8]) -> (&[u8], &[u8]) {
     content.split_at_checked(length).unwrap_or((content, &[]))
 }
 
-/// Whether the trust settings allow a purpose: it is not among the rejected ones, and is among the
-/// permitted ones if any are listed.
+/// Whether the trust settings allow a purpose: the purpose is not listed as rejected, and is listed
+/// as permitted if the settings list any permitted purposes.
 pub(super) fn is_trusted(auxiliary: &[u8], purpose: TrustedFor) -> bool {
     let Some(whole) = element(auxiliary).filter(|whole| whole.tag == SEQUENCE) else {
         return auxiliary.is_empty();
@@ -59,6 +59,7 @@ pub(super) fn is_trusted(auxiliary: &[u8], purpose: TrustedFor) -> bool {
 struct Element<'a> {
     tag: u8,
     content: &'a [u8],
+    /// The bytes that follow the element.
     behind: &'a [u8],
 }
 

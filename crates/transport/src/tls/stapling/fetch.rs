@@ -23,14 +23,14 @@ use crate::resolver::{Resolving, Unresolved};
 /// Time limit per address, from connecting to the end of the response.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Maximum length of a response with its head, in bytes. A typical one has about 2,000.
+/// Maximum length of a response with its head, in bytes. A typical response has about 2,000 bytes.
 const RESPONSE_MAX: usize = 64 * 1024;
 
 /// An OCSP responder.
 pub struct Responder {
     /// The host and port as written in the URL.
     host: String,
-    /// Without a trailing slash.
+    /// The path of the URL, without a trailing slash.
     path: String,
     /// The addresses that the system resolved; empty if `resolver` resolves the name.
     addresses: Vec<Address>,
@@ -46,8 +46,8 @@ pub enum BadUrl {
 }
 
 impl Responder {
-    /// The responder of a URL. Its host is resolved in `files`; without `files`, only when a
-    /// request is sent.
+    /// The responder of a URL. The host is resolved now, through `files`; without `files`, it is
+    /// resolved when a request is sent.
     ///
     /// # Errors
     /// If the URL does not begin with `http://`, or has no host.
@@ -219,7 +219,7 @@ pub enum FetchError {
     Unresolved(Unresolved),
     /// The host has no address.
     NoAddress,
-    /// The thread has no resources for the connection.
+    /// The thread has no place left for the connection (`worker_connections`).
     TooManyConnections(TooManyConnections),
     /// A failed call on the connection.
     Call(&'static str, io::Error),

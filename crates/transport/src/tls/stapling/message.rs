@@ -2,8 +2,8 @@
 //!
 //! A request names a certificate by its serial number and by digests of its issuer's name and key.
 //! A response is accepted if a signer authorized for the issuer has signed it, if it is about that
-//! certificate, and if the current time lies within its validity. Not here: transfer (`fetch.rs`),
-//! and nonces, which would keep responders from signing responses in advance.
+//! certificate, and if the current time lies within its validity. `fetch.rs` transfers them.
+//! Requests have no nonces, which would keep responders from signing responses in advance.
 
 use std::fmt;
 
@@ -19,7 +19,7 @@ use x509_cert::spki::AlgorithmIdentifierOwned;
 
 use crate::tls::chain::{Certificate, Signed};
 
-/// id-sha1; the digests only identify an issuer.
+/// id-sha1, the algorithm of the digests, which only identify an issuer.
 const SHA1: ObjectIdentifier = ObjectIdentifier::new_unwrap("1.3.14.3.2.26");
 /// id-ad-ocsp (RFC 5280 section 4.2.2.1).
 const OCSP: ObjectIdentifier = ObjectIdentifier::new_unwrap("1.3.6.1.5.5.7.48.1");
@@ -86,11 +86,11 @@ struct OcspResponse {
 pub enum NoResponse {
     /// The bytes end before the response does.
     TooShort,
-    /// The bytes are something else.
+    /// The bytes are not an OCSP response.
     Other,
 }
 
-/// The length of the response at the beginning of the bytes.
+/// The length of the response at the beginning of the bytes, in bytes.
 ///
 /// # Errors
 /// If the bytes do not begin with a response. The response's content is not checked.
@@ -169,7 +169,7 @@ pub enum Rejected {
     NotSuccessful(u32, &'static str),
     /// The response is about another certificate.
     OtherCertificate,
-    /// No permitted signer has signed it, or the signature is wrong.
+    /// No permitted signer has signed the response, or the signature is wrong.
     BadSignature,
     /// No certificate of `ssl_trusted_certificate` leads to the signer.
     Untrusted,
@@ -205,7 +205,7 @@ impl fmt::Display for Rejected {
     }
 }
 
-/// The certificate that an OCSP request is about.
+/// The certificate that an OCSP request is about, and what is needed to check the response.
 pub struct Subject {
     id: CertId,
     issuer: Certificate,
@@ -215,8 +215,9 @@ pub struct Subject {
     verifies: bool,
 }
 
-/// The chain's first certificate, to be asked about; `None` if its issuer is neither in the chain
-/// nor trusted, or if a certificate cannot be parsed.
+/// The first certificate of the chain, as the subject of a request. `None` if its issuer is neither
+/// in the chain nor trusted, or if the certificate cannot be parsed. `verifies`: whether the signer
+/// of a response must be authorized and trusted.
 pub fn subject(
     chain: &[CertificateDer<'_>],
     trusted: &[CertificateDer<'_>],
@@ -267,7 +268,7 @@ pub fn responder(certificate: &CertificateDer<'_>) -> Option<String> {
 }
 
 impl BasicResponse {
-    /// Parses one (RFC 6960 section 4.2.1).
+    /// Parses a basic response (RFC 6960 section 4.2.1).
     fn read(bytes: &[u8]) -> der::Result<BasicResponse> {
         let mut reader = SliceReader::new(bytes)?;
         let response = reader.sequence(|reader| {
@@ -332,8 +333,8 @@ impl Subject {
         }
     }
 
-    /// Checks that an authorized signer has signed: the issuer, or a responder that the issuer has
-    /// authorized.
+    /// Checks the signature of a response. If the signer is to be verified, it must be the issuer,
+    /// or a responder that the issuer has authorized, and the issuer must be trusted.
     fn check_signer(
         &self,
         basic: &BasicResponse,
@@ -363,7 +364,8 @@ impl Subject {
         }
     }
 
-    /// Whether a certificate is trusted, or is issued by a trusted one, directly or not.
+    /// Whether a certificate is trusted, or a chain of issuers leads from it to a trusted
+    /// certificate.
     fn is_trusted(&self, certificate: &Certificate) -> bool {
         let mut at = certificate;
         for _ in 0..PATH_MAX {
@@ -381,7 +383,8 @@ impl Subject {
 }
 
 impl CertId {
-    /// Whether both identify the same certificate; the parameters of the digest may be absent.
+    /// Whether both identify the same certificate. The parameters of the digest algorithm are
+    /// ignored, since they may be absent.
     fn is(&self, other: &CertId) -> bool {
         self.hash_algorithm.oid == other.hash_algorithm.oid
             && self.issuer_name_hash == other.issuer_name_hash
@@ -424,8 +427,8 @@ fn is_issuer(issuer: &Certificate, certificate: &Certificate) -> bool {
     issuer.is_named_as_issuer_of(certificate) && issuer.has_signed(certificate)
 }
 
-/// Whether the issuer has authorized the signer as a responder, at this time (RFC 6960 section
-/// 4.2.2.2).
+/// Whether the certificate is that of an OCSP responder, and is valid now (RFC 6960 section
+/// 4.2.2.2). The caller checks its issuer.
 fn is_responder(certificate: &Certificate, now: u64) -> bool {
     certificate.may_be_used_for(&OCSP_SIGNING) && certificate.check_time(now).is_none()
 }

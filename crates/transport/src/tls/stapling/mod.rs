@@ -3,9 +3,9 @@
 //!
 //! <https://nginx.org/en/docs/http/ngx_http_ssl_module.html#ssl_stapling>; RFC 6961. As in nginx, a
 //! handshake starts the first request, and continues without a response; later handshakes get the
-//! response. An accepted response ([`message`]) is stored with the certificate. It is fetched again
-//! within an hour, and removed when it expires. The threads share the responses. None of them
-//! outlives a reload.
+//! response. An accepted response ([`message`]) is stored with the certificate. A response is
+//! fetched again within an hour, and removed when it expires. Threads share the responses, which do
+//! not outlive a reload.
 
 pub mod fetch;
 pub mod message;
@@ -23,8 +23,8 @@ use self::message::Subject;
 use crate::resolver::Resolving;
 use crate::tls::certificates::Slot;
 
-/// Minimum time until the next request, also after a failure, in seconds. Also how long before a
-/// response's expiry it is fetched again.
+/// Minimum time until the next request, also after a failure, in seconds. A response is fetched
+/// again this time before it expires.
 const INTERVAL_MIN: u64 = 300;
 
 /// Maximum time until the next request, in seconds.
@@ -32,17 +32,17 @@ const INTERVAL_MAX: u64 = 3600;
 
 /// A certificate of a server whose OCSP response is fetched.
 pub struct Stapling {
-    /// The certificate that the responses are about.
+    /// The certificate that the responses are about, in the form for requests.
     pub subject: Subject,
     /// The OCSP request, in DER.
     pub request: Vec<u8>,
     /// The responder that answers for the certificate.
     pub responder: Responder,
-    /// How the responder's host is resolved.
+    /// The resolver for the responder's host.
     pub resolving: Arc<Resolving>,
     /// The certificate's file, for the log.
     pub name: String,
-    /// Where handshakes find the certificate.
+    /// The slot from which handshakes take the certificate, with the response.
     pub slot: Arc<Slot>,
     /// The certificate without an OCSP response.
     pub certified: Arc<CertifiedKey>,
@@ -62,7 +62,8 @@ pub struct Times {
 }
 
 impl Stapling {
-    /// Starts a request if one is due. Called by each handshake, which does not wait for it.
+    /// Starts a request if a request is due, and removes an expired response. Every handshake calls
+    /// this, and does not wait for the response.
     pub fn refresh(self: &Arc<Stapling>, local: &Rc<GenerationView>) {
         let now = engine::wall().as_secs();
         let Times { due, ends, busy } = &self.times;
@@ -95,7 +96,7 @@ impl Stapling {
         with_answer.ocsp = Some(answer);
         self.slot.set(Some(Arc::new(with_answer)));
         self.times.due.store(next(now, end), Ordering::Relaxed);
-        // A response without an expiry is fetched again, and stapled until another one arrives.
+        // A response without an expiry is stapled until the next response arrives.
         self.times.ends.store(end.unwrap_or(0), Ordering::Relaxed);
     }
 
@@ -117,7 +118,7 @@ fn next(now: u64, end: Option<u64>) -> u64 {
     before_end.min(latest).max(now + INTERVAL_MIN)
 }
 
-/// A request in progress; the next one may start when it is dropped.
+/// A request in progress. Another request may start when the value is dropped.
 struct PendingInquiry(Arc<Stapling>);
 
 impl Drop for PendingInquiry {

@@ -1,7 +1,8 @@
 //! TLS to upstreams, with Tidegate as the client.
 //!
 //! RFC 8446, 5246. [`do_handshake`] performs the handshake, `session` handles the records,
-//! [`verify`] verifies the peer. [`settings`] has the directives of every module that connects.
+//! [`verify`] verifies the peer. [`settings`] has the directives, which every module with upstreams
+//! declares.
 
 mod session;
 pub mod settings;
@@ -25,11 +26,12 @@ pub use session::ClientSession;
 /// Why the handshake failed.
 #[derive(Debug)]
 pub enum HandshakeError {
-    /// The peer closed the connection, or it failed with this error.
+    /// The peer closed the connection, or the connection failed with this error.
     Closed(Option<io::Error>),
     /// The handshake timed out.
     TimedOut,
-    /// The received bytes are not TLS, or the two ends cannot agree.
+    /// The received bytes are not TLS, both ends have no parameters in common, or the peer's
+    /// certificate was rejected.
     Tls(rustls::Error),
 }
 
@@ -59,7 +61,7 @@ impl fmt::Display for HandshakeError {
     }
 }
 
-/// Performs the handshake on a new connection, which is secure from then on.
+/// Performs the handshake on a new connection, which uses TLS from then on.
 ///
 /// # Errors
 /// See [`HandshakeError`]; the connection cannot be used any more.

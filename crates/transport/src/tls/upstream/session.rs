@@ -14,11 +14,11 @@ use engine::net::Stream;
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, ClientConnection};
 
-/// A session; see the module.
+/// The TLS session of a connection to an upstream: see the module's description.
 pub struct ClientSession {
     inner: RefCell<Inner>,
-    /// Kept so that its address is not reused: those who share connections distinguish settings by
-    /// this address.
+    /// Keeps the configuration alive, so that its address in memory is not reused: shared
+    /// connections are told apart by this address.
     _config: Arc<ClientConfig>,
 }
 
@@ -26,7 +26,7 @@ struct Inner {
     tls: ClientConnection,
     /// Decrypted data that has not been taken yet.
     received: VecDeque<Buffer>,
-    /// The upstream has sent `close_notify` or closed.
+    /// Whether the upstream has sent `close_notify` or closed the connection.
     ended: bool,
     /// Why the session cannot continue.
     failure: Option<rustls::Error>,
@@ -36,7 +36,7 @@ impl ClientSession {
     /// A new session with these settings.
     ///
     /// # Errors
-    /// rustls's, for an invalid configuration.
+    /// rustls's error for an invalid configuration.
     pub fn new(
         config: &Arc<ClientConfig>,
         name: ServerName<'static>,
@@ -90,7 +90,8 @@ impl ClientSession {
         inner.ended.then(|| Ok(Buffer::empty()))
     }
 
-    /// Processes data from the socket; an empty buffer is its end. Replies are sent.
+    /// Processes data from the socket, and sends replies. An empty buffer means that the upstream
+    /// has closed the connection.
     pub fn feed(&self, stream: &Stream, bytes: &[u8]) {
         let inner = &mut *self.inner.borrow_mut();
         if bytes.is_empty() {

@@ -1,4 +1,5 @@
-//! The TLS settings of a scope for its upstreams: a family of directives, and their compiled form.
+//! The TLS settings of a scope for its upstreams: the directives `*_ssl_*`, which every module with
+//! upstreams has under its own prefix (`proxy`, `grpc`), and their compiled form.
 //!
 //! <https://nginx.org/en/docs/http/ngx_http_proxy_module.html#proxy_ssl_certificate>. As with
 //! nginx, the upstream's identity is verified only with `*_ssl_verify on`. Sessions are stored by
@@ -37,7 +38,8 @@ use crate::transport::Transport;
 /// Maximum number of stored sessions per scope, for resumption.
 const SESSIONS_MAX: usize = 256;
 
-/// Default limit of intermediate certificates between a peer's own and a trusted one: OpenSSL's.
+/// OpenSSL's default limit of intermediate certificates between a peer's certificate and a trusted
+/// one, for settings without directives.
 const DEPTH_MAX: usize = 100;
 
 /// The directives of one module.
@@ -60,7 +62,7 @@ pub struct Family {
 }
 
 impl Family {
-    /// The directives with this prefix and `ssl_`, in these contexts.
+    /// The directives whose names begin with `prefix` and `ssl_`, in these contexts.
     #[must_use]
     pub const fn of(prefix: &'static str, contexts: Contexts) -> Family {
         Family {
@@ -183,10 +185,10 @@ pub struct UpstreamTls<C> {
     base: Base,
     /// The configuration with a certificate whose path has no variables, or without a certificate.
     config: Arc<ClientConfig>,
-    /// Digest of that configuration: requests of two generations with equal digests may share a
-    /// connection.
+    /// The digest of `config`: requests may share a connection, even over generations, if the
+    /// digests are equal.
     content: Content,
-    /// A certificate whose path each request determines.
+    /// The certificate, if its path contains variables that are evaluated per request.
     varying: Option<DynamicCertificate<C>>,
     name: Option<Text<C>>,
     server_name: bool,
@@ -196,7 +198,7 @@ pub struct UpstreamTls<C> {
 /// A digest of a configuration and of the contents of its files.
 type Content = [u8; 32];
 
-/// The digest while it is computed.
+/// A [`Content`] digest in computation.
 #[derive(Default)]
 struct Digest(Sha256);
 
@@ -216,7 +218,8 @@ impl Digest {
     }
 }
 
-/// The common part of all configurations of a scope.
+/// The settings that all rustls configurations of a scope have in common: they differ only in the
+/// certificate.
 struct Base {
     provider: Arc<CryptoProvider>,
     versions: Vec<&'static SupportedProtocolVersion>,
@@ -267,11 +270,11 @@ impl Family {
         }
     }
 
-    /// Compiles the settings of a scope for this module's upstreams, which are offered these
-    /// protocols.
+    /// Compiles the settings of a scope for this module's upstreams. `protocols` are offered by
+    /// ALPN.
     ///
     /// # Errors
-    /// nginx's.
+    /// nginx's text.
     pub fn compile<C: Context>(
         &self,
         compiler: &Compiler<'_>,
@@ -279,7 +282,7 @@ impl Family {
         protocols: Vec<Vec<u8>>,
     ) -> Result<UpstreamTls<C>, Fault> {
         let mut cipher_suites = suites::all_of_tls13();
-        // Values that may be refused are checked in nginx's order, which stops at the first.
+        // Values are checked in nginx's order, because only the first error is reported.
         cipher_suites.extend(settings::remaining(scope, &self.ciphers, SET_CIPHERS)?);
         let (own, varying) = self.own_certificate(compiler, scope)?;
         let verify = scope.get(&self.verify)?;
@@ -424,7 +427,7 @@ struct DynamicCertificate<C> {
     passwords: Arc<[Bytes]>,
     /// Base of relative paths.
     folder: PathBuf,
-    /// Configurations with loaded certificates.
+    /// rustls configurations with loaded certificates.
     cache: Option<Cache<ClientConfig>>,
 }
 
@@ -435,18 +438,19 @@ pub struct ResolvedTls {
     server_name: ServerName<'static>,
     /// The name that the certificate must match, if it is verified.
     verified_name: Option<Vec<u8>>,
-    /// An address that the certificate may match in the place of that name.
+    /// An address that the certificate may match instead of `verified_name`.
     verified_address: Option<IpAddr>,
-    /// The rest that must agree if two requests share a connection.
+    /// The settings other than names that must be equal for two requests to share a connection.
     agreed: SharingIdentity,
 }
 
-/// The settings, apart from names, on which requests that share a connection must agree.
+/// Identifies the settings, apart from names, that must be equal for two requests to share a
+/// connection.
 enum SharingIdentity {
     /// The digest of the configuration, whichever generation it belongs to.
     Content(Content),
-    /// The generation and the address of the configuration in memory, which is stable within the
-    /// generation: its certificate was loaded for requests.
+    /// For a configuration that was made for a request: the number of the generation. The address
+    /// of the configuration in memory, which is unique within the generation, counts, too.
     Place(u64),
 }
 
@@ -497,12 +501,13 @@ impl ResolvedTls {
         }
     }
 
-    /// Whether the certificate was loaded for this request.
+    /// Whether the configuration was made for a request, with its own certificate or protocols.
     pub fn is_of_request(&self) -> bool {
         matches!(self.agreed, SharingIdentity::Place(_))
     }
 
-    /// Appends what must agree if two requests share a connection.
+    /// Appends a key for all settings and names that must be equal for two requests to share a
+    /// connection.
     pub fn append_terms(&self, terms: &mut Vec<u8>) {
         match &self.agreed {
             SharingIdentity::Content(content) => terms.extend_from_slice(content),
@@ -520,7 +525,8 @@ impl ResolvedTls {
 }
 
 impl<C: Context> UpstreamTls<C> {
-    /// Determines name and certificate for a connection to this host, in this generation.
+    /// Determines the name and the certificate for a connection to this host. `generation`: the
+    /// number of the request's generation.
     ///
     /// # Errors
     /// If a certificate cannot be loaded.
@@ -571,17 +577,17 @@ impl<C: Context> UpstreamTls<C> {
     }
 }
 
-/// Why a connection has not become secure. Already logged, except for a timeout.
+/// Why TLS could not be established. The reason has been logged, unless it is a timeout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NotSecured {
     /// The handshake timed out.
     TimedOut,
-    /// The two ends could not agree, or the peer failed verification.
+    /// The handshake failed, or the peer's certificate was rejected.
     Failed,
 }
 
-/// Makes a connection to a peer secure. Log messages end with `doing`, unless the subject itself
-/// says what is being done.
+/// Performs the handshake with an upstream and verifies its name. Log messages end with `doing`,
+/// which is empty if the subject adds the current action itself.
 ///
 /// # Errors
 /// The connection cannot be used any more.
@@ -613,7 +619,7 @@ pub async fn secure(
     Err(NotSecured::Failed)
 }
 
-/// Whether the peer's certificate matches the name, if that is verified.
+/// Whether the peer's certificate matches the name, or names are not verified.
 fn is_expected(transport: &Transport, secured: &ResolvedTls) -> bool {
     let Some(name) = &secured.verified_name else {
         return true;
@@ -646,8 +652,8 @@ fn without_port(name: &[u8]) -> usize {
     memchr::memchr(b':', rest).map_or(name.len(), |colon| begin + colon)
 }
 
-/// A name in rustls's form. rustls sends no addresses as SNI, so an invalid name is replaced by an
-/// address.
+/// A name in rustls's form. A name that is not valid for SNI is replaced by an address, because
+/// rustls does not send addresses as SNI.
 fn server_name(name: &[u8], is_sent: bool) -> ServerName<'static> {
     let nobody = ServerName::from(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
     let text = std::str::from_utf8(name).unwrap_or_default();

@@ -1,7 +1,7 @@
-//! Verifies the peer: its certificate chain and its name.
+//! Verifies the certificate chain and the name of an upstream.
 //!
-//! RFC 9525, with wildcards only as whole labels. `chain` validates the chain; this file has
-//! rustls's verifiers and the match of the name.
+//! RFC 9525, with wildcards only as whole labels. `chain` validates the chain. This file implements
+//! rustls's verifiers, and matches names.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use x509_cert::ext::pkix::name::GeneralName;
 
 use crate::tls::chain::{self, Purpose, Reason, Trust};
 
-/// The reason why the chain was rejected, if that is why the handshake failed.
+/// The reason why the chain was rejected; `None` if the handshake failed for another reason.
 pub fn unverified(error: &rustls::Error) -> Option<&Reason> {
     match error {
         rustls::Error::InvalidCertificate(CertificateError::Other(OtherError(error))) => {
@@ -30,8 +30,8 @@ pub fn unverified(error: &rustls::Error) -> Option<&Reason> {
 
 /// Accepts any certificate: for upstreams without verification.
 ///
-/// Signatures are not verified either. They would only prove that the peer has the key of a
-/// certificate that anybody may have made.
+/// Handshake signatures are not verified either: they would only prove that the peer has the key of
+/// a certificate, which anybody may have made.
 #[derive(Debug)]
 pub struct Unverified;
 
@@ -70,8 +70,8 @@ impl ServerCertVerifier for Unverified {
     }
 }
 
-/// Accepts certificates with a chain to a trusted one. The name is checked afterwards:
-/// [`matches_name`].
+/// Accepts certificates with a chain to a trusted certificate. The name is checked after the
+/// handshake: [`matches_name`].
 #[derive(Debug)]
 pub struct Trusted(pub Trust);
 
@@ -117,8 +117,8 @@ fn parsed(certificate: &CertificateDer<'_>) -> Option<Certificate> {
 }
 
 /// Whether a certificate is for this name, as in OpenSSL's `X509_check_host`: by the DNS names in
-/// its subject alternative names, or by its common name if there are none. Addresses are looked for
-/// among the DNS names as well. A wildcard within a label (`w*.example.com`), which OpenSSL
+/// its subject alternative names or, if there are no DNS names, by its common name. An address,
+/// too, is compared with DNS names. A wildcard within a label (`w*.example.com`), which OpenSSL
 /// accepts, matches nothing: RFC 9525 section 6.3.
 pub fn matches_name(certificate: &CertificateDer<'_>, name: &[u8]) -> bool {
     let Some(certificate) = parsed(certificate) else {
@@ -165,7 +165,7 @@ pub fn matches_address(certificate: &CertificateDer<'_>, address: IpAddr) -> boo
     names.any(|name| matches!(name, GeneralName::IpAddress(known) if known.as_bytes() == octets))
 }
 
-/// The bytes of a common name in one of the usual encodings.
+/// The text of a common name in one of the usual encodings.
 fn text(value: &x509_cert::der::Any) -> Option<&[u8]> {
     use x509_cert::der::Tag;
     let text = match value.tag() {
@@ -178,7 +178,7 @@ fn text(value: &x509_cert::der::Any) -> Option<&[u8]> {
 }
 
 /// Whether a name matches a pattern: equal except for case, or `*.` and a domain of two or more
-/// labels, with one label in the place of `*`.
+/// labels, with one label in place of `*`.
 fn fits(pattern: &[u8], name: &[u8]) -> bool {
     if pattern.eq_ignore_ascii_case(name) {
         return !name.is_empty();
