@@ -302,8 +302,8 @@ mod tests {
         }
     }
 
-    /// The values of the outer block and of the inner ones, and whether each inner one's is the
-    /// outer's.
+    /// The values of the outer block and of the inner blocks, and whether an inner block shares the
+    /// value of the outer one.
     fn values(extended: bool) -> Vec<(u64, bool)> {
         let text = "outer { own 1; inner { other 2; } inner { } inner { own 3; } inner { own 4; other 5; } }";
         let path = Path::new("/test.conf");

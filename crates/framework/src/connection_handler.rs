@@ -57,7 +57,7 @@ pub trait DatagramSessions {
 
 /// Identifies a listening socket over all generations.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct ListenerId(pub Arc<String>); // one pointer, for every connection has it
+pub struct ListenerId(pub Arc<String>); // a single pointer, since every connection has one
 
 impl ListenerId {
     /// Identifies the socket of an address. The protocol that serves the address is not part of the
@@ -175,10 +175,10 @@ mod tests {
 
     use super::*;
 
-    /// Says everything back, each time behind a word: a protocol without requests.
+    /// An echo protocol without requests: every reply begins with a word.
     struct Echo(&'static str);
 
-    /// Which word is said at which listener.
+    /// The word of every listener.
     struct Words(Vec<(ListenerId, &'static str)>);
 
     struct Session {
@@ -251,8 +251,8 @@ mod tests {
             self.accepted.stream.abort();
         }
 
-        // A word that is no longer said ends the session here; requests would go on by the old
-        // generation.
+        // This protocol ends a session whose word the new generation does not have. A protocol with
+        // requests would continue with the old generation.
         fn pin_generation(&self, _: &Rc<GenerationView>) {
             self.accepted.stream.abort();
         }
@@ -322,8 +322,8 @@ mod tests {
             assert_eq!(ask(&other).await, "ho?");
             assert_eq!(counters.totals().active, 2);
 
-            // An address gets another protocol, its socket stays: what came for the old one stays
-            // with what was.
+            // An address gets another protocol and keeps its socket: connections that were accepted
+            // for the old protocol stay with the old generation.
             worker.swap(
                 generation(&[("one", "ho"), ("two", "ho")]),
                 share(&one, &two),

@@ -176,7 +176,7 @@ impl Counters {
 
     /// Sets the name of the engine that the threads use.
     pub fn set_engine(&self, name: String) {
-        let _ = self.engine.set(name); // it is the same for all
+        let _ = self.engine.set(name); // all threads have the same engine
     }
 
     /// The name of the threads' engine; empty if it was not set.

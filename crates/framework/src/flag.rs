@@ -33,8 +33,8 @@ impl Flag {
         waiting.into_iter().for_each(Waker::wake);
     }
 
-    /// Waits until the flag is up, which it stays. Of several tasks only the last one that waits is
-    /// woken.
+    /// Waits until the flag is up, and leaves it up. Of several waiting tasks, only the task that
+    /// began to wait last is woken.
     pub async fn wait(&self) {
         poll_fn(|context| {
             let mut state = self.lock();

@@ -4,8 +4,8 @@
 //! key, however many generations still serve:
 //!
 //! ```text
-//! prepared: each does what requests need of it at once ([`Service::prepare`])
-//! committed: what is wanted no more ends, each other gets what runs under its key ([`Services::reconcile`])
+//! prepared:  every service prepares what requests need from the start ([`Service::prepare`])
+//! committed: unwanted services end, all others start or continue ([`Services::reconcile`])
 //! ```
 //!
 //! Not here: the threads. A service starts its own, or continues with running ones.
@@ -74,7 +74,7 @@ mod tests {
     use super::*;
     use crate::zone::Zones;
 
-    /// What happened, in order.
+    /// The events, in order.
     type Diary = Arc<Mutex<Vec<String>>>;
 
     fn write(diary: &Diary, line: String) {
@@ -97,7 +97,7 @@ mod tests {
         }
     }
 
-    /// A service that goes on as long as its setting is the same.
+    /// A service that continues over reloads as long as its setting is the same.
     struct Check {
         key: &'static str,
         setting: u32,
@@ -163,7 +163,7 @@ mod tests {
         assert_eq!(ended, ["a 1 ends", "b 2 ends"]);
     }
 
-    /// One that could not be started is started by the next reload.
+    /// A service that could not be started is started by the next reload.
     #[test]
     fn what_did_not_start_does_not_run() {
         let diary = Diary::default();

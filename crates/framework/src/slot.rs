@@ -211,7 +211,7 @@ impl<L: Lifetime> Slots<L> {
             value: Box::new(T::default()),
             live: false,
             reset: reset::<T>,
-        }); // invariant: there are more than `number`
+        }); // invariant: `places` is longer than `number`
         if !place.live {
             place.live = true;
             self.live += 1;
@@ -344,7 +344,7 @@ mod tests {
     static HELD: Slot<Held, OfTest> = Slot::new();
     static TEXT: Slot<Text, OfTest> = Slot::new();
 
-    /// Holds on to something, as a place among those that are counted.
+    /// A value whose drop has an effect, like that of a guard of a counted place.
     #[derive(Default)]
     struct Held(Option<Rc<()>>);
 

@@ -193,7 +193,7 @@ impl<S: State> AnyZone for Zone<S> {
 
     fn adopt(&self, previous: &dyn AnyZone) -> Result<(), String> {
         let Some(previous) = previous.as_any().downcast_ref::<Zone<S>>() else {
-            return Ok(()); // another kind that had the name
+            return Ok(()); // the previous zone with this name has another kind
         };
         // The state is not set yet, unless the zone is adopted twice; then it stays as it is.
         let _ = self.state.set(S::reconcile(self, previous)?);

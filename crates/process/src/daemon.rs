@@ -15,8 +15,8 @@ pub(crate) fn daemonize() -> Result<(), String> {
     match unsafe { libc::fork() } {
         -1 => return Err(failed("fork() failed", io::Error::last_os_error())),
         0 => {}
-        // SAFETY: ends the process without running what is registered for the exit, which belongs
-        // to the child now.
+        // SAFETY: ends the process without running its exit handlers (atexit(3)), which the child
+        // runs later.
         _ => unsafe { libc::_exit(0) },
     }
     rustix::process::setsid().map_err(|error| failed("setsid() failed", error.into()))?;

@@ -194,8 +194,8 @@ impl Descriptors {
         }
     }
 
-    /// Opens logs of other configurations that are missing here; one that cannot be opened is left
-    /// out.
+    /// Opens the logs in `needs`, those of replaced generations, that `self` does not have. A log
+    /// that cannot be opened is left out.
     pub(crate) fn open_missing<'a>(
         &mut self,
         needs: impl Iterator<Item = &'a RequiredDescriptor>,

@@ -194,8 +194,8 @@ fn user_numbers(name: &str) -> Result<(u32, u32), UnknownName> {
     lookup("getpwnam", name, |name, buffer| {
         let mut entry = MaybeUninit::<libc::passwd>::uninit();
         let mut found = std::ptr::null_mut();
-        // SAFETY: every pointer is valid for the call and the buffer is as long as is said; where
-        // `found` is not null it points to `entry`, which is initialised then.
+        // SAFETY: every pointer is valid for the call, and the buffer has the given length. If
+        // `found` is not null, it points to `entry`, which is initialized then.
         unsafe {
             let error = libc::getpwnam_r(
                 name.as_ptr(),
@@ -214,7 +214,7 @@ fn group_number(name: &str) -> Result<u32, UnknownName> {
     lookup("getgrnam", name, |name, buffer| {
         let mut entry = MaybeUninit::<libc::group>::uninit();
         let mut found = std::ptr::null_mut();
-        // SAFETY: as in `user_number`.
+        // SAFETY: as in `user_numbers`.
         unsafe {
             let error = libc::getgrnam_r(
                 name.as_ptr(),

@@ -334,7 +334,7 @@ mod tests {
         ));
         let ours = format!("{}\n", std::process::id());
         let ended = Pid::from_raw(4711);
-        // What the program that has ended has left there, and what is left of ours.
+        // The pid files that the new program has left behind, and what is left of this program's.
         for (place, left, is_ours) in [
             (None, true, true),
             (Some("4711\n"), true, true),
@@ -369,7 +369,8 @@ mod tests {
         let refused = check(&path).unwrap_err();
         assert!(refused.contains("(sleep), which is running"), "{refused}");
 
-        // A file older than the process is left over from another process of that number.
+        // A file that is older than the process was left over by another process with the same
+        // number.
         let old = SystemTime::now() - Duration::from_secs(3600);
         File::options()
             .write(true)
@@ -379,7 +380,7 @@ mod tests {
             .unwrap();
         assert!(check(&path).unwrap().is_none());
 
-        // One that was killed but not waited for is no process any more.
+        // A killed process that nobody has waited for (a zombie) does not count as running.
         fs::write(&path, format!("{}\n", sleeper.id())).unwrap();
         assert!(check(&path).is_err());
         sleeper.kill().unwrap();

@@ -320,7 +320,7 @@ mod tests {
         }
     }
 
-    /// A runner on a thread, which was told these programs.
+    /// A runner on a thread, which may start these programs.
     fn runner(programs: &[Program]) -> UnixStream {
         let (mut ours, mut theirs) = UnixStream::pair().unwrap();
         std::thread::spawn(move || serve(&mut theirs));

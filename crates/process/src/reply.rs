@@ -128,7 +128,7 @@ fn wait_readable(descriptor: &impl AsFd, deadline: Instant) -> io::Result<bool> 
 mod tests {
     use super::*;
 
-    /// A reply to this process, and the end it reads the answer from.
+    /// A reply to this process, and the end of the pipe from which it reads the reply.
     fn reply() -> (Option<Reply>, OwnedFd) {
         let (reader, writer) = rustix::pipe::pipe().unwrap();
         let signal = ReceivedSignal {

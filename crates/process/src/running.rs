@@ -212,7 +212,7 @@ mod tests {
     #[test]
     fn another_program_is_named() {
         let child = Command::new("sleep").arg("60").spawn().unwrap();
-        // Before execve(2) has given the child its name the child still is this program.
+        // Until execve(2) has given the child another name, the child still counts as this program.
         let comm = format!("/proc/{}/comm", child.id());
         while fs::read_to_string(&comm).unwrap() != "sleep\n" {
             std::thread::yield_now();
@@ -236,7 +236,7 @@ mod tests {
     fn a_process_that_has_ended_is_none() {
         let mut child = Command::new("true").spawn().unwrap();
         let ended = pid(&child);
-        // Not waited for, it is there still, and yet no process any more.
+        // The killed child still exists as a zombie, but does not count as a process.
         let refusal = loop {
             match RunningMaster::find(ended).unwrap_err() {
                 RunningError::NoProcess(error) => break error,

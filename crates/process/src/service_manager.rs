@@ -4,11 +4,11 @@
 //!
 //! | message | when |
 //! |---|---|
-//! | `READY=1` | the first worker serves; a reload has ended, well or not |
+//! | `READY=1` | the first worker serves; a reload has succeeded or failed |
 //! | `RELOADING=1`, `MONOTONIC_USEC` | a reload begins |
-//! | `STOPPING=1` | the server ends, and no other program goes on in its place |
-//! | `MAINPID` | the server ends, and the one that follows it is the service from then on |
-//! | `WATCHDOG=1` | twice in the time that `WATCHDOG_USEC` says, as long as the master does its rounds |
+//! | `STOPPING=1` | the server ends, and no other program replaces it |
+//! | `MAINPID` | the server ends, and its successor, with this pid, is the service from then on |
+//! | `WATCHDOG=1` | twice in the time that `WATCHDOG_USEC` says, as long as the master's loop runs |
 //!
 //! The master never waits for the manager: a message that the manager's socket does not take is
 //! lost.

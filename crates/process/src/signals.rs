@@ -230,7 +230,7 @@ mod tests {
 
     #[test]
     fn a_blocked_signal_comes_out_with_its_sender() {
-        // A thread of its own, so that the mask is not that of other tests.
+        // Runs on a separate thread, so that other tests keep their signal mask.
         std::thread::spawn(|| {
             let signals = Signals::block(&[libc::SIGUSR2]).unwrap();
             assert!(signals.next().is_none());

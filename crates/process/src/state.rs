@@ -177,7 +177,7 @@ mod tests {
         let theirs = asking.join().unwrap().unwrap();
         write(file, b"state").unwrap();
         assert_eq!(read(theirs), Ok(b"state".to_vec()));
-        // The other one has ended.
+        // The other program has ended.
         let gone = is_asked(&older).unwrap_err();
         assert_eq!(gone.kind(), io::ErrorKind::UnexpectedEof);
     }

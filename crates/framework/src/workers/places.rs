@@ -300,8 +300,7 @@ impl Drop for Registered {
     }
 }
 
-/// Registers an idle upstream connection as one that may be closed to make room, until this is
-/// dropped.
+/// Registers, until it is dropped, an idle upstream connection that may be closed to make room.
 pub struct SpareEntry {
     worker: Rc<Worker>,
     key: Key,
@@ -355,7 +354,7 @@ mod tests {
         fn thread_ends(&self) {}
     }
 
-    /// Names in the order in which they were told to end.
+    /// The names of connections, in the order in which they were told to end.
     type Ended = Rc<RefCell<Vec<&'static str>>>;
 
     /// A connection of either kind that ends when it is told to.
@@ -481,7 +480,7 @@ mod tests {
         });
     }
 
-    /// A request on a connection that others use takes a place, and gives it back.
+    /// A request takes a place if other requests use its connection, and gives the place back.
     #[test]
     fn requests_that_share_a_connection_take_a_place_each() {
         on_a_thread_with(16, async |worker, address| {

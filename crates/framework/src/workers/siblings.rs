@@ -157,9 +157,9 @@ impl Siblings {
     /// Makes this process receive in place of the processes at the other ends of these channels.
     /// Must be called before a thread receives.
     pub(super) fn succeed(self: &Arc<Siblings>, channels: Vec<Arc<Channel>>) {
-        let channels = self.predecessors.get_or_init(|| channels); // a process has them once
+        let channels = self.predecessors.get_or_init(|| channels); // set once
         for channel in channels {
-            channel.send_begun(); // one that has gone is not asked either
+            channel.send_begun(); // a predecessor that has ended is skipped later
             let (siblings, channel) = (Arc::clone(self), Arc::clone(channel));
             let counted = self.count_session();
             let body = move || {
@@ -259,7 +259,7 @@ impl Siblings {
         let channel = Arc::clone(channel);
         self.on_each(move |worker| {
             worker.follow(&channel);
-            let _ = heard.send(()); // none waits any more if it took long
+            let _ = heard.send(()); // fails if `follow` has stopped waiting
         });
         // The channel is closed when all jobs have run.
         while all.recv_timeout(HEARD_WAIT).is_ok() {}

@@ -407,7 +407,7 @@ mod tests {
         assert!(one.send(RelayKind::Asked, &asked.listener, &asked.datagram, 3));
         other.stop_receiving();
         assert!(!one.send_begun(), "it takes no more");
-        // What was sent before is not lost.
+        // Messages that were sent before are not lost.
         assert_eq!(other.receive(&mut room), Some(SuccessionMessage::Begun));
         assert_eq!(
             other.receive(&mut room),
@@ -419,7 +419,8 @@ mod tests {
             one.receive(&mut room),
             Some(SuccessionMessage::Unknown(asked.clone()))
         );
-        // One that does not read is not waited for, and hears all that was taken.
+        // The sender does not wait for an end that does not read, which later gets all accepted
+        // messages.
         let mut taken = 0;
         while other.send(RelayKind::Unknown, &asked.listener, &asked.datagram, 3) {
             taken += 1;

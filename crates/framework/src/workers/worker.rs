@@ -142,7 +142,7 @@ impl Worker {
 
     /// Makes the worker a member of the threads of its process.
     pub(super) fn join(&self, siblings: Arc<Siblings>, number: usize) {
-        let _ = self.membership.set(Membership::new(siblings, number)); // it joins once
+        let _ = self.membership.set(Membership::new(siblings, number)); // called once
     }
 
     /// Waits until the worker has [quit](Worker::quit) and nothing is left to serve, or until it
@@ -289,7 +289,7 @@ impl Worker {
             }
             SocketKind::Datagrams => {
                 let socket = Rc::new(DatagramSocket::new(socket)?);
-                let _ = accepting.datagrams.set(Rc::clone(&socket)); // it is new
+                let _ = accepting.datagrams.set(Rc::clone(&socket)); // not set before
                 engine::spawn(receive(worker, id, socket, accepting));
             }
         }

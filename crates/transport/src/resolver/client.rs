@@ -307,7 +307,7 @@ mod tests {
         DnsAnswer::Nothing { ttl }
     }
 
-    /// What nginx 1.31 makes of the pairs.
+    /// The result of nginx 1.31 for the pairs.
     #[test]
     fn two_answers_make_one() {
         let (resolution, ttl) = combine([found(&["10.0.0.1"], 60), found(&["::1"], 30)]);
@@ -356,8 +356,8 @@ mod tests {
         assert_eq!(received, [0, 1]);
     }
 
-    /// Asks for a name on a simulated network. What became of it, how long that took, and how many
-    /// questions its one server has heard.
+    /// Queries a name on a simulated network with one server. Returns the result, the time that it
+    /// took, and the number of queries that the server has received.
     fn over_network(seed: u64, faults: Faults, address: &str) -> (Resolution, Duration, usize) {
         const SERVER: &str = "10.0.0.1:53";
         let mut runtime = sim::runtime(seed, faults, engine::Settings::default()).unwrap();
@@ -375,7 +375,7 @@ mod tests {
                     let mut answer = question.bytes.to_vec();
                     (answer[2], answer[7]) = (0x80, 1);
                     answer.extend([0xc0, 12, 0, 1, 0, 1, 0, 0, 0, 60, 0, 4, 10, 9, 8, 7]);
-                    // Something that answers nothing stands before it.
+                    // A record that does not answer the question precedes the answer.
                     server.push(question.with(Bytes::from_static(b"what?")));
                     server.push(question.with(Bytes::from(answer)));
                     server.start_send();

@@ -400,8 +400,8 @@ mod tests {
             engine::spawn(async move {
                 loop {
                     let question = server.recv().await.unwrap();
-                    // RFC 2782: it knows the service, and is silent about the addresses of its
-                    // servers.
+                    // RFC 2782: the server knows the service, but does not answer for the addresses
+                    // of the service's servers.
                     if !question.bytes.ends_with(&[0, 33, 0, 1]) {
                         continue;
                     }
@@ -437,8 +437,8 @@ mod tests {
         assert!((TIMEOUT..2 * TIMEOUT).contains(&time), "{time:?}");
     }
 
-    /// What a server says of the address of this name in this family: aliases of the question, then
-    /// addresses of it.
+    /// A server's answer for the addresses of this name in this family: the aliases of the name,
+    /// then its addresses.
     fn said(name: &[u8], is_v4: bool) -> (&'static [&'static [u8]], &'static [[u8; 4]]) {
         match (name, is_v4) {
             (b"ok", true) => (&[], &[[10, 0, 0, 9]]),
@@ -459,7 +459,7 @@ mod tests {
         }
     }
 
-    /// The message by which the server says so.
+    /// The message with that answer.
     fn message(question: &[u8]) -> Vec<u8> {
         let length = usize::from(question[12]);
         let name = &question[13..13 + length];
@@ -479,7 +479,8 @@ mod tests {
         answer
     }
 
-    /// Of several aliases, one for each family, each is followed until one has an address.
+    /// If the families have different aliases, the aliases are followed in turn until one has an
+    /// address.
     #[test]
     fn aliases_that_differ_and_addresses_that_do_not() {
         let settings = engine::Settings::default();
@@ -528,7 +529,7 @@ mod tests {
                     [] => Err(dns::DnsError::NotFound),
                     some => Ok(found(some)),
                 };
-                // Asked for, and remembered.
+                // Queried once, then cached.
                 for _ in 0..2 {
                     let name = dns::HostName::parse(name).unwrap();
                     assert_eq!(cache.resolve(name).await, expected, "{shown}");
@@ -537,7 +538,8 @@ mod tests {
                 let looked_up = looked_up.map(|(addresses, _)| addresses);
                 assert_eq!(looked_up, expected.map_err(Unresolved::Failed), "{shown}");
             }
-            // As in nginx each is tried as often as it is said; a server of an `upstream` is one.
+            // As in nginx, an address is tried as often as the answer repeats it, but counts as one
+            // server of an `upstream`.
             let same = dns::HostName::parse(b"same").unwrap();
             assert_eq!(cache.resolve(same).await, Ok(found(&[7, 7, 9])));
             let looked_up = resolving.look_up(b"same").await;

@@ -117,7 +117,8 @@ impl Registry for ShownCertificates {}
 pub struct CertificateFacts {
     /// The certificate's file, or the value of `ssl_certificate`.
     pub name: String,
-    /// The DNS names of the certificate, or its subject if it has none.
+    /// The DNS names and addresses for which the certificate is valid, or its subject if it has no
+    /// such names.
     pub names: Vec<String>,
     /// The end of the certificate's validity, in seconds since 1970.
     pub not_after: u64,

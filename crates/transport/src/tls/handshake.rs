@@ -263,7 +263,7 @@ async fn do_handshake<N: ServerSelector>(
         return HandshakeStart::Ended;
     };
     let Some(session) = transport.secure(Box::new(session)) else {
-        return HandshakeStart::Ended; // it is an upstream's, which is not accepted from
+        return HandshakeStart::Ended; // an upstream's connection
     };
     if let Some(hidden) = hidden {
         session.hide_name(hidden);
@@ -350,7 +350,7 @@ async fn begin<N: ServerSelector>(
     let server = named.as_ref().unwrap_or(default);
     let (settings, owner) = match N::tls(server) {
         Some(settings) => (settings, server),
-        None => (N::tls(default)?, default), // no configuration without any is loaded
+        None => (N::tls(default)?, default), // an address without TLS settings is refused
     };
     if settings.rejects {
         return reject(connection, call);

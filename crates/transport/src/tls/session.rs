@@ -334,10 +334,10 @@ impl Session {
             return;
         }
         if inner.failure.is_some() {
-            return; // nothing that follows counts
+            return; // data after a failure is ignored
         }
         if inner.drops {
-            inner.received.push_back(buffer); // who waits for it does not look at it
+            inner.received.push_back(buffer); // the caller drops it
             return;
         }
         if inner.partial.is_empty() {
@@ -610,7 +610,7 @@ impl Inner {
             return;
         };
         if self.closed {
-            return; // nothing follows what says that nothing follows
+            return; // no alert may follow `close_notify`
         }
         if !tls.wants_write() {
             // For some failures rustls has no alert (a message that is too long, another record

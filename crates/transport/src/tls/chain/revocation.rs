@@ -86,7 +86,7 @@ impl RevocationList {
 /// Parses `TBSCertList`; the caller fills in the signed bytes.
 fn read_content<'r, R: Reader<'r>>(reader: &mut R) -> der::Result<RevocationList> {
     if Tag::peek(reader)? == Tag::Integer {
-        Any::decode(reader)?; // version 2 has a number
+        Any::decode(reader)?; // the version number, only present in version 2
     }
     AlgorithmIdentifier::decode(reader)?;
     let issuer = Name::decode(reader)?;

@@ -1,12 +1,13 @@
-//! Chains from `samples/`. Expected results are those of `openssl verify` of OpenSSL 3.0; where it
-//! stops at an error, the last error that a callback like nginx's, which continues, receives.
+//! Chains from `samples/`. Expected results are those of `openssl verify` of OpenSSL 3.0. If
+//! `openssl verify` stops at an error, the expected result is the last error that a callback
+//! receives which continues, like nginx's.
 
 use std::time::Duration;
 
 use super::*;
 use crate::tls::pem;
 
-/// The files of a list of names.
+/// The certificates in the sample files with these names.
 fn read(names: &str, kind: &str) -> Vec<Vec<u8>> {
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/src/tls/chain/samples");
     let file = |name: &str| std::fs::read(format!("{folder}/{name}.{kind}")).unwrap();
@@ -69,7 +70,7 @@ fn a_chain_has_no_certificate_twice() {
     };
     assert_eq!(path("circle_a circle_b"), 3);
     assert_eq!(of_client("in_circle", "circle_a circle_b", 100), 2);
-    // The self-signed certificate has the name and the key of the first.
+    // The self-signed certificate has the name and the key of the first certificate.
     assert_eq!(path("circle_a circle_b circle_root"), 4);
     let trusted = "circle_a circle_b circle_root";
     assert_eq!(of_client("in_circle", trusted, 100), 0);
@@ -131,7 +132,7 @@ fn revocation_lists() {
     assert_eq!(check("direct", "between"), 3);
 }
 
-/// Whatever bit of a certificate is flipped, the chain is no longer valid, and nothing panics.
+/// A flipped bit anywhere in a certificate makes the chain invalid, and causes no panic.
 #[test]
 fn no_bit_may_change() {
     let trust = Trust::new(&certificates("root"), &[], 1).unwrap();

@@ -73,7 +73,7 @@ pub async fn do_handshake(
 ) -> Result<(), HandshakeError> {
     let session = ClientSession::new(config, name).map_err(HandshakeError::Tls)?;
     let Some(session) = transport.secure_as_client(Box::new(session)) else {
-        return Err(HandshakeError::Closed(None)); // it is a client's, which nobody connects from
+        return Err(HandshakeError::Closed(None)); // a client's connection
     };
     let stream = transport.stream();
     session.begin(stream);

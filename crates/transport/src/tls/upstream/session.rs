@@ -42,7 +42,7 @@ impl ClientSession {
         name: ServerName<'static>,
     ) -> Result<ClientSession, rustls::Error> {
         let mut tls = ClientConnection::new(Arc::clone(config), name)?;
-        tls.set_buffer_limit(None); // whoever pushes looks at the stream's backlog
+        tls.set_buffer_limit(None); // callers limit the stream's backlog
         Ok(ClientSession {
             inner: RefCell::new(Inner {
                 tls,
