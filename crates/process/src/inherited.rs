@@ -15,8 +15,8 @@ use crate::log::{Level, Log};
 /// The variable: descriptor numbers, each followed by a semicolon.
 pub(crate) const VARIABLE: &str = "NGINX";
 
-/// The variable with the descriptor numbers of those inherited sockets that a service manager has
-/// created, in the same format.
+/// The variable with the descriptor numbers of those inherited Unix sockets that a service manager
+/// has created, in the same format.
 pub(crate) const ACTIVATED: &str = "TIDEGATE_ACTIVATED";
 
 /// The first descriptor number of a service manager's sockets.

@@ -62,7 +62,7 @@ impl Display for Enforcement {
     }
 }
 
-/// What an older version does not restrict.
+/// For the log: what an older version of Landlock does not restrict.
 fn lacking(version: i32) -> &'static str {
     match version {
         ..=1 => {
@@ -100,7 +100,7 @@ impl Rules {
         let reads = confinement.level == Level::Strict;
         let system = SYSTEM.iter().filter(|_| reads);
         for path in system {
-            // A path that this machine does not have is not read either.
+            // A path that this machine does not have needs no rule.
             if let Ok(folder) = PathFd::new(path) {
                 rules = add(rules, folder, Path::new(path), READS).map_err(failed)?;
             }

@@ -287,7 +287,7 @@ pub(crate) enum MissingGrant {
 }
 
 impl Confinement {
-    /// The permissions that a worker process started now gets.
+    /// The permissions of a worker process that is started now with this confinement.
     pub(crate) fn granted(&self) -> Granted {
         let mut places: HashMap<(u64, u64), PathAccess> = HashMap::new();
         for place in &self.places {

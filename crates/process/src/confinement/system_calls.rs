@@ -33,7 +33,7 @@ const fn argument(index: u32) -> u32 {
 /// 5.1.
 const YOUNG: u32 = 424;
 
-/// Allowed with any arguments, the most frequent first.
+/// Calls that are allowed with any arguments, the most frequent first.
 const ALLOWED: &[c_long] = &[
     // Connections and files.
     libc::SYS_recvfrom,

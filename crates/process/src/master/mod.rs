@@ -85,7 +85,7 @@ pub(crate) struct Master {
     manager: Option<ServiceManager>,
     /// The generation in force.
     generation: Generation,
-    /// The number of the last generation that failed; numbers are not reused.
+    /// The number of the last generation that failed. It is not used for another generation.
     abandoned: u64,
     /// Whether workers are separate processes (`master_process`), decided at start.
     own_process: bool,

@@ -21,7 +21,7 @@ pub(super) struct Restart {
 
 impl Restart {
     /// Counts the end of a worker that lived this long, and returns the delay of the next start. A
-    /// delay that is not zero sets [`Restart::due`].
+    /// delay that is not zero sets the time of the next start.
     pub(super) fn after(&mut self, lived: Duration) -> Duration {
         if lived >= SHORT_LIFE {
             self.early_exits = 0;
