@@ -41,8 +41,8 @@ pub trait ConnectionHandler {
 }
 
 /// The datagram sessions of a protocol on one thread. A client's datagrams always go to the same
-/// thread, and to the process in which its session has begun. A session counts as one as long as it
-/// keeps the value of [`Worker::begin_datagram_session`].
+/// thread, and to the process in which its session has begun. A session must keep the value of
+/// [`Worker::begin_datagram_session`], which counts it, until its end.
 pub trait DatagramSessions {
     /// Passes a datagram to the session of its client.
     ///

@@ -160,8 +160,8 @@ pub trait SlotValue: Default + 'static {
 }
 
 /// The slots of an owner, such as a request, by number. The object is reused: the next owner finds
-/// the slots empty, but their memory allocated. "Life" below is the time from one owner's begin to
-/// its [end](Slots::end).
+/// the slots empty, but their memory allocated. A life is the time that one owner uses the object,
+/// until the [end](Slots::end).
 pub struct Slots<L> {
     places: Vec<Option<SlotEntry>>,
     /// The number of slots in use in this life.

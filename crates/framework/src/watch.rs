@@ -21,7 +21,7 @@ use crate::display::Printable;
 /// long.
 pub const LOOK: Duration = Duration::from_secs(1);
 
-/// Number of request lines that are kept per thread. The line of a connection has the index of the
+/// Number of request lines that are kept per thread. The index of a connection's line is the
 /// connection's serial number modulo this number.
 const NOTES: usize = 64;
 

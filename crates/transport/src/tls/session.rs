@@ -83,8 +83,8 @@ pub struct Session {
     pub verdict: Cell<CertificateStatus>,
     /// The settings that determined the status: those of the handshake, or of a reload since.
     judged_by: RefCell<Arc<ServerTls>>,
-    /// If a request is checking the client's certificate: the event that is set at the end of the
-    /// check.
+    /// While a request checks the client's certificate again: the event that is set at the end of
+    /// the check.
     look: RefCell<Option<Rc<Event>>>,
     /// Whether a request was received before the handshake ended.
     pub early: Cell<bool>,
