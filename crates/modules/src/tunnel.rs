@@ -250,7 +250,7 @@ impl Protocol for TunnelPass {
 
     fn not_found(&self, _: &mut Request) {}
 
-    /// CONNECT has no body; the bytes after the head are for the other end.
+    /// CONNECT has no body; the bytes after the head are for the peer.
     fn reading(&self, _: &Request, _: &PeerTarget) -> BodyReading {
         BodyReading::Whole
     }

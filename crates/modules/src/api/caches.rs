@@ -10,7 +10,7 @@ use super::failure::ApiError;
 use super::server::{lock, resets};
 use super::show::{self, Fields};
 
-/// The names of responses by cache status, in output order, each with its value of
+/// The cache statuses in output order: the name of each in the API, and its value of
 /// `$upstream_cache_status`.
 const ANSWERS: [(&str, &str); 7] = [
     ("hit", "HIT"),
@@ -36,7 +36,7 @@ pub(super) struct CacheAnswer {
 }
 
 impl CacheAnswer {
-    /// The difference from an earlier reading.
+    /// The responses that were counted after `earlier`, a previous reading of the same counters.
     fn since(self, earlier: CacheAnswer) -> CacheAnswer {
         let before = earlier.written.unwrap_or_default();
         CacheAnswer {

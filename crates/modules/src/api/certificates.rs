@@ -1,4 +1,4 @@
-//! Server certificates in the API. Tidegate's own: NGINX Plus does not show them.
+//! Server certificates in the API, which the API of NGINX Plus does not have.
 
 use base::json;
 use http::request::Request;

@@ -26,7 +26,7 @@ pub(super) enum Endpoint {
     Ssl,
     /// Server certificates (not in NGINX Plus).
     Certificates,
-    /// The license, which nobody needs.
+    /// The license: an empty object, since Tidegate needs no license.
     License,
     /// Receive queues that bypass the kernel.
     XdpQueues,
@@ -49,7 +49,7 @@ pub(super) enum Endpoint {
     Upstreams(&'static str, UpstreamSelector),
 }
 
-/// A kind of zones that count requests.
+/// A kind of zones that count requests or sessions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Kind {
     ServerZones,
@@ -72,7 +72,7 @@ impl Kind {
         Kind::MemcachedServerZones,
     ];
 
-    /// The block of zones of this kind.
+    /// The block in which zones of this kind are: `http`, `stream` or `memcached`.
     fn block(self) -> &'static str {
         match self {
             Kind::StreamServerZones | Kind::StreamLimitConns => "stream",
@@ -93,7 +93,7 @@ impl Kind {
         }
     }
 
-    /// The first version with this kind.
+    /// The first version of the API that has this kind.
     fn since(self) -> u8 {
         match self {
             Kind::ServerZones | Kind::StreamServerZones | Kind::MemcachedServerZones => 1,
@@ -109,9 +109,9 @@ pub(super) enum UpstreamSelector {
     All,
     /// The group with this name.
     Group(Vec<u8>),
-    /// The configuration of its servers.
+    /// The configuration of the servers of the group with this name.
     Servers(Vec<u8>),
-    /// The configuration of one server.
+    /// The configuration of one server, by the name of its group and its number.
     Server(Vec<u8>, u64),
 }
 
@@ -192,7 +192,7 @@ impl Endpoint {
                 Endpoint::Upstreams("stream", UpstreamSelector::parse(rest)?)
             }
             [b"stream", rest @ ..] => Endpoint::of_zones("stream", version, rest)?,
-            // Not an endpoint of nginx, so no list contains it.
+            // NGINX Plus has no such endpoint, so no list of endpoints contains it.
             [b"xdp"] => Endpoint::XdpQueues,
             [b"memcached", rest @ ..] => Endpoint::of_zones("memcached", version, rest)?,
             _ => return Err(ApiError::PathNotFound),
@@ -200,7 +200,8 @@ impl Endpoint {
         Ok(RequestedEndpoint { version, endpoint })
     }
 
-    /// Zones of a block, if the version has them.
+    /// Parses the rest of a path that names zones of a block. An error if this version of the API
+    /// lacks their kind.
     fn of_zones(block: &'static str, version: u8, path: &[&[u8]]) -> Result<Endpoint, ApiError> {
         let (kind, name) = match path {
             [kind] => (*kind, None),
@@ -230,7 +231,7 @@ impl Endpoint {
         all
     }
 
-    /// The names of a block's kinds of zones in a version.
+    /// The paths of the kinds of zones that a block has in a version of the API.
     fn kinds(block: &'static str, version: u8) -> impl Iterator<Item = &'static str> {
         let kinds = Kind::ALL.into_iter();
         let kinds = kinds.filter(move |kind| kind.block() == block && kind.since() <= version);
@@ -242,7 +243,7 @@ impl Endpoint {
         matches!(method, Method::Post | Method::Patch)
     }
 
-    /// The methods of the endpoint.
+    /// The methods that the endpoint supports, separated by commas.
     pub(super) fn methods(&self) -> &'static str {
         match self {
             Endpoint::Versions

@@ -52,15 +52,15 @@ pub(super) enum ApiError {
     WeightImmutable(u64),
     /// Another server has this address.
     EntryExists,
-    /// The group's balancing method does not support backup servers.
+    /// The balancing method of the group with this name does not support backup servers.
     NoBackup(String),
-    /// The group has reached its maximum number of servers.
+    /// The group with this name has reached its maximum number of servers.
     OutOfMemory(String),
     /// The group's file could not be written.
     StateNotWritten,
-    /// A member of the body has an invalid value.
+    /// A member of the body has an invalid value: the member's name, and the code of the error.
     BadValue(&'static str, &'static str),
-    /// The body has an unknown member.
+    /// The body has a member with this unknown name.
     UnknownParameter(String),
     /// The body does not name a server.
     MissingServer,

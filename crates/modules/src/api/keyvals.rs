@@ -13,7 +13,7 @@ use serde_json::{Map, Value};
 use super::failure::ApiError;
 use super::show::{self, Fields};
 
-/// The zones of a block, `http` or `stream`, in the order of the configuration.
+/// The zones of the block `of`, `http` or `stream`, in the order of the configuration.
 fn zones(request: &Request, of: &str) -> Vec<Arc<Zone<Pairs>>> {
     let zones = &request.local.generation.zones;
     let known = zones

@@ -36,7 +36,7 @@ impl Outcomes {
         outcomes
     }
 
-    /// The difference from an earlier reading.
+    /// The requests that were counted after `earlier`, a previous reading of the same counters.
     pub(super) fn since(&self, earlier: &Outcomes) -> Outcomes {
         let mut since = self.clone();
         for (now, then) in since.0.iter_mut().zip(earlier.0) {
@@ -65,7 +65,8 @@ pub(super) fn all(request: &Request, kind: Kind) -> Vec<(String, Outcomes)> {
             let of_http = zones.find::<Connections<Request>>(zone.name()).is_some();
             zone.kind() == "limit_conn" && !of_http
         }
-        // Zones of `stream` have the same kind, but another context.
+        // `zone.kind()` is the same for `limit_conn` zones of `stream`, so the type tells them
+        // apart.
         _ => zones.find::<Connections<Request>>(zone.name()).is_some(),
     });
     of_kind

@@ -12,14 +12,14 @@ use serde_json::{Map, Value};
 
 use super::failure::ApiError;
 
-/// Maximum weight of a server, since the work of some balancing methods grows with the sum of
-/// weights.
+/// Maximum weight of a server. Limited because the work of some balancing methods grows with the
+/// sum of the weights.
 const WEIGHT_MAX: u64 = 65_535;
 
 /// A server in the body of a request.
 #[derive(Debug, Default)]
 pub(super) struct MemberPatch {
-    /// The changes, without the address.
+    /// The changed parameters, except the address.
     patch: Patch,
     /// The address or host name, as received.
     server: Option<String>,
@@ -94,7 +94,8 @@ impl MemberPatch {
             "route" => {
                 let route = text_of(value).filter(|route| !route.contains(&0));
                 let route = route.ok_or(ApiError::BadValue("route", "UpstreamBadRoute"))?;
-                // An empty route, which is also how a missing one is shown, removes the route.
+                // An empty route removes the server's route: responses, too, show a missing route
+                // as an empty one.
                 patch.id = Some(match route {
                     b"" => Bytes::new(),
                     route => {
@@ -175,7 +176,7 @@ fn address_of<'a>(
     Ok(written)
 }
 
-/// The port of a server whose port lookups tell.
+/// The port of a server whose real port is the result of an SRV lookup.
 const NO_PORT: u16 = 0;
 
 /// Checks that a group may be changed.
@@ -283,7 +284,7 @@ pub(super) async fn change(
     }
     let changed = edit(block, Edit::Change(id, Box::new(patch))).await;
     let member = changed.map_err(|failure| match failure {
-        // The API documents no conflict for changes.
+        // For changes, NGINX Plus documents no error about a conflict.
         ApiError::EntryExists => {
             ApiError::BadAddress("address of another server of the group".to_owned())
         }
@@ -294,14 +295,15 @@ pub(super) async fn change(
     Ok(member)
 }
 
-/// Whether an address names this host.
+/// Whether the written address has the name and the port of this host. The port is ignored for a
+/// host with a service, whose SRV lookups return the port.
 fn is_same(host: &Host, written: &WrittenAddress<'_>, default_port: u16) -> bool {
     let name = written.name.strip_suffix(b".").unwrap_or(written.name);
     let port = written.port.unwrap_or(default_port);
     name.eq_ignore_ascii_case(&host.name) && (port == host.port || host.service.is_some())
 }
 
-/// Without a route, a server's identifier is derived from its address.
+/// Replaces an empty route with the identifier that is derived from `name`, the server's address.
 fn named(name: &[u8], patch: &mut Patch) {
     if patch.id.as_ref().is_some_and(Bytes::is_empty) {
         patch.id = Some(hash_of(name));

@@ -117,17 +117,17 @@ pub fn add(compiler: &Compiler<'_>, generation: &mut Generation) {
     certificates::add_shown(compiler, generation);
 }
 
-/// The protection of the scope of a plan.
+/// The protection of the scope to which a plan belongs.
 static PROTECTION: PlanSlot<Protection> = PlanSlot::new();
 
-/// The documentation of prebuilt responses.
+/// For the documentation: how the directives of this module affect prebuilt responses.
 pub const SHORTCUTS: &[ShortcutDoc] = &[
     ShortcutDoc::Never("`api` answers instead of files"),
     zones::SHORTCUT,
 ];
 
 /// Registers the request counters of a scope's zones. Stores the protection of a scope with the
-/// API, and of a `limit_except` in its location.
+/// API, and of a `limit_except` in a location with the API.
 pub fn register(plan: &mut PlanBuilder<'_>) -> Option<()> {
     let registered = zones::register(plan);
     registered
@@ -214,6 +214,7 @@ pub(crate) fn first_within(scope: ScopeRef<'_>) -> Result<Option<(Bytes, bool)>,
 
 /// The API in one location.
 struct Api {
+    /// Whether changes are enabled: `write=on`.
     writes: bool,
     /// The location's name; the rest of a URI is the path within the API.
     prefix: Bytes,

@@ -61,7 +61,7 @@ impl Protection {
         })
     }
 
-    /// Whether the configuration has any protection, for all addresses.
+    /// Whether the configuration protects the scope from strangers, on every address of the server.
     pub(super) fn is_there(self) -> bool {
         self.by_scope || self.by_address || self.by_certificate
     }

@@ -30,7 +30,8 @@ impl LoadTime {
     }
 }
 
-/// The readings of counters when they were reset, since the counters themselves continue.
+/// The values of counters at their last reset. The counters themselves are never set back:
+/// responses show the difference.
 #[derive(Debug, Default)]
 pub(super) struct Resets {
     counters: Mutex<Reset>,
@@ -38,9 +39,9 @@ pub(super) struct Resets {
     locations: Mutex<BTreeMap<Bytes, ZoneSums>>,
     limits: Mutex<BTreeMap<(Kind, Bytes), Outcomes>>,
     sessions: Mutex<BTreeMap<(SessionBlock, Bytes), SessionSums>>,
-    /// By thread.
+    /// By the number of the thread.
     pub(super) workers: Mutex<BTreeMap<u64, Totals>>,
-    /// By cache status.
+    /// By the name of the cache.
     pub(super) caches: Mutex<BTreeMap<Bytes, CacheAnswers>>,
 }
 
@@ -55,7 +56,8 @@ pub(super) struct Reset {
     faults: [u64; HandshakeFault::ALL.len()],
 }
 
-/// The name contains a space, so no configured zone can have it.
+/// The name of the zone that keeps [`Resets`]. It contains a space, so no configured zone can have
+/// it.
 pub(super) const RESETS: &str = "api resets";
 
 impl State for Resets {
@@ -90,7 +92,7 @@ pub(super) fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
     of.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The counters of a kind's zones: of all zones, or of the zone with this name.
+/// The counters of all zones of a kind, or only of the zone with the name `only`.
 pub(super) fn zones(
     request: &Request,
     kind: Kind,
@@ -189,7 +191,7 @@ fn sessions(sums: &SessionSums, json: &mut json::Writer, fields: &Fields) {
             SessionHandshake::Failed,
         ];
         let [full, resumed, failed] = handshakes.map(|outcome| sums.handshakes(outcome));
-        // Omitted if no client of the zone uses TLS.
+        // Omitted if the zone has counted no TLS handshakes.
         if full + resumed + failed > 0 {
             object.field("ssl", |json| {
                 show::complete_object(json, |object| {

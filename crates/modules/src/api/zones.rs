@@ -1,8 +1,8 @@
 //! `status_zone`: counters of requests per zone of servers or locations.
 //!
 //! <https://nginx.org/en/docs/http/ngx_http_api_module.html#status_zone>.
-//! [`zone_meter`](http::logging::zone_meter) counts the requests. A zone's TLS handshakes are not
-//! here.
+//! [`zone_meter`](http::logging::zone_meter) counts the requests. These counters do not include TLS
+//! handshakes.
 
 use base::json;
 use bytes::Bytes;
@@ -45,7 +45,7 @@ fn zone(setter: &Setter<'_>) -> Result<Option<Bytes>, Fault> {
     }
 }
 
-/// The zones of a configuration, in its order.
+/// The zones of a configuration, in the order in which it names them.
 #[derive(Debug, Default)]
 pub(super) struct ZoneNames(Vec<ZoneName>);
 
@@ -72,7 +72,7 @@ pub(super) fn add(compiler: &Compiler<'_>, generation: &mut Generation) {
     generation.add(compiler.registries.take::<ZoneNames>());
 }
 
-/// The documentation of prebuilt responses.
+/// For the documentation: how `status_zone` affects prebuilt responses.
 pub(super) const SHORTCUT: ShortcutDoc =
     ShortcutDoc::Same("what is answered from memory is counted, too");
 

@@ -17,10 +17,10 @@ use http::variables::Compiling as _;
 use crate::proxy::probe::Reply;
 use proxying::probe::ProbeActivity;
 
-/// The examined part of a body, in bytes.
+/// Maximum number of bytes of a body that are read and tested.
 const EXAMINED_MAX: usize = 256 * 1024;
 
-/// The tests, as log lines name them.
+/// The kinds of tests, as log lines name them.
 const STATUS_CODE: ProbeActivity = "while checking status code";
 const FIELDS: ProbeActivity = "while checking header";
 const VARIABLES: ProbeActivity = "while checking required variables";
@@ -128,6 +128,7 @@ impl Matches {
 pub(super) struct Match {
     statuses: Vec<StatusTest>,
     fields: Vec<FieldTest>,
+    /// The variables of `require`: their values must be neither empty nor "0".
     required: Vec<Text>,
     bodies: Vec<BodyTest>,
 }
@@ -244,7 +245,9 @@ enum FieldExpectation {
     Equal(Bytes),
     /// The field is present, and none of its values equals this.
     Other(Bytes),
+    /// One of the field's values matches the regex.
     Fitting(Regex),
+    /// The field is present, and none of its values matches the regex.
     Unfitting(Regex),
 }
 

@@ -57,7 +57,7 @@ struct HealthCheckLine {
 }
 
 impl Default for HealthCheckLine {
-    /// The values without parameters.
+    /// The values of a `health_check` without parameters.
     fn default() -> HealthCheckLine {
         HealthCheckLine {
             schedule: Schedule::default(),
@@ -145,9 +145,12 @@ enum ProbeKind {
 
 /// A check of the servers of a group.
 struct HealthCheck {
+    /// What a probe requests, and which response passes.
     asked: ProbeKind,
     check: PeerCheck<HttpUpstreams>,
+    /// How long a connection may be reused for probes; `None` if each probe has its own.
     keepalive_time: Option<Duration>,
+    /// The location of the check.
     scope: ScopeId,
     /// The `server` block of the check.
     server: ScopeId,
@@ -156,7 +159,7 @@ struct HealthCheck {
 /// The checks of all locations.
 #[derive(Default)]
 struct GatheredChecks {
-    /// The index of each check among those of its group, by location.
+    /// The index of each check among the checks of its group, by location.
     numbers: Map<ScopeId, usize>,
     checks: Vec<Arc<HealthCheck>>,
 }

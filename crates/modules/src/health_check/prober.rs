@@ -1,4 +1,5 @@
-//! Scheduling of health checks: one thread of the process runs those of the configuration in force.
+//! Scheduling of health checks: one thread of the process runs the checks of the configuration in
+//! force.
 //!
 //! ```text
 //! run ─▶ watch, for each check ─▶ probe, for each peer repeatedly ─▶ update of the peer's health
@@ -35,7 +36,7 @@ impl Service for Prober {
         "health checks".to_owned()
     }
 
-    /// Starts a thread; the previous one ends.
+    /// Starts a thread for the checks, after the thread of the previous configuration has ended.
     fn start(
         &self,
         generation: &Arc<Generation>,
@@ -68,7 +69,9 @@ async fn run(generation: Arc<Generation>, checks: Vec<Arc<HealthCheck>>) {
 /// A running check.
 struct ActiveCheck {
     check: Arc<HealthCheck>,
+    /// The scope in which the probes' requests run: the check's server and location.
     place: RequestScope,
+    /// Makes the requests of the probes.
     errands: Rc<InternalRequests>,
 }
 

@@ -49,7 +49,7 @@ pub(super) const DIRECTIVES: [&dyn Declared; 3] = [&COOKIE_DOMAIN, &COOKIE_PATH,
 /// A directive as written.
 enum CookieLine {
     Off,
-    /// The pattern, and the other arguments.
+    /// The first argument, which selects the cookies, and the other arguments.
     Line(Word, Vec<Word>),
 }
 
@@ -82,7 +82,7 @@ enum Cookie {
     Matching(Regex),
 }
 
-/// The directives of one level. `off` excludes all others.
+/// Reads the lines of one directive in one scope. `off` must be the only line.
 fn lines(setter: &Setter<'_>) -> Result<Vec<CookieLine>, Fault> {
     let mut all = Vec::new();
     for line in setter.lines() {
@@ -207,7 +207,8 @@ impl Cookies {
         Ok(changed.then(|| join(&attributes)))
     }
 
-    /// The flags for this cookie, if any directive names it.
+    /// The flags of the first directive that names the cookie; `None` if no directive does, or if
+    /// none of its arguments is a known flag.
     fn flags_of(
         &self,
         request: &mut Request,
@@ -253,7 +254,7 @@ fn text(compiler: &Compiler<'_>, word: &Word) -> Result<Text, Fault> {
     Ok(compiler.text(&Template::parse(word)?))
 }
 
-/// The regex after a `~`, which ignores case.
+/// The regex of an argument that begins with `~`, which ignores case; `None` for other arguments.
 fn pattern(compiler: &Compiler<'_>, word: &Word) -> Result<Option<Regex>, Fault> {
     let written = word.bytes.strip_prefix(b"~");
     written
@@ -306,7 +307,8 @@ impl Rewrite {
     }
 }
 
-/// The text between two semicolons; the first is the cookie itself.
+/// A part of a Set-Cookie field between two semicolons. The first part is the cookie itself: its
+/// name and its value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Attribute {
     name: Vec<u8>,
@@ -376,7 +378,8 @@ impl Flags {
     const NONE: Flags = Flags(1 << 6);
     const NO_SAME_SITE: Flags = Flags(1 << 7);
 
-    /// The flag of this name; empty for other words, which variables may contain.
+    /// The flag with this name. No flag for an unknown name, which an argument with variables may
+    /// evaluate to.
     fn named(name: &[u8]) -> Flags {
         match &*name.to_ascii_lowercase() {
             b"secure" => Flags::SECURE,
@@ -410,8 +413,8 @@ const SAME_SITE: [(Flags, &[u8]); 3] = [
     (Flags::NONE, b"None"),
 ];
 
-/// Sets and removes flags. An attribute that is already present keeps its spelling and uses up the
-/// flag; of several equal attributes, the first does.
+/// Sets and removes flags. If the attribute of a flag is already present, it keeps its spelling and
+/// no other is added.
 fn set_flags(attributes: &mut Vec<Attribute>, mut flags: Flags) {
     let mut is_cookie = true;
     attributes.retain_mut(|attribute| {

@@ -33,7 +33,7 @@ pub(super) fn is_head(
 
 /// A request line and fields.
 pub(super) struct WrittenHead {
-    /// Includes the body of `proxy_set_body`, if any.
+    /// The request line and the fields, followed by the body if `proxy_set_body` sets it.
     pub head: Bytes,
     /// Range of the URI in `head`.
     pub uri: Range<usize>,
@@ -67,7 +67,7 @@ pub(super) fn write_own(
     head
 }
 
-/// Writes the head of such a request for an HTTP/2 stream.
+/// Writes the head of a request of Tidegate itself for an HTTP/2 stream.
 pub(super) fn write_own_http2(
     request: &mut Request,
     settings: &Settings,
@@ -140,8 +140,8 @@ fn conditions<'a>(
     all.filter(|(name, _)| !sets(settings, &name.to_ascii_lowercase()))
 }
 
-/// The cache key if `proxy_cache_key` is not set: the URL of the upstream request. For a Unix
-/// socket, which has no host, the scope takes the host's place.
+/// The cache key if `proxy_cache_key` is not set: the URL of the upstream request. The URL of a
+/// Unix socket has no host: the key contains the identity of the scope instead.
 pub(super) fn cache_key(request: &Request, proxy: &Proxy, target: &ProxyTarget) -> Vec<u8> {
     let mut key = Vec::new();
     append_cache_key(request, proxy, target, &mut key);
@@ -171,8 +171,9 @@ fn version(settings: &Settings) -> &'static [u8] {
     }
 }
 
-/// Writes the URI. If `proxy_pass` has no URI and the client's is unchanged, it is copied as
-/// received; else the current URI is written, with the location's prefix replaced.
+/// Writes the URI. If `proxy_pass` has no URI and no directive has changed the client's URI, the
+/// client's URI is copied as received. Otherwise the current URI is written; the URI of
+/// `proxy_pass`, if any, replaces the location's prefix in it.
 fn write_uri(request: &Request, proxy: &Proxy, target: &ProxyTarget, head: &mut Vec<u8>) {
     if target.uri.is_none() && request.uri_state.unchanged {
         head.extend_from_slice(request.request_uri());
@@ -202,8 +203,8 @@ fn write_uri(request: &Request, proxy: &Proxy, target: &ProxyTarget, head: &mut 
     }
 }
 
-/// Appends a URI that contains variables. Decoded line breaks are escaped again; otherwise the
-/// client could inject fields or a second request.
+/// Appends the URI of a `proxy_pass` with variables. Line breaks that were decoded in a variable's
+/// value are escaped again; otherwise the client could inject fields or a second request.
 fn append_line(uri: &[u8], head: &mut Vec<u8>) {
     for byte in uri {
         match byte {
@@ -214,7 +215,7 @@ fn append_line(uri: &[u8], head: &mut Vec<u8>) {
     }
 }
 
-/// Writes the head of an HTTP/2 request. `length` is that of the body, if known.
+/// Writes the head of an HTTP/2 request. `length` is the length of the body in bytes, if known.
 pub(super) fn write_http2(
     request: &mut Request,
     proxy: &Proxy,
@@ -286,7 +287,8 @@ fn write_host(
     }
 }
 
-/// Writes the field that delimits the body, unless `proxy_set_header` sets it.
+/// Writes the field that delimits the body, if there is a body: `Transfer-Encoding`, or
+/// `Content-Length` unless `proxy_set_header` sets that field.
 fn write_framing(request: &Request, settings: &Settings, buffered: bool, head: &mut Vec<u8>) {
     if !request.body.is_announced() {
         return;
@@ -298,7 +300,8 @@ fn write_framing(request: &Request, settings: &Settings, buffered: bool, head: &
     write_length(settings, length_of(request), head);
 }
 
-/// The length of a body that has been read, or announced.
+/// The length of the body in bytes: the received length if it is known, otherwise the length that
+/// the client has announced.
 pub(super) fn length_of(request: &Request) -> u64 {
     request.body.length().unwrap_or(request.body.announced())
 }

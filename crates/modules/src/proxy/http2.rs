@@ -43,11 +43,11 @@ struct Http2<'p> {
     rewriting: Rewriting<'p>,
 }
 
-/// An HTTP/2 request, and what its method implies for the response.
+/// An HTTP/2 request to a peer, and whether its response can have a body.
 struct Http2Request {
     head: RequestHead,
     body: RequestBody,
-    /// The response has no body, whatever its head says.
+    /// Whether the request is HEAD, so that the response has no body, whatever its head says.
     is_head: bool,
 }
 

@@ -1,10 +1,10 @@
 //! `proxy_pass`: requests proxied to another HTTP server.
 //!
-//! <https://nginx.org/en/docs/http/ngx_http_proxy_module.html>. Caching is not here.
-//! `proxying::driver` runs all proxied requests; these files have the HTTP part: `settings`
-//! declares the directives, `target` parses the URL, `head` writes the upstream request, `response`
-//! reads the response head, `http2` does both for HTTP/2, `rewriting` changes the response
-//! (`cookies`: its cookies), and `probe` sends health checks.
+//! <https://nginx.org/en/docs/http/ngx_http_proxy_module.html>. `proxying::cache` caches the
+//! responses, `proxying::driver` runs all proxied requests; these files have the HTTP part:
+//! `settings` declares the directives, `target` parses the URL, `head` writes the upstream request,
+//! `response` reads the response head, `http2` sends requests over HTTP/2 and reads the responses,
+//! `rewriting` changes the response (`cookies`: its cookies), and `probe` sends health checks.
 
 mod cookies;
 mod head;
@@ -51,9 +51,10 @@ use target::TARGET;
 /// A request in the form that is sent to peers.
 struct Outgoing {
     head: Bytes,
-    /// Whether the request has an `Upgrade`, as the client's does.
+    /// Whether both the client's request and this request have an `Upgrade` field.
     upgrade: bool,
-    /// The received part of its body; `None` if the body is complete, so that it can be sent again.
+    /// For a streamed body: the part that was received before the request is sent. `None` if the
+    /// body is complete, so that the request can be sent again to another peer.
     begun: Option<Pieces>,
 }
 
@@ -163,12 +164,12 @@ struct Http1<'p> {
     rewriting: Rewriting<'p>,
 }
 
-/// An HTTP/1 request, and what its method implies for the response.
+/// An HTTP/1 request to a peer, and whether its response can have a body.
 struct Http1Request {
     outgoing: Outgoing,
-    /// The URI within the head.
+    /// The URI, as the request line contains it.
     uri: Bytes,
-    /// The response has no body, whatever its head says.
+    /// Whether the request is HEAD, so that the response has no body, whatever its head says.
     is_head: bool,
 }
 
@@ -304,7 +305,7 @@ impl Protocol for Http1<'_> {
     }
 }
 
-/// The parts that both versions share.
+/// The parts that HTTP/1 and HTTP/2 share.
 impl Proxy {
     fn peer_options(&self, is_shared: bool) -> PeerOptions<'_> {
         let passing = &self.settings.passing;
@@ -356,7 +357,8 @@ fn show(request: &mut Request, target: &Arc<target::ProxyTarget>) {
     request.pass.enter(&TARGET).0 = Some(Arc::clone(target));
 }
 
-/// Starts the values of `$upstream_*`, appended to those of an earlier pass.
+/// Starts the values of `$upstream_*` for this pass; they are appended to the values of earlier
+/// passes.
 fn begin(request: &mut Request, target: &Arc<target::ProxyTarget>) {
     Attempts::begin_anew(request);
     request.pass.enter(&TARGET).0 = Some(Arc::clone(target));

@@ -37,7 +37,7 @@ const DISCARDED_MAX: usize = 256 * 1024;
 
 /// A probe: the request and the peer.
 pub struct Probe<'a> {
-    /// The settings of the probe.
+    /// The `proxy_pass` whose settings the probe uses.
     pub proxy: &'a Proxy,
     /// The group of the peer.
     pub group: &'a Arc<Group>,
@@ -47,7 +47,7 @@ pub struct Probe<'a> {
     pub name: Bytes,
     /// The URI of the probe.
     pub uri: &'a [u8],
-    /// Whether further probes may reuse the connection, and which ones.
+    /// Which later probes may reuse the connection; `None` if none may.
     pub keeps: Option<ProbeReuse>,
 }
 
@@ -61,9 +61,11 @@ pub struct ProbeConnection {
 /// A response whose head has been received.
 pub struct Reply {
     peer: UpstreamConnection,
+    /// When the connection was established. Unused for HTTP/2.
     since: Instant,
     answer: UpstreamResponse,
     remaining: Remaining,
+    /// Received bytes of the response that follow the head and have not been decoded.
     received: Buffer,
     /// When the response must be complete.
     deadline: Instant,
@@ -80,7 +82,7 @@ enum Remaining {
 }
 
 impl Probe<'_> {
-    /// The peer for the shared part of probing.
+    /// The peer and the settings, in the form that `proxying::probe` takes.
     fn probed(&self) -> ProbedPeer<'_> {
         ProbedPeer {
             group: self.group,
@@ -324,8 +326,8 @@ impl Reply {
     }
 
     /// Reads the rest of the body, and returns the connection if another probe may reuse it: the
-    /// response must be complete, with no bytes behind it. The connection is given up if more than
-    /// `DISCARDED_MAX` bytes are left.
+    /// response must be complete, with no bytes behind it. If more than `DISCARDED_MAX` bytes are
+    /// left, the connection is not reused.
     pub async fn finish(mut self, request: &mut Request) -> Option<ProbeConnection> {
         let mut discarded = 0;
         while let Some(part) = self.read(request).await.ok()? {

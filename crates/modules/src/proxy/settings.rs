@@ -129,7 +129,7 @@ static TEMPORARY_PATH: TemporaryPath = TemporaryPath {
     levels: &[1, 2],
 };
 
-/// The proxying directives of all these families.
+/// The directives of these families, from which [`PassSettings`] are compiled.
 const PASSING: settings::Declared = settings::Declared {
     family: &PROXY,
     buffers: &BUFFERS,
@@ -186,16 +186,17 @@ const ALL: &[&[&dyn Declared]] = &[
 /// The directives of this module.
 pub const DIRECTIVES: &[&dyn Declared] = &joined::<{ count_of(ALL) }>(ALL);
 
-/// The directives from which nginx builds a hash of hidden fields, in each scope that has one.
+/// The directives from which nginx builds a hash of hidden fields, in every scope that contains one
+/// of them.
 const HIDDEN_FIELDS: &[&dyn Declared] = &[&PROXY.hide_header, &PROXY.pass_header];
 
 /// The directive from which nginx builds a hash of set fields.
 const SET_FIELDS: &[&dyn Declared] = &[&SET_HEADER];
 
-/// The sizes of both hashes in nginx.
+/// The directives for the sizes of both hashes.
 const HASH_SIZES: [&Setting<u64>; 2] = [&HEADERS_HASH_MAX_SIZE, &HEADERS_HASH_BUCKET_SIZE];
 
-/// The version of the upstream's request.
+/// The HTTP version of requests to the upstream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum HttpVersion {
     Http10,
@@ -224,14 +225,14 @@ pub(crate) enum Redirect {
 
 /// `proxy_*` of a scope, except `proxy_pass` itself.
 pub struct Settings {
-    /// The settings in common with other modules.
+    /// The settings that all proxying modules have.
     pub(super) passing: Arc<PassSettings>,
     pub(super) version: HttpVersion,
     pub(super) method: Option<Text>,
-    /// Replaces the client's body.
+    /// The value of `proxy_set_body`, which replaces the client's body.
     pub(super) body: Option<Text>,
-    /// The fields of `proxy_set_header`, those with an empty value included, and their names in
-    /// lower case.
+    /// The fields of `proxy_set_header`, including fields with an empty value, each also with its
+    /// name in lower case.
     pub(super) set: Vec<SetField>,
     /// The set fields, prepared as HTTP/1 header lines.
     pub(super) set_lines: FieldLines,
@@ -312,12 +313,12 @@ impl Settings {
 
 /// `proxy_pass` of a location, `if` or `limit_except`.
 pub struct Proxy {
-    /// The other directives as this scope sees them.
+    /// The other `proxy_*` settings in force in this scope.
     pub settings: Arc<Settings>,
     destination: Destination,
     /// TLS, if the URL may require it.
     pub(super) tls: Option<Arc<UpstreamTls>>,
-    /// The scope; different scopes do not share connections, unless the group allows it.
+    /// Identifies the scope. Different scopes do not share connections, unless the group allows it.
     pub(super) place: Bytes,
     /// Length of the location's prefix that the URI of `proxy_pass` replaces.
     pub(super) prefix_length: usize,
@@ -432,7 +433,8 @@ impl Proxy {
         matches!(self.destination, Destination::Text(_))
     }
 
-    /// The group of all its requests; `None` if the group depends on the request.
+    /// The group to which all requests of this `proxy_pass` go; `None` if the URL contains
+    /// variables or a name that is not a group's.
     pub fn group(&self) -> Option<&Arc<Group>> {
         match &self.destination {
             Destination::Fixed(target) => match &target.upstream {
@@ -443,7 +445,7 @@ impl Proxy {
         }
     }
 
-    /// The target of all its requests; `None` if the target depends on the request.
+    /// The target of all requests of this `proxy_pass`; `None` if the URL contains variables.
     pub(super) fn fixed_target(&self) -> Option<&Arc<ProxyTarget>> {
         match &self.destination {
             Destination::Fixed(target) => Some(target),
@@ -474,7 +476,8 @@ fn location_of(scope: ScopeRef<'_>) -> Option<Bytes> {
     }
 }
 
-/// The `proxy_redirect` rules of this scope; those of `default` if none is configured.
+/// The `proxy_redirect` rules in force in this scope; if none is configured, the rule of
+/// `proxy_redirect default`.
 fn redirects_of(compiler: &Compiler<'_>, scope: ScopeRef<'_>) -> Result<Vec<Redirect>, Fault> {
     let lines = match scope.written(&REDIRECT)? {
         Some(lines) => lines,
@@ -545,7 +548,7 @@ fn redirects(setter: &Setter<'_>) -> Result<Vec<RedirectLine>, Fault> {
     for line in setter.lines() {
         let redirect = redirect(setter, line)?;
         let is_off = |line: &RedirectLine| matches!(line, RedirectLine::Off);
-        // As in nginx, `off` excludes all others in its scope.
+        // As in nginx, `off` must be the only `proxy_redirect` of its scope.
         if all.iter().any(is_off) || (is_off(&redirect) && !all.is_empty()) {
             return Err(Fault::at(
                 &line.name,

@@ -178,7 +178,7 @@ struct Url<'a> {
 /// Why a URL is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum UrlError {
-    /// The URL has neither scheme.
+    /// The URL begins neither with `http://` nor with `https://`.
     Prefix,
     /// The address is invalid, for nginx's reason.
     Address(&'static str),
