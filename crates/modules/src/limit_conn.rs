@@ -18,7 +18,8 @@ use rules::limit_conn::{
     ConnectionCounting, ConnectionLimitState, LIMIT_CONN_ZONE, LimitConn, LimitOutcome,
 };
 
-/// The places of a main request and its subrequests, until the main request ends.
+/// The places that a main request and its subrequests take up in zones, until the main request
+/// ends.
 static COUNTED: Slot<ConnectionLimitState<Request>, MainRequestLifetime> = Slot::new();
 
 /// Stores the places of a request in its zones.

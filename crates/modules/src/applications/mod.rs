@@ -17,7 +17,7 @@ pub(crate) struct Outgoing {
     pub(crate) head: Bytes,
     /// The client gets no body of the response.
     pub(crate) is_head: bool,
-    /// Such a body is still read, to be stored.
+    /// With `is_head`: the response's body is read nevertheless, to be stored in the cache.
     pub(crate) reads_body_of_head: bool,
     /// The received part of a streamed body; `None` for a body that was read completely, so that it
     /// can be sent again.

@@ -18,8 +18,8 @@ use proxying::cache::{self, CacheLookup, Validators};
 /// The prefix of parameters that stand for a field of the request.
 const OF_FIELD: &[u8] = b"HTTP_";
 
-/// Up to so many fields, each is compared with all others. Of more the time would grow with the
-/// square of their number, so that they are sorted, which takes memory.
+/// Maximum number of fields for which each field is compared with all others. The time for this
+/// grows with the square of their number, so more fields are sorted instead, which takes memory.
 const FEW: usize = 32;
 
 /// A field of a request: its known name, the name, and the value.
@@ -76,7 +76,8 @@ fn host_asked_for() -> Template {
     }
 }
 
-/// The parameters in the order of sending: constant ones, and those evaluated for each request.
+/// An item of the parameters that are sent: constant parameters, or one that is evaluated for each
+/// request.
 enum Sent {
     /// One or several parameters with constant values, encoded as they are sent.
     Constant(Vec<u8>),
@@ -161,8 +162,8 @@ impl Params {
         replaced.any(|known| known.len() == name.len() && known.iter().copied().eq(folded(name)))
     }
 
-    /// Writes all that an application is told, in the order in which nginx does. The writer is one
-    /// of the protocol that the parameters were compiled for.
+    /// Writes all parameters of a request, in nginx's order. `writer` encodes them for the protocol
+    /// that the parameters were compiled for.
     pub(crate) fn write(
         &self,
         request: &mut Request,
@@ -209,8 +210,8 @@ impl Params {
         }
     }
 
-    /// Writes the fields of a request. Fields with the same name are joined at the place of the
-    /// first.
+    /// Writes the fields of a request. Fields with the same name are joined, at the position of the
+    /// first of them.
     fn write_fields<'r>(
         &self,
         fields: impl Iterator<Item = Field<'r>> + Clone,
@@ -295,7 +296,8 @@ fn by_name((known, name, _): &Field<'_>, (other_known, other, _): &Field<'_>) ->
         .then_with(by_bytes)
 }
 
-/// A name in the form in which applications get it: names that they cannot tell apart are equal.
+/// A name in lower case with `_` for each dash. Names that are equal in this form are one parameter
+/// to an application.
 fn folded(name: &[u8]) -> impl Iterator<Item = u8> {
     name.iter().map(|byte| match byte {
         b'-' => b'_',

@@ -42,7 +42,7 @@ use proxying::ssl::UpstreamTls;
 use proxying::tunnel;
 use proxying::upstream::Group;
 
-/// A protocol of this kind, with the settings of a scope.
+/// A protocol whose requests and responses have no frames, with the settings of a scope.
 pub(crate) trait Protocol: Send + Sync + 'static {
     /// The settings of the scope that are common to all protocols.
     fn passing(&self) -> &Arc<PassSettings>;
@@ -265,7 +265,7 @@ impl UnframedDialogue<'_> {
             None => asked.push_stored_body(request, exchange).await,
             Some(begun) => {
                 let framing = client_framing(request);
-                // A box of its own, so that requests whose body is read first need no room for it.
+                // Boxed, so that requests whose body is read first need no memory for this future.
                 Box::pin(asked.stream_body(request, exchange, begun, framing)).await
             }
         }

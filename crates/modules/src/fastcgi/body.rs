@@ -91,8 +91,8 @@ impl AnswerFraming for RecordsOfBody {
                     let may_reuse = received.is_empty();
                     return FramedPart::End { may_reuse };
                 }
-                // The application has yet to end the request: closing the connection before kills
-                // some applications.
+                // The application has not ended the request yet. Closing the connection before it
+                // has kills some applications.
                 Some(Event::StdoutEnd | Event::BeyondEnd) | None => received.advance(consumed),
             }
         }

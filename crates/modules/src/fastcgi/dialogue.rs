@@ -82,7 +82,7 @@ impl FastcgiDialogue<'_> {
         let passes_body = self.settings.passing.pass_request_body;
         asked.push_head(&self.outgoing.head);
         if let (Some(begun), true) = (&self.outgoing.begun, passes_body) {
-            // A box of its own, so that requests whose body is read first need no room for it.
+            // Boxed, so that requests whose body is read first need no memory for this future.
             return Box::pin(asked.stream_body(request, exchange, begun, &Stdin)).await;
         }
         if passes_body {
@@ -121,8 +121,8 @@ struct FastcgiReader<'a> {
     /// The head, and the bytes received behind it, in records.
     reading: ResponseHeadReader,
     decoder: Decoder,
-    /// How much of `fastcgi_buffer_size` is used: by records as received, with headers, padding and
-    /// messages.
+    /// Number of bytes of `fastcgi_buffer_size` that are used. Records count as they were received,
+    /// with their headers and padding; messages of standard error count, too.
     held: usize,
     /// A part of the head has been received.
     has_begun: bool,
@@ -136,7 +136,7 @@ impl HeadReader for FastcgiReader<'_> {
         passing: &PassSettings,
         mut received: Buffer,
     ) -> Result<bool, AttemptError> {
-        // As in nginx, no more is decoded at once than there is room for.
+        // As in nginx, only as many bytes are decoded as fit into `fastcgi_buffer_size`.
         while !received.is_empty() && self.held < passing.buffer_size {
             let length = received.len().min(passing.buffer_size - self.held);
             let behind = received.len() - length;
@@ -182,8 +182,8 @@ impl FastcgiReader<'_> {
                 }
                 Some(Event::Stderr(stretch)) => {
                     self.tell(request, records.get(stretch).unwrap_or_default())?;
-                    // As in nginx, messages before the head release their room if nothing follows
-                    // them yet: PHP may send any number of warnings.
+                    // As in nginx, messages of standard error before the head no longer count if
+                    // nothing follows them yet: PHP may send any number of warnings.
                     if is_last && !self.has_begun {
                         self.held = 0;
                     }

@@ -1,9 +1,9 @@
 //! The charset of responses: `charset`, `source_charset`, `charset_map` and related directives.
 //!
-//! <https://nginx.org/en/docs/http/ngx_http_charset_module.html>. `charset` adds its name to
-//! Content-Type; with another `source_charset` the text is converted by a table of `charset_map`:
-//! between two single-byte charsets, or between a single-byte charset and UTF-8. Other charsets are
-//! not supported.
+//! <https://nginx.org/en/docs/http/ngx_http_charset_module.html>. `charset` sets the charset that
+//! Content-Type names. If `source_charset` is another charset, the text is converted with a table
+//! of `charset_map`: between two single-byte charsets, or between a single-byte charset and UTF-8.
+//! Other charsets are not supported.
 
 use std::io::Write;
 use std::rc::Rc;
@@ -132,7 +132,7 @@ fn target(setter: &Setter<'_>) -> Result<Option<CharsetName>, Fault> {
     }
 }
 
-/// The charset settings of a plan, for listings that a module writes in a charset.
+/// The charset settings of a plan, for modules that write a listing in the charset of the response.
 static CHARSETS: PlanSlot<Charset> = PlanSlot::new();
 
 /// `charset` and related directives in one scope.
@@ -140,6 +140,7 @@ static CHARSETS: PlanSlot<Charset> = PlanSlot::new();
 pub struct Charset {
     target: Option<Text>,
     source: Option<Text>,
+    /// `override_charset`: also convert responses that name their charset.
     overrides: bool,
     types: MediaTypes,
     maps: Arc<Maps>,
@@ -179,7 +180,7 @@ impl Module for Charset {
     ];
 
     /// Never off: an upstream may demand a charset, and an included response is converted to the
-    /// charset of its page.
+    /// charset of the page that includes it.
     fn is_off(&self) -> bool {
         false
     }
@@ -371,8 +372,8 @@ fn tables(setter: &Setter<'_>) -> Result<Vec<Table>, Fault> {
                 "\"charset_map\" with \"utf-8\" charset should be given in the second column",
             ));
         }
-        // As in nginx, a duplicate is only an error for the first table; of other duplicates the
-        // first counts.
+        // As in nginx, only a duplicate of the first table is an error. Of other tables for the
+        // same charsets, the first is used.
         if tables
             .first()
             .is_some_and(|table| table.direction(&from.bytes, &to.bytes).is_some())
@@ -479,8 +480,8 @@ fn utf8_sequence(text: &[u8]) -> Option<(Sequence, u16)> {
 }
 
 impl HeadFilter for Charset {
-    /// Also for charsets that the configuration does not name: an upstream may demand one, and an
-    /// included response is converted to that of its page.
+    /// Applies even if no `charset` is set: an upstream may demand a charset, and an included
+    /// response is converted to the charset of the page that includes it.
     fn applies_to(&self, request: &Request) -> bool {
         if request.is_main() {
             !self.keeps_charsets() || !request.response.override_charset.is_empty()
@@ -608,6 +609,7 @@ fn name_charset(request: &mut Request, charset: Bytes) {
     }
 }
 
+/// The direction in which a [`Table`] converts: from its first charset to its second, or back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Direction {
     Forward,
@@ -621,6 +623,7 @@ struct Incomplete {
     length: usize,
 }
 
+/// Converts one body with a table.
 #[derive(Debug)]
 struct Recode {
     codes: Arc<Codes>,

@@ -1,6 +1,6 @@
-//! The directives that every coding has, each under a name of its own: `gzip_types`, `brotli_types`
-//! and `zstd_types` are one of them. The directives that switch a coding on, and its level, are
-//! with the coding.
+//! The directives that every coding has, with the coding's prefix: `gzip_types`, `brotli_types` and
+//! `zstd_types` are one and the same directive. The directives that turn a coding on or set its
+//! level are declared in the coding's own file.
 
 use conf::{Arity, Contexts, Fault, Inherit, Setter, Setting, parse};
 

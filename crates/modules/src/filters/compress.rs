@@ -33,7 +33,8 @@ use super::compressed::{self, COMPRESS_STATIC_LEVEL, Constant, KeptBody, Key, Re
 use super::gzip::{self, Gzip};
 use super::zstd::Zstd;
 
-/// Bytes that are compressed at once, since the output stays in memory until it is sent.
+/// Maximum number of bytes that are compressed before the output is sent, since the output stays in
+/// memory until then.
 const INPUT_MAX: usize = 64 * 1024;
 
 /// A content coding that clients may accept.
@@ -130,7 +131,8 @@ impl Conditions {
     }
 }
 
-/// The coding that the client prefers; the first of equal ones.
+/// The coding that the client prefers; the first of `codings` with the highest quality value.
+/// `None` if the client accepts none of them.
 pub fn wanted_most(request: &Request, codings: impl Iterator<Item = Coding>) -> Option<Coding> {
     let mut best = None;
     let mut best_quality = 0;
@@ -149,6 +151,7 @@ pub struct Compression {
     brotli: Arc<Brotli>,
     zstd: Arc<Zstd>,
     gzip: Arc<Gzip>,
+    /// `compress_static_level`.
     strong: Strong,
 }
 
@@ -237,7 +240,7 @@ impl Compression {
         }
     }
 
-    /// The codings that a response may get.
+    /// The codings whose conditions the response meets, in order of preference.
     fn possible(&self, response: &Response) -> impl Iterator<Item = Coding> {
         let codings = BY_PREFERENCE.into_iter();
         codings.filter(|coding| self.conditions(*coding).hold(response))
@@ -371,9 +374,11 @@ impl<W: MemoryWriter> Coder for W {
 /// Compresses the body of one response.
 pub struct Compressor {
     coding: Coding,
-    /// `None` after the end.
+    /// `None` after the end of the body.
     coder: Option<Box<dyn Coder>>,
+    /// Minimum length of the pieces that are output, in bytes.
     block: usize,
+    /// Whether output is passed on at once, whatever its length.
     unbuffered: bool,
     /// Compressed bytes that do not fill a block yet.
     pending: Vec<u8>,
@@ -406,7 +411,7 @@ pub struct Totals {
 }
 
 impl Compressor {
-    /// Sends the output in blocks of at least this size, or at once if `unbuffered` is set.
+    /// Sends the output in blocks of at least `block` bytes, or at once if `unbuffered` is set.
     pub(super) fn new(
         coding: Coding,
         coder: Box<dyn Coder>,

@@ -25,8 +25,8 @@ use super::compress::{Coding, Compression, Compressor, Totals, note_totals};
 /// The longest body that is stored, before and after compression, in bytes.
 const BODY_MAX: usize = memory::VALUE_MAX;
 
-/// Bytes of bodies that may wait for the higher level. Further bodies stay as they were compressed
-/// first.
+/// Maximum total length in bytes of the bodies that wait for the higher level. Further bodies stay
+/// as they were compressed for the first client.
 const WAITING_MAX: usize = 16 << 20;
 
 /// `compress_static_level`
@@ -96,8 +96,8 @@ fn strong(setter: &Setter<'_>) -> Result<Strong, Fault> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Key([u8; KEY]);
 
-/// The kind, the identity, the coding, its level and window, and the level of
-/// `compress_static_level`.
+/// Length of a key in bytes: the kind, the identity, the coding, its level and window, and the
+/// level of `compress_static_level`.
 const KEY: usize = 1 + BodyIdentity::LENGTH + 4;
 
 impl Key {
@@ -174,8 +174,10 @@ fn keep(key: &Key, compressed: &[u8], length: u32) {
 pub(super) struct Recording {
     key: Key,
     compressed: Vec<u8>,
+    /// Number of bytes of the uncompressed body so far.
     length: usize,
-    /// The uncompressed body, if it is to be compressed again.
+    /// For a body that is to be compressed again: the uncompressed bytes so far, the compression,
+    /// the coding and the higher level.
     again: Option<(Vec<u8>, Arc<Compression>, Coding, i32)>,
 }
 
@@ -190,7 +192,8 @@ pub(super) struct Constant {
 }
 
 impl Recording {
-    /// Starts to record, unless another request does, or the body is too long.
+    /// Starts to record. `None` if another request records the body, or if the body is too long or
+    /// its length is not known.
     pub(super) fn begin(constant: Constant, coding: Coding) -> Option<Recording> {
         let Constant {
             key,
@@ -295,6 +298,7 @@ impl Job {
 pub(super) struct KeptBody {
     bytes: Bytes,
     totals: Totals,
+    /// Whether the stored body was handed out as a whole.
     is_given: bool,
     compression: Arc<Compression>,
     /// Compresses the body, if a filter changes it after all.

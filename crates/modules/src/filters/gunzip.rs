@@ -22,8 +22,8 @@ use super::{coding_family, gzip};
 
 const HSL: Contexts = Contexts::HTTP.or(Contexts::SERVER).or(Contexts::LOCATION);
 
-/// Bytes of gzip that are decompressed before the output is sent, which may be a thousand times
-/// longer.
+/// Maximum number of compressed bytes that are decompressed before the output is sent: the output
+/// may be a thousand times longer.
 const EXPANDED_AT_ONCE_MAX: usize = 1024;
 
 /// The largest window of the format: 32 kB.

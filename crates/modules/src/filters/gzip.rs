@@ -29,8 +29,8 @@ use super::compress::{Coder, Coding, Compressor, Conditions};
 const HSL: Contexts = Contexts::HTTP.or(Contexts::SERVER).or(Contexts::LOCATION);
 const HSLI: Contexts = HSL.or(Contexts::LOCATION_IF);
 
-/// Compressors that a thread keeps for reuse. More are only in use at once under load, and then
-/// creating them costs little compared with their work.
+/// Maximum number of idle compressors that a thread keeps for reuse. More compressors run at once
+/// only under load, and then creating one costs little compared with its work.
 const IDLE_MAX: usize = 4;
 
 /// `gzip on | off`
@@ -144,7 +144,8 @@ pub struct Proxied {
     no_etag: bool,
 }
 
-/// The clients that accept gzip in a scope, also for precompressed files.
+/// The gzip settings of a plan, which tell whether a client accepts gzip. Precompressed files need
+/// them, too.
 static RULES: PlanSlot<Gzip> = PlanSlot::new();
 
 /// `gzip` and related directives in one scope.
@@ -287,8 +288,8 @@ pub fn is_acceptable(request: &Request) -> bool {
     })
 }
 
-/// Like [`is_acceptable`], for a caller that asks again later: undecided counts as acceptable, and
-/// the later call logs the failure.
+/// Like [`is_acceptable`], for a caller that asks again later: if a regex hits a limit, gzip counts
+/// as acceptable, and the later call logs the failure.
 pub(super) fn may_be_acceptable(request: &Request) -> bool {
     decide(request).unwrap_or(true)
 }
@@ -334,7 +335,7 @@ fn decide(request: &Request) -> Result<bool, (&Regex, &[u8], Undecided)> {
 }
 
 impl Proxied {
-    /// Whether a response for a proxy may be compressed.
+    /// Whether the response to a request that came through a proxy may be compressed.
     fn allows(self, response: &Response, authorized: bool) -> bool {
         if self.off {
             return false;
@@ -365,8 +366,8 @@ impl Proxied {
                     || (self.private && has_token(value, b"private", b','))
             });
         }
-        // As in nginx, the time of a static file does not count as `Last-Modified` here, since it
-        // is not a field yet.
+        // As in nginx, the time of a static file does not count as `Last-Modified` here, since the
+        // field is added later.
         let validated = (self.no_last_modified && response.field(b"Last-Modified").is_some())
             || (self.no_etag && response.field(b"ETag").is_some());
         !validated

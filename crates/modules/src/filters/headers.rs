@@ -1,8 +1,8 @@
 //! Fields that a configuration adds to responses: `add_header`, `add_trailer`, `expires`.
 //!
-//! <https://nginx.org/en/docs/http/ngx_http_headers_module.html>. Without `always` they are added
-//! to responses with a status about the resource itself: 200, 201, 204, 206, 301, 302, 303, 304,
-//! 307 and 308.
+//! <https://nginx.org/en/docs/http/ngx_http_headers_module.html>. A field without `always` is added
+//! only to responses with a status that is about the resource itself: 200, 201, 204, 206, 301, 302,
+//! 303, 304, 307 and 308.
 
 use std::sync::Arc;
 
@@ -93,9 +93,9 @@ pub static EXPIRES: Setting<Expiry> = Setting::new("expires", &["[modified] time
 pub enum Merge {
     /// Fields of the scope above are not inherited.
     Off,
-    /// Inherited if the scope has no list of its own.
+    /// Fields of the scope above are inherited if the scope has no list of its own.
     On,
-    /// Inherited after the scope's own list.
+    /// Fields of the scope above are inherited and follow the scope's own.
     Merge,
 }
 
@@ -159,7 +159,7 @@ struct Added {
     always: bool,
     /// Replaces the field with this name instead of adding another.
     replaces: bool,
-    /// `Alt-Svc` with variables, whose value may offer HTTP/3.
+    /// The field is `Alt-Svc` with variables: its value may offer HTTP/3, which is then removed.
     may_offer_http3: bool,
     /// The value is the same for all requests that a prebuilt response may serve.
     is_constant: bool,
@@ -176,8 +176,8 @@ impl Added {
 }
 
 impl Headers {
-    /// Whether the added fields are the same for all requests within one second, so that a head may
-    /// be kept for that time.
+    /// Whether the added fields are the same for all requests within one second, so that a prebuilt
+    /// head can be reused for that second.
     fn is_constant(&self) -> bool {
         matches!(self.expires, When::Fixed(_))
             && self
@@ -245,7 +245,8 @@ impl Feature for Headers {
         &EXPIRES,
     ];
 
-    /// With `off` fields are not inherited, so they belong to the scope that sets them.
+    /// A scope does not inherit the fields of a scope with `off`, so it cannot share the settings
+    /// that were compiled for that scope.
     fn owner(scope: ScopeRef<'_>) -> ScopeRef<'_> {
         let owner = scope.owner(Self::DIRECTIVES);
         let keeps = |setting: &'static Setting<Vec<AddedLine>>, inherit: &Setting<Merge>| {
@@ -509,13 +510,14 @@ impl Trailers for Headers {
     }
 }
 
-/// The fields that go with a response which [`describes_the_resource`] or does not.
+/// The fields to add to a response. `describes` is the result of [`describes_the_resource`]; if it
+/// is false, only fields with `always` are added.
 fn fields_for(fields: &[Added], describes: bool) -> impl Iterator<Item = &Added> {
     fields.iter().filter(move |field| describes || field.always)
 }
 
-/// Whether fields without `always` are added to responses with this status, since it is about the
-/// resource.
+/// Whether fields without `always` are added to responses with this status, since the status is
+/// about the resource.
 fn describes_the_resource(status: u16) -> bool {
     matches!(
         status,
@@ -525,7 +527,7 @@ fn describes_the_resource(status: u16) -> bool {
 
 fn add_field(response: &mut Response, field: &Added, value: Bytes) {
     if field.replaces {
-        // If-Range goes by what the field says from now on.
+        // From here on, `If-Range` is compared with the value of the field.
         if field.name.eq_ignore_ascii_case(b"Last-Modified") {
             response.last_modified = None;
         }

@@ -64,6 +64,7 @@ pub struct Slices {
     start: u64,
     /// Offset behind the last slice that is needed.
     end: u64,
+    /// The ETag of the previous slice, which the next slice must have, too; empty if it had none.
     etag: Bytes,
 }
 
@@ -220,7 +221,8 @@ fn narrow(request: &mut Request, start: u64, end: u64) {
     }
 }
 
-/// Fetches the slices after the first by range. The request that fetches keeps the progress.
+/// Fetches the slices after the first by range. The request that fetches a slice holds the progress
+/// ([`Slices`]).
 #[derive(Default)]
 struct ByRange {
     /// The client has asked for a range: as in nginx, each slice then has the status of the

@@ -278,7 +278,8 @@ impl Module for UserId {
     }
 }
 
-/// An identifier: four words in the machine's byte order. The last word is zero if there is none.
+/// An identifier: four words in the machine's byte order. If there is no identifier, the last word
+/// is zero.
 type Identifier = [u32; 4];
 
 /// The identifiers of the request's pass.
@@ -291,7 +292,9 @@ impl SlotValue for Identifiers {}
 pub struct Identifiers {
     /// The received value of the cookie.
     cookie: Vec<u8>,
+    /// The identifier that the client has sent.
     got: Identifier,
+    /// The identifier that is sent to the client.
     set: Identifier,
     /// `$uid_reset` requests a new identifier.
     reset: bool,
@@ -302,7 +305,8 @@ impl HeadFilter for UserId {
         request.is_main()
     }
 
-    /// Sets the cookie if the client lacks one.
+    /// Sets the cookie if the client has sent none, or if the cookie that the client has sent is to
+    /// be marked or reset.
     fn head(self: Arc<Self>, request: &mut Request, _: &mut Chain) -> Result<(), FilterRejection> {
         let identifiers = identify(request, &self);
         if identifiers.set[3] != 0 {

@@ -18,11 +18,12 @@ const HSL: Contexts = Contexts::HTTP.or(Contexts::SERVER).or(Contexts::LOCATION)
 /// The largest window that every client must support: 8 MB (RFC 9659, section 3).
 const WINDOW_BITS_MAX: u32 = 23;
 
-/// From this level on, the library's windows may exceed that limit, and its tables for them take
-/// more than 600 MB.
+/// From this level on, the library's windows may exceed [`WINDOW_BITS_MAX`], and its tables for
+/// such windows take more than 600 MB.
 const LEVEL_OF_LARGE_WINDOWS: i32 = 20;
 
-/// The table sizes of the level below for a window of this size; entries have four bytes.
+/// The table sizes that the library uses at level 19 for a window of [`WINDOW_BITS_MAX`], as powers
+/// of two; entries have four bytes.
 const HASH_BITS_MAX: u32 = 22;
 const CHAIN_BITS_MAX: u32 = 24;
 
@@ -48,7 +49,7 @@ pub static ZSTD_COMP_LEVEL: Setting<u64> =
          for each response at work whose length is not known.",
     );
 
-/// `zstd` and its family as one scope sees them.
+/// `zstd` and related directives in one scope.
 #[derive(Debug)]
 pub struct Zstd {
     /// Which responses are compressed.

@@ -24,12 +24,13 @@ pub(super) struct CallBody {
     outcome: BodyFault,
     /// Whether the client sees trailers.
     has_trailers: bool,
+    /// The timer of the call's deadline; `None` without a deadline, and once the timer has fired.
     deadline: Option<Sleep>,
     /// The status with which the body was aborted.
     status: Option<Status>,
     /// The gRPC status of the aborted call, for the call counters.
     ended: SharedStatusCode,
-    /// The deadline has passed, and that remains to be logged.
+    /// The deadline has passed, and this has not been logged yet.
     is_deadline_unlogged: bool,
 }
 
@@ -52,7 +53,8 @@ impl CallBody {
         }
     }
 
-    /// Whether the deadline has passed.
+    /// Aborts the body if the deadline has passed. Returns whether the body has been aborted, now
+    /// or before.
     fn look(&mut self, context: &mut Context<'_>) -> bool {
         if let Some(timer) = &mut self.deadline
             && Pin::new(timer).poll(context).is_ready()

@@ -20,7 +20,7 @@ pub(super) fn is_call(request: &Request) -> bool {
     request.method == Method::Post && media_type(request).is_some()
 }
 
-/// The rest of a request's media type after `application/grpc`, if it starts so.
+/// The rest of a request's media type after `application/grpc`; `None` for other media types.
 pub(super) fn media_type(request: &Request) -> Option<&[u8]> {
     let value = request.header(KnownField::ContentType)?;
     let (begin, rest) = value.split_at_checked(MEDIA_TYPE.len())?;

@@ -49,12 +49,15 @@ mod status {
     pub(super) const UNAUTHENTICATED: u16 = 16;
 }
 
-/// The state of a call beyond its HTTP status.
+/// The causes of a call's failure, as far as they are known, and the gRPC status of an aborted
+/// response.
 #[derive(Debug, Default)]
 struct CallStatus {
+    /// The deadline of the call has passed.
     is_late: bool,
     /// The code with which the last server that was tried has reset the stream, if so.
     reset: Option<ErrorCode>,
+    /// The status with which the response body was aborted.
     ended: SharedStatusCode,
 }
 

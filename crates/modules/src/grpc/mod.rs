@@ -97,7 +97,7 @@ async fn serve(
     }
 }
 
-/// The gRPC protocol for a call with a deadline.
+/// The gRPC protocol for one call, which may have a deadline.
 struct Grpc<'p> {
     pass: &'p GrpcPass,
     deadline: Option<Instant>,
@@ -105,6 +105,7 @@ struct Grpc<'p> {
 
 /// The target of a call, and its gRPC-Web variant.
 struct CallTarget {
+    /// The group or address of the server.
     found: PeerTarget,
     web: Option<Web>,
 }
@@ -232,8 +233,9 @@ impl Protocol for Grpc<'_> {
         if ends_with_head && request.response.content_length.is_none() {
             request.response.content_length = Some(0);
         }
-        // An announced length must be kept, and without HTTP/2 an aborted response looks like a
-        // complete one.
+        // Only such responses can be ended early with trailers: an announced length must be kept,
+        // and over HTTP/1 (except gRPC-Web), which loses the trailers, an aborted response would
+        // look complete.
         let sees_trailers = web.is_some() || request.client.is_of_fields();
         let has_trailers = sees_trailers && request.response.content_length.is_none();
         let outcome = answer.outcome();

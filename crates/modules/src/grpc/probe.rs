@@ -25,14 +25,15 @@ use proxying::{READING_BODY, response, ssl};
 
 const PATH: &[u8] = b"/grpc.health.v1.Health/Check";
 
-/// Maximum number of bytes of a response that are examined; a message with a health status has two.
+/// Maximum number of bytes of a response that are examined; a message with a health status has two
+/// bytes.
 const ANSWER_MAX: usize = 4096;
 
 const SERVING: u64 = 1;
 
 /// A health check of one peer.
 pub struct HealthProbe<'a> {
-    /// The settings of the health probe.
+    /// The `grpc_pass` whose settings the probe uses.
     pub pass: &'a GrpcPass,
     /// The group of the peer.
     pub group: &'a Arc<Group>,

@@ -92,7 +92,7 @@ const ALL: &[&[&dyn Declared]] = &[&[&GRPC_PASS], OF_SETTINGS, &TLS.all()];
 /// The directives of this module.
 pub const DIRECTIVES: &[&dyn Declared] = &joined::<{ count_of(ALL) }>(ALL);
 
-/// The documentation of prebuilt responses.
+/// For the documentation: how the directives of this module affect prebuilt responses.
 pub const SHORTCUTS: &[ShortcutDoc] = &[ShortcutDoc::Never(
     "answers of ours to calls have a status of gRPC",
 )];
@@ -101,8 +101,8 @@ pub const SHORTCUTS: &[ShortcutDoc] = &[ShortcutDoc::Never(
 pub(super) struct Settings {
     pub(super) passing: Arc<PassSettings>,
     pub(super) set: Vec<SetField>,
-    /// Fields of the client's call that are not forwarded: those that are set, and the connection's
-    /// own fields.
+    /// Fields of the client's call that are not forwarded: those that `grpc_set_header` sets, and
+    /// the fields that concern only the client's connection.
     pub(super) replaced: NameSet,
     /// Whether Tidegate's own responses have HTTP status 200.
     pub(super) errors_as_grpc: bool,
@@ -182,7 +182,7 @@ pub struct GrpcPass {
     pub(super) destination: Destination,
     /// TLS, if the address may require it.
     pub(super) tls: Option<Arc<UpstreamTls>>,
-    /// The scope; different scopes do not share connections, unless the group allows it.
+    /// Identifies the scope. Different scopes do not share connections, unless the group allows it.
     pub(super) place: Bytes,
 }
 
@@ -210,7 +210,8 @@ impl GrpcPass {
         }))
     }
 
-    /// The group of all its calls; `None` if the group depends on the call.
+    /// The group to which all calls of this `grpc_pass` go; `None` if the group depends on the
+    /// call.
     pub fn group(&self) -> Option<&Arc<Group>> {
         self.destination.group()
     }

@@ -82,8 +82,9 @@ impl Web {
             .into()
     }
 
-    /// Converts the response to gRPC-Web. If it `ends_with_head`, the head contains the status,
-    /// else the trailer frame does, whatever length was announced.
+    /// Converts the response to gRPC-Web. If the response ends with its head (`ends_with_head`),
+    /// the head contains the status. Otherwise the trailer frame contains the status, whatever
+    /// length was announced.
     pub(super) fn respond(&self, request: &mut Request, body: Body, ends_with_head: bool) -> Body {
         let response = &mut request.response;
         response.content_type = self.media_type();
@@ -106,8 +107,9 @@ impl Web {
 /// Approximate number of Base64 bytes that are decoded without yielding to the event loop.
 const DECODED_AT_ONCE: usize = 256 * 1024;
 
-/// The decoded body of a Base64 call, of which `begun` pieces or all have been received; else the
-/// response status. The rest, and a body in a file, are decoded as they are read.
+/// Decodes the Base64 body of a call. `begun` are the pieces of a streamed body that have been
+/// received; `None` if the body is complete. The rest of a streamed body, and a body in a file, are
+/// decoded as they are read. An error is the status of the response.
 pub(super) async fn decode_body(
     request: &Request,
     begun: Option<Pieces>,

@@ -40,7 +40,7 @@ pub(super) fn now_ms() -> u64 {
     (BEFORE + elapsed).as_millis() as u64
 }
 
-/// An entry that is kept until it is counted or unpinned.
+/// An entry that is not evicted until a request is counted in it or it is unpinned.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PinnedEntry(u32);
 
@@ -174,7 +174,8 @@ impl Buckets {
     }
 
     /// Finds or creates a key's bucket. With `count` the request is added to it at once, else the
-    /// entry is pinned. `rate` is in thousandths per second, `burst` is the size of the bucket.
+    /// entry is pinned. `rate` is in thousandths of requests per second; `burst`, the size of the
+    /// bucket, is in thousandths of requests.
     pub(super) fn look_up(
         &self,
         key: &[u8],
@@ -207,7 +208,9 @@ struct Table {
     /// Free indexes of `entries`.
     free: Vec<u32>,
     by_key: Map<Arc<[u8]>, u32>,
+    /// The first entry of the list, which was used last; [`NONE`] if the list is empty.
     newest: u32,
+    /// The last entry of the list; [`NONE`] if the list is empty.
     oldest: u32,
     room: ZoneBudget,
 }

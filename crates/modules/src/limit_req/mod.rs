@@ -139,8 +139,8 @@ enum Decision {
     Reject,
 }
 
-/// Checks the limits in turn. All but the last only pin an entry, and count once no limit has
-/// rejected the request: a rejected request is not counted.
+/// Checks the limits in turn. A rejected request is not counted: every limit but the last only pins
+/// an entry, in which the request is counted once no limit has rejected it.
 fn decide(request: &mut Request, settings: &LimitReq) -> Decision {
     let now = buckets::now_ms();
     let last = settings.limits.len().saturating_sub(1);

@@ -74,7 +74,7 @@ const ALL: &[&[&dyn Declared]] = &[&[&MEMCACHED_PASS], OF_SETTINGS];
 /// The directives of this module.
 pub const DIRECTIVES: &[&dyn Declared] = &joined::<{ count_of(ALL) }>(ALL);
 
-/// The documentation of prebuilt responses.
+/// For the documentation: how the directives of this module affect prebuilt responses.
 pub const SHORTCUTS: &[ShortcutDoc] = &[ShortcutDoc::Same("it is about how servers are asked")];
 
 /// `memcached_*` of a scope, except `memcached_pass` itself.
@@ -129,7 +129,7 @@ pub(super) struct MemcachedPass {
     pub(super) destination: Destination,
     /// The key to request.
     pub(super) key: Text,
-    /// The scope; different scopes do not share connections, unless the group allows it.
+    /// Identifies the scope. Different scopes do not share connections, unless the group allows it.
     pub(super) place: Bytes,
 }
 

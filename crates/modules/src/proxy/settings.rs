@@ -236,8 +236,8 @@ pub struct Settings {
     pub(super) set: Vec<SetField>,
     /// The set fields, prepared as HTTP/1 header lines.
     pub(super) set_lines: FieldLines,
-    /// Fields of the client's request that are not forwarded: those that are set, and the
-    /// connection's own fields.
+    /// Fields of the client's request that are not forwarded: those that `proxy_set_header` sets,
+    /// and the fields that concern only the client's connection.
     pub(super) replaced: NameSet,
     pub(super) cookies: Cookies,
     /// The version of the PROXY protocol header that is sent first on connections to peers.

@@ -44,7 +44,7 @@ pub(super) enum FileTest {
     Directory,
     /// `-e`: a regular file or a directory (nginx reports other kinds as missing).
     Exists,
-    /// `-x`: its owner may execute the file.
+    /// `-x`: a file that its owner may execute.
     Executable,
 }
 

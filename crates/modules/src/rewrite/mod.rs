@@ -162,9 +162,10 @@ enum Instruction {
     If {
         position: Position,
         condition: Condition,
-        /// The plan that takes effect; `None` in a server.
+        /// The plan of the `if` block, in force once the condition is true; `None` for an `if` in a
+        /// server.
         plan: Option<Arc<Plan>>,
-        /// The instructions to run.
+        /// The instructions in the block.
         body: Box<[Instruction]>,
     },
     Rewrite(Box<Rewrite>),
@@ -285,7 +286,7 @@ impl Target {
     }
 }
 
-/// The documentation of responses from memory, which run no script.
+/// For the documentation: how scripts affect prebuilt responses, for which no script runs.
 pub const SHORTCUTS: &[ShortcutDoc] = &[
     ShortcutDoc::Never("there may be a script to run"),
     ShortcutDoc::Same(
@@ -330,7 +331,8 @@ pub fn register(plan: &mut PlanBuilder<'_>) -> Option<()> {
     Some(())
 }
 
-/// The requests that need no script, since all of its conditions are false for them.
+/// The requests for which the scope's script need not run, since the conditions of all its `if`
+/// blocks are false for them.
 fn shortcut_past(compiler: &Compiler<'_>, scope: ScopeRef<'_>) -> Option<Shortcut> {
     let mut fields = Vec::new();
     for line in scope.lines() {

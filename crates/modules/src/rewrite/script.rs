@@ -224,8 +224,8 @@ impl Run<'_> {
         if status >= 400 && compiled.text.is_empty() {
             return Step::Finish(status);
         }
-        // nginx has discarded a chunked body by then, which shows if the text contains
-        // `$content_length`.
+        // nginx discards a chunked body before it evaluates the text, which a text with
+        // `$content_length` shows.
         if self.request.is_main() && self.request.body.chunked() && !self.request.body.is_read() {
             self.request.body.note_skipped();
         }

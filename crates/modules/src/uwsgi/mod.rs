@@ -83,7 +83,7 @@ static TEMPORARY_PATH: TemporaryPath = TemporaryPath {
     levels: &[1, 2],
 };
 
-/// The proxying directives of all these families.
+/// The directives of these families, from which [`PassSettings`] are compiled.
 const PASSING: settings::Declared = settings::Declared {
     family: &UWSGI,
     buffers: &BUFFERS,
@@ -120,7 +120,7 @@ const ALL: &[&[&dyn Declared]] = &[
 /// The directives of this module.
 pub const DIRECTIVES: &[&dyn Declared] = &joined::<{ count_of(ALL) }>(ALL);
 
-/// The documentation of prebuilt responses.
+/// For the documentation: how the directives of this module affect prebuilt responses.
 pub const SHORTCUTS: &[ShortcutDoc] =
     &[ShortcutDoc::Same("it is about what applications are told")];
 

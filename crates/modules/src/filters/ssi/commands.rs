@@ -342,7 +342,8 @@ impl Processor {
         text: &[u8],
     ) -> Result<(Vec<u8>, Vec<u8>), CommandFailed> {
         let mut target = evaluate(request, text)?;
-        // An empty text means the folder itself; a variable that is empty stays empty.
+        // An empty text means the folder itself; if the text contains variables and their values
+        // are empty, the target stays empty.
         let begin = if text.contains(&b'$') {
             target.first()
         } else {
@@ -456,7 +457,7 @@ impl Processor {
         self.choose(request, arguments, out)
     }
 
-    /// `elif expr="…"`, and `if`
+    /// Chooses a branch: `elif expr="…"`, and the first branch for `if`.
     fn choose(
         &mut self,
         request: &mut Request,

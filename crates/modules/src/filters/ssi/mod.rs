@@ -94,7 +94,7 @@ pub static SSI_TYPES: Setting<MediaTypes> = Setting::new(
     "The media types of responses that commands are looked for in, besides `text/html`; `*` is every type.",
 );
 
-/// `ssi` and its family as one scope sees them.
+/// `ssi` and related directives in one scope.
 #[derive(Debug)]
 pub struct Ssi {
     enabled: bool,
@@ -170,7 +170,7 @@ impl HeadFilter for Ssi {
 /// The state that commands have set, shared by a main request and its subrequests.
 #[derive(Debug, Default)]
 struct Memory {
-    /// By name, in lower case.
+    /// Names in lower case, with their values.
     variables: Vec<(Bytes, Bytes)>,
     /// Blocks with their texts; the first of several with the same name counts.
     blocks: Vec<(Bytes, Vec<u8>)>,

@@ -116,7 +116,8 @@ impl Reader {
     /// Removes text from the input, up to where a command starts or may start.
     fn text(&mut self, seen: usize, input: &mut Bytes) -> Option<Bytes> {
         let mut seen = seen;
-        // Offset at which the bytes that have been seen start; `None` if in the previous piece.
+        // Offset at which the bytes that have been seen start; `None` if they start in the previous
+        // piece.
         let mut begin = None;
         let mut at = 0;
         loop {

@@ -16,7 +16,8 @@ pub(super) struct LocalTime {
     /// Seconds east of Greenwich.
     offset: i64,
     zone: String,
-    /// The result of `%s`: mktime(3) takes the time for a local one.
+    /// The result of `%s`: glibc computes it by mktime(3), which takes the civil time for local
+    /// time.
     seconds: i64,
 }
 
@@ -206,7 +207,7 @@ fn weekday(day: Weekday) -> &'static [u8] {
     }
 }
 
-/// A name, or its abbreviation: its first three letters.
+/// The name, or with `short` its first three letters.
 fn shortened(name: &[u8], short: bool) -> &[u8] {
     if short {
         name.get(..3).unwrap_or(name)
@@ -265,7 +266,8 @@ impl Field {
         (field, rest)
     }
 
-    /// Applies flag `#`, which this conversion defines as `case`; it takes precedence over `^`.
+    /// Applies flag `#`, which selects `case` in this conversion and takes precedence over flag
+    /// `^`.
     fn set_other_case(&mut self, case: Case) {
         if self.other_case {
             self.case = case;

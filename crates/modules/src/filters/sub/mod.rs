@@ -94,7 +94,7 @@ fn pair(line: &Line) -> Result<(Template, Template), Fault> {
     ))
 }
 
-/// `sub_filter` and its family as one scope sees them.
+/// `sub_filter` and related directives in one scope.
 #[derive(Debug)]
 pub struct Sub {
     pairs: Box<[Pair]>,

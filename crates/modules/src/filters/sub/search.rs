@@ -155,7 +155,7 @@ impl Replacer {
             .unwrap_or(SearchStep::Nothing)
     }
 
-    /// The string that matches at a position.
+    /// The string that matches at `start`, or may match if the text continues.
     fn at(&self, text: &[u8], start: usize) -> SearchStep {
         let rest = text.get(start..).unwrap_or_default();
         for (string, (_, pattern)) in self.patterns.strings.iter().enumerate() {
