@@ -1,5 +1,5 @@
 //! The challenge replies of listeners, and the issued certificates: state of the whole process,
-//! since both outlive a configuration.
+//! since challenge replies and certificates outlive a configuration.
 
 use std::io::Write;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
@@ -15,13 +15,13 @@ use transport::tls::server::ServerTls;
 /// The protocol of validators (RFC 8737 section 4).
 const VALIDATION_PROTOCOL: &[u8] = b"acme-tls/1";
 
-/// Responses to `http-01` by token. Usually empty, and never long.
+/// Tokens of `http-01` challenges, each with the response to it. Usually empty, and never long.
 static ANSWERS: RwLock<Vec<(String, String)>> = RwLock::new(Vec::new());
 
 /// Certificates for `tls-alpn-01` handshakes, by the SNI of the validator.
 static HANDSHAKES: RwLock<Vec<(String, Arc<ServerTls>)>> = RwLock::new(Vec::new());
 
-/// The slots of all certificates that were ordered since the start, by issuer and order.
+/// The slots of all certificates that were ordered since the process started, by `issuer/order`.
 static HELD: Mutex<Option<Map<String, Arc<CertificateSlot>>>> = Mutex::new(None);
 
 /// The slot of a certificate that ACME issues.
@@ -34,12 +34,13 @@ pub struct CertificateSlot {
 #[derive(Clone, Debug, Default)]
 struct Current {
     certificate: Option<Arc<Certificate>>,
-    /// Whether the certificate is a placeholder until one is issued.
+    /// Whether the certificate is a placeholder, used until a certificate is issued.
     is_placeholder: bool,
 }
 
 impl CertificateSlot {
-    /// The slot of an order of an issuer, which is the same for the life of the process.
+    /// The slot for an order of an issuer. Later calls for the same order return the same slot, for
+    /// the life of the process.
     pub fn of(issuer: &str, order: &str) -> Arc<CertificateSlot> {
         let mut all = HELD.lock().unwrap_or_else(PoisonError::into_inner);
         let all = all.get_or_insert_with(Map::default);

@@ -17,8 +17,8 @@ use super::host::Listeners;
 
 const ISSUER: Contexts = Contexts::ACME_ISSUER;
 
-/// Where systems keep the certificates of the authorities that they trust; the first that exists
-/// counts.
+/// The files in which systems keep the certificates of the authorities that they trust. The first
+/// file that exists is used.
 pub(crate) const SYSTEM_AUTHORITIES: [&str; 4] = [
     "/etc/ssl/certs/ca-certificates.crt", // Debian, Arch, Alpine
     "/etc/pki/tls/certs/ca-bundle.crt",   // Fedora
@@ -203,7 +203,7 @@ fn account_key(setter: &Setter<'_>) -> Result<Key, Fault> {
     }
 }
 
-/// Parses a kind of key; `None` if the word is a file.
+/// Parses a kind of key; `None` if the word is not one, but the name of a file.
 pub(super) fn key_kind(directive: &str, word: &Word) -> Result<Option<KeyKind>, Fault> {
     let fault = |text: &str| Fault::at(word, format!("{directive}: {text}"));
     match KeyKind::parse(&word.bytes) {

@@ -1,7 +1,8 @@
 //! The file operations of WebDAV: PUT, DELETE, COPY and MOVE.
 //!
-//! Every function here blocks, so it runs on the thread pool. A request cannot be used there, so
-//! log lines are returned with the status. Modes, times and the order of calls are nginx's.
+//! Every function here blocks, so it runs on the thread pool. A request cannot be used on that
+//! thread, so log lines are returned with the status. Modes, times and the order of calls are
+//! nginx's.
 
 use std::fs::{self, Metadata, ReadDir};
 use std::io;
@@ -23,9 +24,11 @@ const DEPTH_MAX: usize = 256;
 pub(super) struct Put {
     pub(super) temporary: PathBuf,
     pub(super) target: PathBuf,
+    /// The permissions of the file and of created directories: `dav_access`.
     pub(super) access: u32,
     /// The time of the Date field in seconds since 1970, which becomes the modification time.
     pub(super) modified: Option<i64>,
+    /// Whether missing parent directories are created: `create_full_put_path`.
     pub(super) create_path: bool,
 }
 
@@ -66,6 +69,7 @@ pub(super) struct Delete {
     pub(super) path: PathBuf,
     /// Whether the URI ends with a slash.
     pub(super) is_collection: bool,
+    /// The value of the Depth field, if the request has one.
     pub(super) depth: Option<Vec<u8>>,
 }
 
@@ -161,14 +165,14 @@ trait Visitor {
     /// A directory, before its entries.
     fn enter(&mut self, path: &Path, found: &Metadata, done: &mut RenameResult);
     fn file(&mut self, path: &Path, found: &Metadata, done: &mut RenameResult);
-    /// A link, a socket, a device.
+    /// Anything else: a link, a socket or a device.
     fn special(&mut self, path: &Path, done: &mut RenameResult);
     /// A directory, after its entries.
     fn leave_directory(&mut self, path: &Path, found: &Metadata, done: &mut RenameResult);
 }
 
-/// Visits everything below a directory; false if the directory cannot be read. Failures further
-/// below are logged and skipped.
+/// Visits everything below a directory; false if the directory cannot be read. If a directory or an
+/// entry below it cannot be read, this is logged and the walk continues.
 fn walk(root: &Path, visitor: &mut dyn Visitor, done: &mut RenameResult) -> bool {
     let Some(entries) = read_directory(root, done) else {
         return false;
@@ -225,6 +229,7 @@ fn read_directory(path: &Path, done: &mut RenameResult) -> Option<ReadDir> {
         .ok()
 }
 
+/// Deletes everything that is visited.
 struct Removal;
 
 impl Visitor for Removal {
@@ -316,7 +321,9 @@ pub(super) struct Transfer {
     pub(super) target: PathBuf,
     /// Whether both URIs end with a slash.
     pub(super) is_collection: bool,
+    /// Whether an existing target is replaced: the Overwrite field.
     pub(super) overwrite: bool,
+    /// Whether the method is MOVE, rather than COPY.
     pub(super) moves: bool,
     /// `dav_access`, for created directories.
     pub(super) access: u32,
@@ -364,7 +371,8 @@ pub(super) fn transfer(transfer: &Transfer) -> RenameResult {
 }
 
 impl Transfer {
-    /// Whether the target exists, and if so, whether it is a directory.
+    /// Checks the target. Returns whether the existing target is a directory; `None` if the target
+    /// does not exist. An error is the status of the response.
     fn replaced(&self, done: &mut RenameResult) -> Result<Option<bool>, u16> {
         let found = match fs::symlink_metadata(&self.target) {
             Ok(found) => found,
@@ -388,8 +396,8 @@ impl Transfer {
         Ok(Some(found.is_dir()))
     }
 
-    /// Whether source or target is within the other after links are resolved: a copy could be
-    /// endless, and the source could be deleted before it is copied.
+    /// Whether the source is within the target or the target within the source, after links are
+    /// resolved: a copy could be endless, or the source could be deleted before it is copied.
     fn overlaps(&self) -> bool {
         let parent = self.target.parent().map(fs::canonicalize);
         let (Ok(source), Some(Ok(parent))) = (fs::canonicalize(&self.source), parent) else {
@@ -431,8 +439,8 @@ impl Transfer {
         self.copy_tree(&source, done)
     }
 
-    /// Copies into a directory that has been created. The source of a move is then deleted, unless
-    /// a part of it could not be copied.
+    /// Copies the tree into the target directory, which has been created. The source of a move is
+    /// then deleted, unless a part of it could not be copied.
     fn copy_tree(&self, source: &Path, done: &mut RenameResult) -> u16 {
         let lines_before = done.lines_count;
         let mut copy = Copy {

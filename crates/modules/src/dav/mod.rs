@@ -2,7 +2,7 @@
 //!
 //! <https://nginx.org/en/docs/http/ngx_http_dav_module.html>, RFC 4918. This file parses requests
 //! and checks them as nginx does; `files` does the file operations, on the thread pool. As in
-//! nginx, failures within a tree are logged and not reported by a 207.
+//! nginx, failures within a tree are logged, and not reported to the client with status 207.
 
 mod files;
 
@@ -172,7 +172,7 @@ impl Dav {
     }
 }
 
-/// The setting of a plan; absent if no method is allowed.
+/// The `dav_methods` settings of a plan; absent if no method is allowed.
 pub static DAV: PlanSlot<Dav> = PlanSlot::new();
 
 impl Module for Dav {
@@ -208,7 +208,8 @@ impl PhaseHandler for Dav {
     }
 }
 
-/// Runs a file operation on the thread pool, unless a file is locked, and logs the result's lines.
+/// Runs a file operation on the thread pool and logs the lines of its result. Status 423 instead if
+/// a lock forbids the change.
 async fn run(request: &mut Request, job: impl FnOnce() -> RenameResult + Send + 'static) -> u16 {
     let guard = match Guard::of(request).await {
         Ok(guard) => guard,
@@ -303,7 +304,8 @@ async fn delete(request: &mut Request, dav: &Dav) -> Step {
     Step::Finish(status)
 }
 
-/// Checks that a path has enough elements. The error is the number of its slashes.
+/// Checks that a path has at least `depth_min` elements. The error is the number of slashes in the
+/// path.
 fn check_depth(path: &[u8], depth_min: u64) -> Result<(), u64> {
     let mut depth = 0;
     for (at, byte) in path.iter().enumerate() {
@@ -460,7 +462,7 @@ pub(super) enum ForeignUri {
     Invalid,
     /// The URI has another host.
     OtherHost,
-    /// The path would leave the root; with the part that was decoded.
+    /// The path would leave the root; contains the part of the path that was decoded.
     Unsafe(Vec<u8>),
 }
 

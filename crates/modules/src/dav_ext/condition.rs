@@ -33,7 +33,9 @@ impl Conditions {
 /// One condition of a list.
 #[derive(Debug, PartialEq, Eq)]
 enum Condition<'a> {
+    /// The resource has the lock with this token.
     Token(&'a [u8]),
+    /// The resource has this ETag.
     Tag(&'a [u8]),
 }
 
@@ -44,7 +46,7 @@ type List<'a> = Vec<(bool, Condition<'a>)>;
 type Tagged<'a> = (Option<&'a [u8]>, List<'a>);
 
 /// Parses and evaluates the If field; 412 if no list holds, 400 if the field is invalid. `path` is
-/// that of the request.
+/// the path of the request, as locks are stored under it.
 pub(super) async fn check(
     request: &mut Request,
     zone: &Zone<Locks>,
@@ -82,13 +84,16 @@ pub(super) async fn check(
 /// The state of a resource with which conditions are compared.
 #[derive(Default)]
 struct Resource {
+    /// The token of the lock that covers the resource.
     token: Option<Box<str>>,
+    /// The ETag of the resource.
     tag: Option<Vec<u8>>,
 }
 
 impl Resource {
-    /// The resource of a list: the tagged one, else that of the request. A URI on another server
-    /// has neither a lock nor an ETag (RFC 4918, section 10.4.4).
+    /// The resource of a list: the resource of the URI `tag`, or else the resource of the request,
+    /// whose path is `own`. A URI on another server has neither a lock nor an ETag (RFC 4918,
+    /// section 10.4.4).
     async fn of(
         request: &mut Request,
         zone: &Zone<Locks>,

@@ -21,6 +21,7 @@ use crate::dav;
 pub struct Guard {
     zone: Arc<Zone<Locks>>,
     changes: Vec<PathChange>,
+    /// The lock tokens that the client has sent.
     known: condition::Conditions,
     now: Instant,
 }
@@ -36,15 +37,18 @@ struct PathChange {
 
 /// Whether the parent directory of a change changes too.
 enum Member {
+    /// No: no member is added or removed.
     Stays,
-    /// If the path does not exist.
+    /// Yes, if the path does not exist: it is then created.
     IfNew,
+    /// Yes.
     Changes,
 }
 
 impl Guard {
-    /// The change of this request; `None` if it changes nothing that can be locked. The If field is
-    /// evaluated: 412 if none of its lists holds, 400 if it is invalid.
+    /// The change that the request makes; `None` if the request changes nothing that can be locked.
+    /// Evaluates the If field: the error is status 412 if none of the field's lists holds, and 400
+    /// if the field is invalid.
     pub async fn of(request: &mut Request) -> Result<Option<Guard>, u16> {
         let Some(zone) = locks_of(request) else {
             return Ok(None);

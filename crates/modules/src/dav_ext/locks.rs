@@ -1,8 +1,8 @@
 //! Locks of WebDAV (RFC 4918, section 6): exclusive write locks, in a zone that all threads share.
 //!
-//! A lock belongs to a path on the disk, so that two URIs of one file share it. It ends with its
-//! time, with UNLOCK, or with the last process that knows it. One mutex guards a zone; nothing
-//! blocks under it.
+//! A lock belongs to a path on the disk, so that two URIs of one file share it. A lock ends when
+//! its time is over, with UNLOCK, or when the last process that knows the lock ends. One mutex
+//! guards a zone; nothing blocks under it.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -15,6 +15,7 @@ use framework::zone::{State, ZoneBudget, ZoneFact, ZoneFactSink};
 /// The memory of a lock besides its texts, in bytes.
 const ENTRY_SIZE: usize = 128;
 
+/// A lock on a path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Lock {
     /// The lock's token, a URI.
@@ -23,6 +24,7 @@ pub(super) struct Lock {
     pub(super) owner: Box<str>,
     /// Whether everything below a collection is locked too.
     pub(super) infinite: bool,
+    /// When the lock ends, unless it is refreshed before.
     pub(super) expires: Instant,
     /// The URI for which the lock was made, escaped.
     pub(super) root: Box<str>,
@@ -30,7 +32,7 @@ pub(super) struct Lock {
 
 /// The settings of a zone.
 pub(super) struct LockSettings {
-    /// How long a lock lasts that is not refreshed.
+    /// How long a lock lasts if it is not refreshed.
     pub(super) timeout: Duration,
 }
 

@@ -236,7 +236,7 @@ struct Locked;
 
 impl PhaseHandler for Locked {
     fn run<'a>(&'a self, request: &'a mut Request, _: &'a mut Exchange) -> MaybeFuture<'a> {
-        // Whether a LOCK is a new lock depends on its body.
+        // LOCK is checked later: only its body tells whether it creates a lock or refreshes one.
         match request.method {
             Method::Get | Method::Head | Method::Post | Method::Lock => {
                 MaybeFuture::Now(Ok(Step::Next))
@@ -260,7 +260,7 @@ async fn refuse_locked(request: &mut Request) -> Step {
     }
 }
 
-/// The setting of a plan; absent if it is off.
+/// The `dav_ext_*` settings of a plan; absent if they are off.
 static DAV_EXT: PlanSlot<DavExt> = PlanSlot::new();
 
 /// The zone of locks for the request's scope.

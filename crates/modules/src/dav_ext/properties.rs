@@ -18,11 +18,13 @@ use super::xml::{DAV, PropertyName, PropfindProperties};
 
 pub(super) const PROLOGUE: &str = "<?xml version=\"1.0\" encoding=\"utf-8\" ?>\n";
 
-/// Entries of a directory that are listed at most; a larger directory is answered with 507.
+/// Maximum number of entries of a directory that are listed. For a larger directory, status 507 is
+/// sent.
 const ENTRIES_MAX: usize = 65_536;
 
-/// Length of a response at most, in bytes; a longer one is answered with 507. The response is built
-/// in memory as a whole. The limit suffices for all properties of ten thousand files.
+/// Maximum length of a response, in bytes. Instead of a longer response, status 507 is sent, since
+/// the whole response is built in memory. The limit suffices for all properties of ten thousand
+/// files.
 const ANSWER_SIZE_MAX: usize = 8 * 1024 * 1024;
 
 /// The properties that a resource may have, all in the namespace `DAV:`.
@@ -88,8 +90,8 @@ pub(super) fn answer(query: &PropfindQuery) -> Result<String, PropertyError> {
     Ok(text)
 }
 
-/// Appends an `xmlns` declaration for each namespace of these names, and returns the prefixed tag
-/// of each name.
+/// Appends an `xmlns` declaration for each namespace that the names have, and returns the tag of
+/// each name with its prefix.
 fn declare(names: &[PropertyName], text: &mut String) -> Vec<String> {
     let mut namespaces: Vec<&str> = Vec::new();
     let mut tags = Vec::with_capacity(names.len());

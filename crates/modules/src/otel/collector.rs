@@ -1,8 +1,8 @@
 //! The collector: batches of spans are sent to it as gRPC calls over HTTP/2.
 //!
 //! <https://opentelemetry.io/docs/specs/otlp/#otlpgrpc>. A batch is sent once: the collector
-//! accepts it or it is lost, as with nginx. Unlike nginx's, a call has a deadline, so that a
-//! collector that never answers does not hold batches forever.
+//! accepts it or it is lost, as with nginx. Unlike in nginx, a call has a deadline, so that batches
+//! are not kept forever for a collector that never answers.
 
 use std::cell::Cell;
 use std::convert::Infallible;
@@ -34,7 +34,8 @@ use super::messages::{ExportResponse, PartialSuccess};
 
 const PATH: &[u8] = b"/opentelemetry.proto.collector.trace.v1.TraceService/Export";
 
-/// Time limit of a call, including the connection; the default of OpenTelemetry's own libraries.
+/// Time limit of a call, including the time to connect; the default in OpenTelemetry's own
+/// libraries.
 const CALL_TIMEOUT: Duration = Duration::from_secs(10);
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -72,8 +73,9 @@ pub(super) struct Collector {
 }
 
 impl Collector {
-    /// Sends a message of the type `ExportTraceServiceRequest`. Returns the collector's remarks if
-    /// it has accepted the message. With `is_quiet`, connection errors are not logged.
+    /// Sends a message of the type `ExportTraceServiceRequest`. If the collector accepts the
+    /// message, returns its report about rejected spans, if any. With `is_quiet`, connection errors
+    /// are not logged.
     ///
     /// # Errors
     /// Why the message was not accepted, as text.
@@ -132,7 +134,7 @@ impl Collector {
     }
 }
 
-/// The originator of a call, which has no client.
+/// The sender of a call on its own behalf: there is no client.
 struct Exporting<'a> {
     endpoint: &'a str,
     is_quiet: bool,

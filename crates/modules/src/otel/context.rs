@@ -1,8 +1,8 @@
 //! The trace context of a request: `traceparent` and `tracestate`.
 //!
-//! <https://www.w3.org/TR/trace-context/>, sections 3.2 and 3.3. Of a newer version, the fields
-//! that this version has are read, as section 3.2.2.3 requires. A malformed `traceparent` is
-//! ignored, and so is its `tracestate`.
+//! <https://www.w3.org/TR/trace-context/>, sections 3.2 and 3.3. From a `traceparent` of a newer
+//! version, the fields that version 00 has are read, as section 3.2.2.3 requires. A malformed
+//! `traceparent` is ignored, and so is its `tracestate`.
 
 use bytes::Bytes;
 use framework::random;
@@ -27,7 +27,8 @@ pub(super) struct TraceContext {
 }
 
 impl TraceContext {
-    /// Parses the context that a client sends; the default if there is none, or if it is invalid.
+    /// Parses the context that a client sends. An empty or invalid `parent` gives a context without
+    /// a trace and without a state.
     pub(super) fn parse(parent: &[u8], state: Bytes) -> TraceContext {
         TraceContext::read(parent).map_or_else(TraceContext::default, |context| TraceContext {
             state,

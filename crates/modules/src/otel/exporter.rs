@@ -9,8 +9,8 @@
 //! A thread has at most `batch_count` unanswered batches, including the one that it fills. A span
 //! that does not fit is dropped and counted, which limits memory. After a reload, the export thread
 //! of the previous generation continues until the last request of its generation has ended, and
-//! then sends its remaining spans. At its end, the process waits for unanswered batches, for
-//! [`END_MAX`] at most.
+//! then sends its remaining spans. When the process ends, it waits at most [`END_MAX`] for
+//! unanswered batches.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -39,10 +39,10 @@ use super::messages::{
 /// How long a process waits at its end for the collector to accept the remaining spans.
 const END_MAX: Duration = Duration::from_secs(2);
 
-/// The interval at which batches are looked for once a newer generation serves.
+/// The interval at which the export thread of a previous generation looks for batches.
 const LOOK_AT_END: Duration = Duration::from_millis(100);
 
-/// `otel_exporter` and the attributes of this server.
+/// The exporter of a generation: its settings, and the spans that have not been sent yet.
 pub(super) struct Exporter {
     settings: ExporterSettings,
     queue: Mutex<Queue>,
@@ -72,7 +72,9 @@ pub(super) struct ExporterSettings {
 #[derive(Default)]
 struct Queue {
     batches: Vec<Batch>,
+    /// Whether a newer generation serves, or the process ends.
     is_ending: bool,
+    /// Wakes the export thread while it waits for batches.
     waker: Option<Waker>,
     /// The running export thread; removed when the thread ends.
     thread: Option<RunningService>,
@@ -108,7 +110,9 @@ impl Drop for Outstanding {
 /// the batch.
 #[derive(Default)]
 struct SpanBuffer {
+    /// The encoded spans of the batch, and their number.
     current: Mutex<(Vec<u8>, usize)>,
+    /// Number of unanswered batches of the thread.
     outstanding: Arc<AtomicUsize>,
 }
 
@@ -228,10 +232,10 @@ impl Exporter {
     }
 }
 
-/// The limit of batches has been reached.
+/// The thread has as many unanswered batches as `batch_count` allows.
 struct QueueFull;
 
-/// Takes the spans that have been collected.
+/// Takes the spans that a thread has collected, as a batch.
 fn take(buffer: &SpanBuffer, current: &mut (Vec<u8>, usize)) -> Batch {
     let (spans, count) = std::mem::take(current);
     Batch {
@@ -299,7 +303,8 @@ impl Service for ExportService {
         "otel_exporter".to_owned()
     }
 
-    /// Starts a thread; the previous one ends with the last request of its generation.
+    /// Starts an export thread. The thread of the previous generation ends with the last request of
+    /// that generation.
     fn start(
         &self,
         generation: &Arc<Generation>,
@@ -331,6 +336,7 @@ impl Drop for ExporterAtWork {
 struct Sending {
     exporter: Arc<Exporter>,
     local: Rc<GenerationView>,
+    /// Number of batches that have left the queue and are unanswered.
     in_flight: Cell<usize>,
     /// The second of the last log line about a failure, and the number of spans that have been lost
     /// since.

@@ -34,20 +34,21 @@ pub use settings::{DIRECTIVES, add, prepare};
 /// The phases that this module takes part in.
 pub const TASKS: &[Task] = &[Task::of(TaskKind::Log, &["otel_trace"]).listed(2)];
 
-/// The documentation of prebuilt responses.
+/// For the documentation: how the directives of this module affect prebuilt responses.
 pub const SHORTCUTS: &[ShortcutDoc] = &[
     ShortcutDoc::Never("each request that is traced is looked at"),
     ShortcutDoc::Same("elsewhere requests are traced, here they are not"),
 ];
 
-/// The setting of a plan that uses the trace context of requests.
+/// The tracing settings of a plan; absent if its requests are neither traced nor changed.
 static OF_PLAN: PlanSlot<Tracing> = PlanSlot::new();
 
 /// The trace context of a request.
 #[derive(Default)]
 struct RequestTrace {
+    /// The context that the client has sent, if it is used.
     parent: TraceContext,
-    /// Has no span until the span is needed.
+    /// The request's own span; its span ID is 0 until the span is first needed.
     current: TraceContext,
 }
 
@@ -62,7 +63,8 @@ pub fn register(plan: &mut PlanBuilder<'_>) -> Option<()> {
         return Some(());
     }
     let tracing: Arc<Tracing> = plan.feature()?;
-    // Another location may have decided to trace the request.
+    // Registered even if tracing is off here: another location may have decided to trace the
+    // request.
     plan.ending(&tracing);
     if tracing.is_off() {
         plan.shortcut(Shortcut::Same);
@@ -130,7 +132,8 @@ fn extract(request: &Request) -> TraceContext {
     TraceContext::parse(parent, state.into())
 }
 
-/// Replaces the trace context fields of the request with those of its own span, for upstreams.
+/// Replaces `traceparent` and `tracestate` of the request with the fields of the request's own
+/// span, which upstreams then receive.
 fn inject(request: &mut Request, current: &TraceContext) {
     let mut fields = request.copied_fields();
     fields.retain(|(name, _)| {

@@ -259,7 +259,7 @@ pub(super) struct Tracing {
 }
 
 impl Tracing {
-    /// Whether requests are neither traced nor changed here.
+    /// Whether requests of this scope are neither traced nor changed.
     pub(super) fn is_off(&self) -> bool {
         matches!(self.trace, Condition::Never) && self.context == Propagation::Ignore
     }
@@ -385,8 +385,8 @@ fn exporter(
     let number = |setting| -> Result<usize, Fault> {
         Ok(usize::try_from(block.get(setting)?).unwrap_or(usize::MAX))
     };
-    // As in nginx, the last of several attributes with the same name counts, and attributes are
-    // sorted by name.
+    // As in nginx, attributes are sorted by name, and of several with the same name the last is
+    // used.
     let attributes = http.own(&OTEL_RESOURCE_ATTR)?.unwrap_or_default();
     let mut resource: BTreeMap<String, String> = attributes.into_iter().collect();
     match http.own(&OTEL_SERVICE_NAME)? {

@@ -12,7 +12,7 @@ use super::messages::{KeyValue, SPAN_KIND_SERVER, STATUS_CODE_ERROR, Span, Statu
 use super::settings::Tracing;
 use super::{RequestTrace, TRACE};
 
-/// Attributes whose names start so are lists.
+/// Attributes whose names start with one of these prefixes are lists.
 const LISTS: [&str; 2] = ["http.request.header.", "http.response.header."];
 
 /// The span of a traced request.
