@@ -21,7 +21,7 @@ const HSL: Contexts = Contexts::HTTP.or(Contexts::SERVER).or(Contexts::LOCATION)
 /// A browser that `modern_browser` knows.
 #[derive(Debug)]
 struct Kind {
-    /// Its name in the directive.
+    /// The browser's name in the directive.
     name: &'static str,
     /// Bytes of User-Agent that are skipped before the mark is searched.
     skip: usize,
@@ -30,7 +30,8 @@ struct Kind {
     version_at: usize,
 }
 
-/// In the order of the search: Opera may claim to be Internet Explorer.
+/// The browsers in the order of the search: Opera comes first, since it may claim to be Internet
+/// Explorer.
 static KINDS: [Kind; 5] = [
     kind("opera", "", b"Opera", 6),
     kind("msie", "Mozilla/4.0 (compatible; ", b"MSIE ", 5),
@@ -53,7 +54,7 @@ const fn kind(
     }
 }
 
-/// A version higher than any.
+/// A version that no browser reaches.
 const NEVER: u64 = u64::MAX;
 
 /// `modern_browser browser version | unlisted`
@@ -285,7 +286,8 @@ impl Module for Browsers {
     }
 }
 
-/// Appends the value of `$modern_browser`, and says whether it has one.
+/// Appends the value of `$modern_browser`, which is empty for an ancient browser; true, since the
+/// variable always has a value.
 pub fn modern_browser(request: &mut Request, out: &mut Vec<u8>) -> bool {
     if let Some(browsers) = request.plan.of(&BROWSERS)
         && browsers.is_modern(request.header(KnownField::UserAgent))
@@ -295,7 +297,8 @@ pub fn modern_browser(request: &mut Request, out: &mut Vec<u8>) -> bool {
     true
 }
 
-/// Appends the value of `$ancient_browser`, and says whether it has one.
+/// Appends the value of `$ancient_browser`, which is empty for a modern browser; true, since the
+/// variable always has a value.
 pub fn ancient_browser(request: &mut Request, out: &mut Vec<u8>) -> bool {
     if let Some(browsers) = request.plan.of(&BROWSERS)
         && !browsers.is_modern(request.header(KnownField::UserAgent))

@@ -1,10 +1,10 @@
 //! Header fields set and cleared in requests and responses: `more_set_headers` and its family, with
 //! the directives of headers-more.
 //!
-//! <https://github.com/openresty/headers-more-nginx-module>. Unlike `add_header`, they replace
-//! existing fields, whatever the status, and the directives of outer levels are applied first.
-//! Responses are changed before `add_header` adds to them, requests after the rewrite phase. Fields
-//! that frame a message cannot be changed: they are skipped with a warning.
+//! <https://github.com/openresty/headers-more-nginx-module>. Unlike `add_header`, these directives
+//! replace existing fields, whatever the status, and the directives of outer levels are applied
+//! first. Responses are changed before `add_header` adds to them, requests after the rewrite phase.
+//! Fields that frame a message cannot be changed: they are skipped with a warning.
 
 use std::sync::Arc;
 
@@ -84,7 +84,7 @@ pub static MORE_CLEAR_INPUT_HEADERS: Setting<()> = Setting::new(
 .inherit(Inherit::List)
 .manual("Takes fields of requests away. A `*` at the end of a name stands for any rest of it.");
 
-/// The four directives as one scope sees them.
+/// The rules of the four directives in force in one scope.
 #[derive(Debug, Default)]
 pub struct HeadersMore {
     output: Vec<Rule>,
@@ -108,7 +108,7 @@ struct FieldChange {
     wildcard: bool,
     /// An empty value removes the field.
     value: Text,
-    /// `Alt-Svc`, whose value may offer HTTP/3.
+    /// Whether the field is `Alt-Svc`, whose value may offer HTTP/3; the offer is then removed.
     is_alt_svc: bool,
 }
 
@@ -176,7 +176,9 @@ fn check(setter: &Setter<'_>) -> Result<(), Fault> {
 struct HeaderDirective {
     statuses: Vec<u16>,
     types: Vec<Bytes>,
+    /// `-a`: the fields are added, and existing fields of the same names stay.
     append: bool,
+    /// `-r`: only fields that the request has are replaced.
     only_present: bool,
     changes: Vec<(Bytes, Template)>,
     /// Fields that are skipped, because they frame the message.
@@ -343,7 +345,8 @@ impl HeadFilter for HeadersMore {
     }
 }
 
-/// Removes a field, including those that are not kept in the field list.
+/// Removes a field, even if the response keeps the field outside its list of fields, such as Server
+/// and Date.
 fn clear(response: &mut Response, change: &FieldChange) {
     if change.names(b"Server") {
         response.server = Some(Bytes::new());

@@ -115,7 +115,8 @@ impl Index {
     }
 }
 
-/// Looks for the files in order. The directory itself is checked only once.
+/// Looks for the files in order. The directory itself is checked only once: `directory_seen` tells
+/// that it exists.
 fn look_for<'a>(
     request: &'a mut Request,
     files: &'a [Text],

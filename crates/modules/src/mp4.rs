@@ -309,6 +309,7 @@ async fn stretch(
 struct Atoms {
     ftyp: Option<Vec<u8>>,
     moov: Option<Bytes>,
+    /// Offset of the end of the `mdat` atom in the file.
     mdat_end: Option<u64>,
 }
 
@@ -369,10 +370,12 @@ struct Reader {
     file: File,
     /// Offset of the next atom, or of the rest of the current one.
     offset: u64,
+    /// Length of the file.
     end: u64,
     /// Number of bytes per read.
     size: u64,
     buffer: Bytes,
+    /// Offset of the first byte of `buffer` in the file.
     buffer_start: u64,
 }
 

@@ -49,7 +49,7 @@ impl Feature for PostAction {
     }
 }
 
-/// The setting of a plan; unset if off.
+/// The `post_action` of a plan; unset if there is none.
 static OF_PLAN: PlanSlot<PostAction> = PlanSlot::new();
 
 impl Module for PostAction {
@@ -77,8 +77,8 @@ impl PostAction {
     }
 }
 
-/// The remaining number of URI changes after the request itself has used up all of them: nginx's
-/// counter has four bits and wraps around.
+/// The number of URI changes that the action may make if the request itself has used up all of its
+/// own: nginx's counter has four bits and wraps around.
 const CHANGES_AFTER_CYCLE: u8 = 16;
 
 /// The only status after which the action is not run: that of `return 444`.

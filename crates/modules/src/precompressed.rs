@@ -73,7 +73,7 @@ fn mode(setter: &Setter<'_>) -> Result<Mode, Fault> {
     )
 }
 
-/// `gzip_static`, `brotli_static` and `zstd_static` as one scope sees them.
+/// `gzip_static`, `brotli_static` and `zstd_static` in one scope.
 #[derive(Clone, Copy, Debug)]
 pub struct Precompressed {
     gzip: Mode,
@@ -151,7 +151,7 @@ fn look_for<'a>(
         Mode::Always => true,
     };
     // If the file exists, the response must vary even for a client that does not accept the coding,
-    // since caches store both.
+    // since caches may store both forms of the response.
     if mode == Mode::Off || (!accepted && !gzip::varies(request)) {
         return look_for(request, modes, codings, first + 1);
     }

@@ -32,7 +32,7 @@ static RANDOM_INDEX: Setting<bool> = Setting::new("random_index", &["on | off"],
 /// Whether `random_index` is on in a scope.
 #[derive(Debug)]
 pub struct RandomIndex {
-    /// Whether it is on.
+    /// The value of `random_index`.
     pub enabled: bool,
 }
 

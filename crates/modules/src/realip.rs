@@ -1,6 +1,6 @@
 //! `set_real_ip_from` for requests: see [`rules::realip`]. As in nginx, the server's settings are
-//! applied when the head has been read. If they did not change the address, the location's are
-//! applied once the location is known.
+//! applied when the head has been read. If they did not change the address, the location's settings
+//! are applied once the location is known.
 
 use std::sync::Arc;
 

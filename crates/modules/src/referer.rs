@@ -78,9 +78,11 @@ pub struct Referers {
     names: RefererHosts,
     /// Patterns for the text after the scheme.
     patterns: Arc<Regexes<Regex>>,
-    /// The server names that are patterns, for the host.
+    /// The names of `server_name` that are patterns, which the host must match.
     server_patterns: Regexes<Regex>,
+    /// Whether a request without a Referer is allowed.
     none: bool,
+    /// Whether a Referer that begins neither with `http://` nor with `https://` is allowed.
     blocked: bool,
 }
 
@@ -242,7 +244,7 @@ impl RefererHosts {
     }
 }
 
-/// The setting of a plan; unset if off.
+/// The `valid_referers` of a plan; unset if there are none.
 static REFERERS: PlanSlot<Referers> = PlanSlot::new();
 
 impl Module for Referers {

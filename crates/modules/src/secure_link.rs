@@ -54,9 +54,12 @@ pub static SECURE_LINK_SECRET: Setting<Bytes> =
 /// How the links of a scope are signed.
 #[derive(Clone, Debug, Default)]
 pub struct SecureLink {
+    /// `secure_link`: the signature of the link and its time of expiry.
     signature: Option<Template>,
+    /// `secure_link_md5`: the text whose digest is the signature.
     signed: Option<Template>,
     secret: Option<Bytes>,
+    /// `secure_link` and `secure_link_md5`, if both are set.
     compiled: Option<(Text, Text)>,
 }
 
@@ -98,7 +101,7 @@ impl Feature for SecureLink {
     }
 }
 
-/// The setting of a plan; unset if off.
+/// The `secure_link*` settings of a plan; unset if links are not checked.
 static OF_PLAN: PlanSlot<SecureLink> = PlanSlot::new();
 
 impl Module for SecureLink {

@@ -56,8 +56,8 @@ fn serve(request: &mut Request) -> Step {
     page(request, 200, Bytes::from_static(b"text/plain"), text.into())
 }
 
-/// The page, with nginx's spaces at the ends of lines. Every accepted connection is handled:
-/// without room for a connection, none is accepted.
+/// The page, with nginx's spaces at the ends of lines. Every accepted connection is handled: a
+/// connection for which there is no room is not accepted.
 fn text(totals: &Totals) -> String {
     let Totals {
         accepted,

@@ -36,6 +36,8 @@ pub static TRY_FILES: Setting<TryFilesLine> = Setting::new(
 /// The parsed words of a `try_files`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TryFilesLine {
+    /// The files to look for, each with whether its name ends with a slash, so that only a
+    /// directory matches.
     candidates: Vec<(Template, bool)>,
     otherwise: ParsedFallback,
 }
@@ -72,7 +74,7 @@ enum Fallback {
 impl Feature for TryFiles {
     const DIRECTIVES: &'static [&'static dyn Declared] = &[&TRY_FILES];
 
-    /// A scope does not inherit from the enclosing one.
+    /// A scope without `try_files` does not inherit the enclosing scope's.
     fn owner(scope: ScopeRef<'_>) -> ScopeRef<'_> {
         if scope.writes(Self::DIRECTIVES) {
             scope

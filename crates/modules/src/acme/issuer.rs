@@ -412,7 +412,7 @@ fn authorities(
     })
 }
 
-/// The state of `state_path off`, kept over reloads.
+/// The state of an issuer with `state_path off`: kept in memory, over reloads.
 fn memory(name: &str, directory: &str) -> Arc<Memory> {
     type Memories = Map<(String, String), Arc<Memory>>;
     static ALL: Mutex<Option<Memories>> = Mutex::new(None);

@@ -1,8 +1,8 @@
 //! Automatic certificates: `acme_issuer` and `acme_certificate`.
 //!
 //! <https://nginx.org/en/docs/http/ngx_http_acme_module.html>. The crate `acme` implements the
-//! protocol, the renewals and the files; this module has the directives (`issuer`, and below), the
-//! replies to challenges, and the slots from which servers take their certificates (`host`).
+//! protocol, the renewals and the files; this module has the directives (`issuer`, and this file),
+//! the replies to challenges, and the slots from which servers take their certificates (`host`).
 //!
 //! ```text
 //! prepared: every order gets a certificate, out of the store or a stand-in ([`Service::prepare`])
@@ -335,7 +335,8 @@ fn add_identifiers(
     Ok(())
 }
 
-/// ACME servers only validate wildcards by `dns-01`.
+/// Warns of a wildcard if the issuer does not use `dns-01`, the only challenge by which ACME
+/// servers validate wildcards.
 fn warn_of_wildcards(compiler: &Compiler<'_>, issuer: &Issuer, order: &Order, at: &Word) {
     let wildcard = |identifier: &&Identifier| matches!(identifier, Identifier::Dns(name) if name.starts_with("*."));
     let Some(wildcard) = order.identifiers.iter().find(wildcard) else {
@@ -347,7 +348,7 @@ fn warn_of_wildcards(compiler: &Compiler<'_>, issuer: &Issuer, order: &Order, at
     }
 }
 
-/// The effect of [`register`] on shortcuts.
+/// For the documentation: how [`register`] affects prebuilt responses.
 pub const SHORTCUTS: &[ShortcutDoc] = &[ShortcutDoc::OfHead(
     "where the request asks for no token of a challenge",
 )];
@@ -394,12 +395,12 @@ fn asked_token(request: &Request) -> Option<&[u8]> {
     request.uri.strip_prefix(WELL_KNOWN)
 }
 
-/// Appends the value of `$acme_certificate`, and says whether it has one.
+/// Appends the value of `$acme_certificate`; false if the variable has none.
 pub fn certificate(request: &mut Request, out: &mut Vec<u8>) -> bool {
     variable(request, out, |certificate| &certificate.chain_pem)
 }
 
-/// Appends the value of `$acme_certificate_key`, and says whether it has one.
+/// Appends the value of `$acme_certificate_key`; false if the variable has none.
 pub fn certificate_key(request: &mut Request, out: &mut Vec<u8>) -> bool {
     variable(request, out, |certificate| &certificate.key_pem)
 }

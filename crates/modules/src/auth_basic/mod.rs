@@ -76,7 +76,7 @@ impl Feature for AuthBasic {
             let lines = scope.lines_in_force(&AUTH_BASIC_USER_FILE.spec);
             let by = name_of(lines.first().map(|one| one.1), "auth_basic_user_file");
             let path = compiler.conf_prefix.join(constant_folder(&file.parts));
-            // Tools may replace the file by another.
+            // The whole folder is announced, since tools may replace the file by another.
             let is_file = file
                 .parts
                 .iter()

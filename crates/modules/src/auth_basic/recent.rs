@@ -11,10 +11,10 @@ use std::time::{Duration, Instant};
 use base::hash::Map;
 use sha2::{Digest, Sha256};
 
-/// How long a password is not hashed again.
+/// How long a password that was right is not hashed again.
 const KEPT_FOR: Duration = Duration::from_secs(10);
 
-/// The most passwords that a thread remembers.
+/// Maximum number of passwords that a thread remembers.
 const KEPT_MAX: usize = 1024;
 
 /// The digest of a password and the stored hash that it matches.

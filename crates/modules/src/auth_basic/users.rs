@@ -15,7 +15,8 @@ use framework::generation::GenerationView;
 use framework::slot::{Slot, ThreadGeneration, ThreadState};
 use framework::warm;
 
-/// The most files that a thread caches; variables in a path may name any number.
+/// Maximum number of files that a thread caches, since variables in a path may name any number of
+/// files.
 const FILES_KEPT_MAX: usize = 64;
 
 /// The largest file that is cached, in bytes. Larger files are read on every request.
@@ -24,7 +25,7 @@ const KEPT_SIZE_MAX: u64 = 8 * 1024 * 1024;
 /// The largest file that is parsed on the event loop, in bytes: about a thousand users.
 const PARSED_AT_ONCE_MAX: usize = 64 * 1024;
 
-/// Bytes per read of a file.
+/// Number of bytes that are read from a file at once.
 const READ_SIZE: usize = 64 * 1024;
 
 /// How long a file must be unchanged before it is cached, in seconds.

@@ -10,7 +10,7 @@ use proto::uri;
 
 use super::{Entry, Kind};
 
-/// An array of objects, as the argument of `callback` if there is one.
+/// Writes the entries as an array of objects, which is the argument of `callback` if there is one.
 pub(super) fn json(entries: &[Entry], callback: Option<&[u8]>) -> Vec<u8> {
     let mut out = Vec::with_capacity(32 + entries.len() * 128);
     if let Some(callback) = callback {
@@ -45,7 +45,7 @@ pub(super) fn json(entries: &[Entry], callback: Option<&[u8]>) -> Vec<u8> {
     out
 }
 
-/// An element for each entry.
+/// Writes the entries as a list with an element for each.
 pub(super) fn xml(entries: &[Entry]) -> Vec<u8> {
     let mut out = Vec::with_capacity(64 + entries.len() * 128);
     out.extend_from_slice(b"<?xml version=\"1.0\"?>\r\n<list>\r\n");

@@ -16,7 +16,7 @@ const NAME_WIDTH: usize = 50;
 pub(super) struct Columns {
     /// Names are counted in UTF-8 characters, not in bytes.
     pub utf8: bool,
-    /// Added to times, in seconds.
+    /// The offset from UTC in which times are shown, in seconds.
     pub offset: i64,
     /// Sizes are in bytes, not rounded.
     pub exact_size: bool,

@@ -221,12 +221,12 @@ async fn list(request: &mut Request, exchange: &mut Exchange, settings: AutoInde
 /// The format of a listing with its parameters.
 enum Layout {
     Html(html::Columns),
-    /// With the name of the callback function.
+    /// JSON, or JSONP with the name of the callback function.
     Json(Option<Vec<u8>>),
     Xml,
     Page {
         sort: page::Sort,
-        /// Added to times, in seconds.
+        /// The offset from UTC in which times are shown, in seconds.
         offset: i64,
     },
 }
@@ -333,6 +333,7 @@ enum Kind {
 struct Entry {
     name: Vec<u8>,
     kind: Kind,
+    /// The time of the last modification, in seconds since 1970.
     modified: i64,
     size: u64,
 }
@@ -401,8 +402,8 @@ pub(super) fn path_of(directory: &Path, name: &[u8]) -> PathBuf {
     PathBuf::from(OsString::from_vec([directory, b"/", name].concat()))
 }
 
-/// The metadata of an entry, following links; of a broken link, the link's own. `None` if
-/// permission is denied.
+/// The metadata of an entry, following links; for a broken link, the metadata of the link itself.
+/// `None` if permission is denied.
 fn metadata(path: &Path, complaints: &mut Vec<String>) -> Result<Option<fs::Metadata>, ReadError> {
     let (call, error) = match fs::metadata(path) {
         Ok(metadata) => return Ok(Some(metadata)),

@@ -28,7 +28,7 @@ enum Column {
 }
 
 impl Column {
-    /// In the order of the page, with the names in queries and the headings.
+    /// The columns in the order of the page, each with its name in queries and its heading.
     const ALL: [(Column, &'static str, &'static str); 3] = [
         (Column::Name, "name", "Name"),
         (Column::Size, "size", "Size"),
@@ -145,7 +145,7 @@ fn write_breadcrumbs(uri: &[u8], page: &mut Vec<u8>) {
     }
 }
 
-/// `3 folders, 1 file`.
+/// Writes the number of entries, such as `3 folders, 1 file`.
 fn write_count(entries: &[Entry], page: &mut Vec<u8>) {
     let folders = entries.iter().filter(|entry| entry.is_directory()).count();
     let files = entries.len() - folders;
@@ -212,7 +212,7 @@ fn write_text(text: &[u8], page: &mut Vec<u8>) {
     uri::write_html(String::from_utf8_lossy(text).as_bytes(), page);
 }
 
-/// `1.4 MB`: with one decimal below ten, powers of 1024.
+/// Writes a size such as `1.4 MB`, in units of powers of 1024, with one decimal below ten.
 fn write_size(size: u64, page: &mut Vec<u8>) {
     const UNITS: [&str; 6] = ["kB", "MB", "GB", "TB", "PB", "EB"];
     if size < 1024 {

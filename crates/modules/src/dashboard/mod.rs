@@ -106,7 +106,8 @@ impl Dashboard {
         response.add("Content-Security-Policy", POLICY);
         response.add("X-Content-Type-Options", "nosniff");
         response.add("Referrer-Policy", "no-referrer");
-        // Another version of the program has a different page.
+        // Browsers must ask again each time, since another version of the program has a different
+        // page.
         response.add("Cache-Control", "no-cache");
         output::page(request, 200, content_type.into(), body)
     }

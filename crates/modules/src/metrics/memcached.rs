@@ -7,7 +7,7 @@ use http::request::Request;
 
 use super::page::{Page, escaped};
 
-/// The kind of these zones.
+/// The kind of the zones that `memcached` blocks have.
 const KIND: &str = "memcached";
 
 /// Names of the metrics with their help; those that end in `_total` are counters.

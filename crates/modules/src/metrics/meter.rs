@@ -51,7 +51,7 @@ pub struct ScopeName {
 }
 
 impl ScopeName {
-    /// The name of a scope: that of its location and server.
+    /// The labels of a scope: those of its server and its location.
     fn of(compiler: &Compiler<'_>, scope: ScopeRef<'_>) -> ScopeName {
         let around = || std::iter::successors(Some(scope), |scope| scope.parent());
         let find = |context| around().find(|scope| scope.context() == context);
@@ -87,6 +87,7 @@ impl ScopeName {
 /// The names of a generation's scopes, by index; empty if scopes are not counted.
 #[derive(Debug, Default)]
 pub struct Scopes {
+    /// Whether requests are counted per scope.
     counted: bool,
     names: Vec<ScopeName>,
 }
@@ -109,7 +110,7 @@ pub fn prepare(compiler: &Compiler<'_>, http: ScopeRef<'_>) {
     *compiler.registry::<Scopes>().borrow_mut() = Scopes::new(http.tree().root());
 }
 
-/// The documentation of prebuilt responses.
+/// For the documentation: how counting affects prebuilt responses.
 pub const SHORTCUTS: &[ShortcutDoc] = &[ShortcutDoc::Same(
     "what is answered from memory is counted, too",
 )];

@@ -1,10 +1,10 @@
 //! `metrics`: the server's metrics, for Prometheus or as JSON. nginx has no such directive.
 //!
 //! Each request is counted by server and location when it ends ([`meter`]).
-//! [`counters`](framework::counters) has connections and the rest, `upstreams` has groups of
-//! servers, `caches` has the zones of `*_cache_path`, and `page` formats everything. A
-//! configuration without `metrics` counts nothing per scope. Single requests are not recorded here;
-//! the access log has them.
+//! [`counters`](framework::counters) has the connections and the other totals of the process,
+//! `upstreams` has groups of servers, `caches` has the zones of `*_cache_path`, and `page` formats
+//! everything. A configuration without `metrics` counts nothing per scope. Single requests are not
+//! recorded here; the access log has them.
 //!
 //! <https://prometheus.io/docs/instrumenting/exposition_formats/>. Described in docs/metrics.md.
 

@@ -29,7 +29,7 @@ struct LimitNumbers {
     outcomes: Vec<(&'static str, u64)>,
 }
 
-/// The metrics of this file.
+/// The metrics of the process, its configuration and its certificates.
 pub(super) struct ProcessNumbers {
     usage: Usage,
     reloads: Reloads,
