@@ -91,6 +91,7 @@ pub struct HeadersMore {
     input: Vec<Rule>,
 }
 
+/// The compiled form of one directive.
 #[derive(Debug)]
 struct Rule {
     statuses: Vec<u16>,
@@ -298,6 +299,7 @@ fn option<'w>(
 }
 
 impl Rule {
+    /// Whether the rule applies to a message with this status and type.
     fn is_meant(&self, status: u16, content_type: &[u8]) -> bool {
         (self.statuses.is_empty() || self.statuses.contains(&status))
             && (self.types.is_empty()
@@ -309,6 +311,7 @@ impl Rule {
 }
 
 impl FieldChange {
+    /// Whether the change is about the field with this name.
     fn names(&self, name: &[u8]) -> bool {
         match (self.wildcard, name.get(..self.name.len())) {
             (true, Some(front)) => front.eq_ignore_ascii_case(&self.name),

@@ -116,7 +116,7 @@ impl Index {
 }
 
 /// Looks for the files in order. The directory itself is checked only once: `directory_seen` tells
-/// that it exists.
+/// that this has been done.
 fn look_for<'a>(
     request: &'a mut Request,
     files: &'a [Text],
@@ -165,7 +165,8 @@ fn look_for<'a>(
     })
 }
 
-/// Continues after a file was not found.
+/// Continues with the rest of the files if a file does not exist; any other error ends with status
+/// 500.
 fn go_on<'a>(
     request: &'a mut Request,
     path: &[u8],

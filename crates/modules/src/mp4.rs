@@ -191,6 +191,7 @@ async fn serve(request: &mut Request, exchange: &mut Exchange, settings: &Mp4) -
     Step::Respond(Body::Pieces(pieces))
 }
 
+/// The whole file as a piece; no piece for an empty file.
 fn whole(file: &File, size: u64) -> Vec<Piece> {
     let piece = Piece::File {
         file: file.clone(),
@@ -420,6 +421,7 @@ impl Reader {
         self.at_hand(length).ok_or(mp4::Error::Truncated.into())
     }
 
+    /// Reads `size` bytes from the current offset into the buffer.
     async fn fill(&mut self, size: u64) -> Result<(), Mp4Error> {
         let size = usize::try_from(size).map_err(|_| mp4::Error::Truncated)?;
         let read = self.file.read_at(self.offset, size).await;

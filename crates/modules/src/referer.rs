@@ -212,6 +212,7 @@ fn without_scheme(referer: &[u8]) -> Option<&[u8]> {
 #[derive(Debug, Default)]
 struct RefererHosts {
     keys: Keys,
+    /// The names that were added, to find conflicts.
     taken: Set<Vec<u8>>,
     paths: Vec<Bytes>,
 }

@@ -39,6 +39,7 @@ pub struct TryFilesLine {
     /// The files to look for, each with whether its name ends with a slash, so that only a
     /// directory matches.
     candidates: Vec<(Template, bool)>,
+    /// What is done if no candidate exists: the last word.
     otherwise: ParsedFallback,
 }
 
@@ -52,6 +53,7 @@ enum ParsedFallback {
 #[derive(Debug)]
 pub struct TryFiles {
     candidates: Box<[Candidate]>,
+    /// What is done if no candidate exists.
     otherwise: Fallback,
 }
 
@@ -182,6 +184,7 @@ impl PhaseHandler for TryFiles {
 }
 
 impl TryFiles {
+    /// Looks for the candidates in order, below the root of the URI.
     fn begin<'a>(&'a self, request: &'a mut Request) -> MaybeFuture<'a, Step> {
         if !request.has_filename() {
             return MaybeFuture::Now(Step::Finish(500));

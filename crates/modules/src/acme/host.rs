@@ -31,6 +31,7 @@ pub struct CertificateSlot {
     slot: Arc<Slot>,
 }
 
+/// A certificate, and whether it was issued.
 #[derive(Clone, Debug, Default)]
 struct Current {
     certificate: Option<Arc<Certificate>>,

@@ -182,6 +182,7 @@ pub(super) const DIRECTIVES: &[&dyn Declared] = &[
     &ACCEPT_TERMS_OF_SERVICE,
 ];
 
+/// The key of an account.
 enum Key {
     Made,
     File(Word),

@@ -166,6 +166,7 @@ impl Service for Orders {
     }
 }
 
+/// Puts the stored certificate of an order into its slot, or a self-signed placeholder.
 fn ready(issuer: &Issuer, order: &Order, id: &str, held: &CertificateSlot) {
     if let Some(stored) = issuer.stored(order) {
         if stored.validity.end < std::time::SystemTime::now() {
@@ -388,6 +389,7 @@ fn answer(request: &mut Request) -> Option<Step> {
     Some(page(request, 200, text, answer.into()))
 }
 
+/// The token of the challenge that a request asks for.
 fn asked_token(request: &Request) -> Option<&[u8]> {
     if !matches!(request.method, Method::Get | Method::Head) {
         return None;

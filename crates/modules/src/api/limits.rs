@@ -23,6 +23,7 @@ const OUTCOMES: [&str; 5] = [
 pub(super) struct Outcomes([Option<u64>; OUTCOMES.len()]);
 
 impl Outcomes {
+    /// The outcomes that a zone has counted.
     fn of(zone: &dyn AnyZone) -> Outcomes {
         let mut outcomes = Outcomes::default();
         zone.describe(&mut |name, fact| {

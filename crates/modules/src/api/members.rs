@@ -52,6 +52,7 @@ impl MemberPatch {
         Ok(written)
     }
 
+    /// Parses one member of the body.
     fn take(&mut self, name: &str, value: &Value) -> Result<(), ApiError> {
         let patch = &mut self.patch;
         match name {

@@ -45,6 +45,7 @@ pub(super) struct Resets {
     pub(super) caches: Mutex<BTreeMap<Bytes, CacheAnswers>>,
 }
 
+/// The values of the process's counters at their last reset.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Reset {
     accepted: u64,
@@ -247,6 +248,7 @@ pub(super) struct CountersSnapshot {
 }
 
 impl CountersSnapshot {
+    /// The counters of the process, and their values at the last reset.
     pub(super) fn of(request: &Request) -> CountersSnapshot {
         CountersSnapshot {
             totals: request.connection.worker.counters().totals(),

@@ -58,6 +58,7 @@ pub(crate) struct Pass<P> {
     destination: Destination,
     /// TLS settings, if the address may need TLS.
     tls: Option<Arc<UpstreamTls>>,
+    /// Identifies the scope. Different scopes do not share connections, unless the group allows it.
     place: Bytes,
 }
 
@@ -222,6 +223,7 @@ impl<P: Protocol> driver::Protocol for Pass<P> {
 
 /// Sends a request and reads the head of the response.
 pub(crate) struct UnframedDialogue<'a> {
+    /// The settings that all proxying modules have.
     passing: &'a PassSettings,
     outgoing: &'a Outgoing,
 }

@@ -93,6 +93,7 @@ impl UserFiles {
         self.files.contains_key(path)
     }
 
+    /// The cached users of a file, if the file still has this metadata.
     fn find(&self, path: &Path, metadata: &Metadata) -> Option<Rc<Users>> {
         let (known, users) = self.files.get(path)?;
         (known == metadata).then(|| Rc::clone(users))

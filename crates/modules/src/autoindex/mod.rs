@@ -344,6 +344,7 @@ impl Entry {
     }
 }
 
+/// Why a directory could not be listed.
 #[derive(Debug)]
 enum ReadError {
     /// The directory cannot be opened.
@@ -352,6 +353,7 @@ enum ReadError {
     Entry,
 }
 
+/// Checks that a directory can be opened, without reading it.
 fn can_open(directory: &Path) -> Result<Vec<Entry>, ReadError> {
     fs::read_dir(directory)
         .map(|_| Vec::new())

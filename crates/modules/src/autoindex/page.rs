@@ -20,6 +20,7 @@ pub(super) struct Sort {
     descending: bool,
 }
 
+/// A column by which the listing can be sorted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Column {
     Name,

@@ -64,6 +64,7 @@ pub(super) fn put(put: &Put) -> RenameResult {
     done.with(500)
 }
 
+/// The arguments of DELETE.
 pub(super) struct Delete {
     /// The path, with a slash at its end if the URI has one.
     pub(super) path: PathBuf,
@@ -256,7 +257,9 @@ impl Visitor for Removal {
 
 /// Copies a tree into another directory, which exists already.
 struct Copy<'a> {
+    /// The directory whose entries are copied.
     from: &'a Path,
+    /// The directory into which the entries are copied.
     to: &'a Path,
 }
 

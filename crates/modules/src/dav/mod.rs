@@ -89,6 +89,7 @@ impl Methods {
         self.0 & other.0 == other.0
     }
 
+    /// The set that contains only this method; `OFF` for a method that `dav_methods` does not know.
     fn of(method: Method) -> Methods {
         match method {
             Method::Put => Methods::PUT,
@@ -234,6 +235,7 @@ fn path_of(request: &mut Request) -> PathBuf {
     Request::path_of(&path)
 }
 
+/// Handles PUT: reads the body into a temporary file and moves the file to its target.
 async fn put(request: &mut Request, exchange: &mut Exchange, dav: &Dav) -> Result<Step, Abort> {
     if request.uri.ends_with(b"/") {
         logs::error!(request, Error, "cannot PUT to a collection");

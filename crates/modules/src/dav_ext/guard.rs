@@ -23,6 +23,7 @@ pub struct Guard {
     changes: Vec<PathChange>,
     /// The lock tokens that the client has sent.
     known: condition::Conditions,
+    /// The time at which the expiry of locks is checked.
     now: Instant,
 }
 

@@ -119,6 +119,7 @@ impl Lock {
 }
 
 impl Table {
+    /// Removes the locks whose time is over.
     fn expire(&mut self, now: Instant) {
         let Table { by_path, room, .. } = self;
         by_path.retain(|path, lock| {
@@ -148,6 +149,7 @@ impl Table {
             .map(|(path, lock)| (&**path, lock))
     }
 
+    /// The locks of all paths below a path.
     fn below(&self, path: &[u8]) -> impl Iterator<Item = (&Vec<u8>, &Lock)> {
         let prefix = [path, b"/"].concat();
         let from = Bound::Included(prefix.clone());

@@ -145,7 +145,7 @@ impl Protocol for FastcgiPass {
             beyond: answer.read.beyond,
             may_reuse: keeps,
         };
-        // A body that the client does not get is not read to its end.
+        // With these statuses the client gets no body, so the body is not read to its end.
         if matches!(head.status(), 204 | 304) {
             let length = arrived.rest.len() as u64;
             let (ended, log_lines) = records.ends_at_once(&mut arrived.rest);
@@ -168,7 +168,8 @@ impl Protocol for FastcgiPass {
     }
 }
 
-/// Encodes a request up to its body. If it is too long, returns the status of the response.
+/// Encodes a request up to its body. The error is the status of the response to a request that is
+/// too long.
 fn write(
     request: &mut Request,
     settings: &Settings,

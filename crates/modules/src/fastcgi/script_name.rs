@@ -12,11 +12,11 @@ pub struct Script {
     pub(super) split: Option<Regex>,
 }
 
-/// The setting of a plan; absent if the URI is the script's name.
+/// The settings of a plan; absent if the script's name is always the whole URI.
 pub(super) static OF_PLAN: PlanSlot<Script> = PlanSlot::new();
 
 impl Script {
-    /// Whether the URI is the script's name.
+    /// Whether the script's name is always the whole URI, since neither directive is set.
     pub(super) fn is_plain(&self) -> bool {
         self.index.is_empty() && self.split.is_none()
     }
@@ -32,7 +32,8 @@ pub fn find(name: &str) -> Option<BuiltinVariable> {
     Some(BuiltinVariable::computed(evaluate))
 }
 
-/// Both parts of the URI; `None` if the regex hit a limit, which is logged.
+/// The script's name and the path info that the URI contains; `None` if the regex hit a limit,
+/// which is logged.
 fn split(request: &Request) -> Option<(&[u8], &[u8])> {
     let uri = request.uri.as_slice();
     let script = request.plan.of(&OF_PLAN);

@@ -55,16 +55,16 @@ static CATCH_STDERR: Setting<Vec<Word>> =
     .inherit(Inherit::List)
     .manual("An answer before whose head the application reports an error that contains the string is taken for none (invalid_header).");
 
-/// The directives of all modules that pass requests on.
+/// The directives in common with the other proxying modules.
 static FASTCGI: Family = Family::of_applications("fastcgi_");
 
-/// The directives of modules that buffer responses.
+/// The directives in common with the modules that buffer responses.
 static BUFFERS: buffers::Family = buffers::Family::of("fastcgi_");
 
-/// The directives of modules with a cache.
+/// The directives in common with the modules whose responses may be cached.
 static CACHE: cache::Family = cache::Family::of_applications("fastcgi_");
 
-/// The default directory of temporary files.
+/// The directory of temporary files if no directive sets one.
 static TEMPORARY_PATH: TemporaryPath = TemporaryPath {
     spec: &BUFFERS.temp_path.spec,
     default: "fastcgi_temp",
@@ -81,7 +81,7 @@ const HIDDEN: [&str; 6] = [
     "x-accel-charset",
 ];
 
-/// The families of the module.
+/// The directives of these families, from which [`PassSettings`] are compiled.
 const PASSING: settings::Declared = settings::Declared {
     family: &FASTCGI,
     buffers: &BUFFERS,
@@ -115,16 +115,19 @@ const ALL: &[&[&dyn Declared]] = &[
 /// The directives of this module.
 pub const DIRECTIVES: &[&dyn Declared] = &joined::<{ count_of(ALL) }>(ALL);
 
-/// The effect on prebuilt responses.
+/// For the documentation: how the directives of this module affect prebuilt responses.
 pub const SHORTCUTS: &[ShortcutDoc] =
     &[ShortcutDoc::Same("it is about what applications are told")];
 
 /// `fastcgi_*` of a scope, except for `fastcgi_pass`.
 pub(super) struct Settings {
-    /// The settings that are common to all modules.
+    /// The settings that all proxying modules have.
     pub(super) passing: Arc<PassSettings>,
     pub(super) params: Params,
+    /// `fastcgi_keep_conn`.
     pub(super) keep_connection: bool,
+    /// `fastcgi_catch_stderr`: texts that make a response invalid if the application writes them to
+    /// standard error.
     pub(super) catch_stderr: Vec<Box<[u8]>>,
 }
 
@@ -147,7 +150,7 @@ impl Feature for Settings {
 pub(super) struct FastcgiPass {
     pub(super) settings: Arc<Settings>,
     pub(super) destination: Destination,
-    /// The scope: other scopes do not share its connections, unless the group permits it.
+    /// Identifies the scope. Different scopes do not share connections, unless the group allows it.
     pub(super) place: Bytes,
 }
 
@@ -181,8 +184,8 @@ pub fn content(compiler: &Compiler<'_>, scope: ScopeRef<'_>) -> Result<Option<Co
     }))
 }
 
-/// Checks the settings in every scope, though only `fastcgi_pass` uses them, and keeps the settings
-/// of the variables.
+/// Checks the settings in every scope, though only `fastcgi_pass` uses them, and stores the
+/// settings of the variables in the plan.
 pub fn check(plan: &mut PlanBuilder<'_>) -> Option<()> {
     plan.feature::<Settings>()?;
     let script = plan.feature::<Script>()?;

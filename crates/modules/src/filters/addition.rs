@@ -54,7 +54,9 @@ pub static ADDITION_TYPES: Setting<MediaTypes> = Setting::new(
 /// `add_before_body`, `add_after_body` and `addition_types` in one scope.
 #[derive(Debug)]
 pub struct Addition {
+    /// The URI of `add_before_body`; empty if there is none.
     before: Bytes,
+    /// The URI of `add_after_body`; empty if there is none.
     after: Bytes,
     types: MediaTypes,
 }

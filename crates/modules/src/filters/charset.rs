@@ -306,7 +306,9 @@ impl Maps {
 /// The table of one `charset_map`.
 #[derive(Clone, Debug)]
 pub struct Table {
+    /// The first charset of the directive.
     from: Box<[u8]>,
+    /// The second charset of the directive.
     to: Box<[u8]>,
     codes: Arc<Codes>,
 }

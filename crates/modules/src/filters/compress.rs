@@ -112,6 +112,7 @@ impl Conditions {
         })
     }
 
+    /// Whether the response meets the conditions and is not compressed yet.
     fn hold(&self, response: &Response) -> bool {
         let uncoded = Prebuilt {
             status: response.status,
@@ -121,6 +122,7 @@ impl Conditions {
         self.hold_uncoded(uncoded) && !response.is_coded()
     }
 
+    /// Whether a response that is not compressed yet meets the conditions.
     fn hold_uncoded(&self, response: Prebuilt<'_>) -> bool {
         self.enabled
             && matches!(response.status, 200 | 403 | 404)

@@ -135,6 +135,7 @@ static STRONGER: Mutex<Stronger> = Mutex::new(Stronger {
     is_running: false,
 });
 
+/// The bodies that wait for compression with the higher level.
 struct Stronger {
     jobs: VecDeque<Job>,
     /// The total length of the waiting bodies, in bytes.
@@ -164,6 +165,7 @@ pub(super) fn kept(key: &Key) -> Option<(Bytes, u32)> {
     })
 }
 
+/// Stores a compressed body with its uncompressed length.
 fn keep(key: &Key, compressed: &[u8], length: u32) {
     let mut value = Large::new(&key.0, compressed.len());
     value.extend(compressed);
@@ -264,6 +266,7 @@ fn compress_in_background(job: Job) {
     }
 }
 
+/// Compresses the waiting bodies in turn, until none is left.
 fn compress_all() {
     loop {
         let mut stronger = lock(&STRONGER);
@@ -278,6 +281,8 @@ fn compress_all() {
 }
 
 impl Job {
+    /// Compresses the body with the higher level, and stores the result if it is shorter than the
+    /// stored one.
     fn run(self) {
         let length = self.plain.len();
         let compressor =

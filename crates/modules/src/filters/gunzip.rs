@@ -114,6 +114,7 @@ impl HeadFilter for Gunzip {
     }
 }
 
+/// Decompresses one body.
 struct Expand {
     stream: Decompress,
     block: usize,
@@ -153,6 +154,7 @@ impl BodyFilter for Expand {
 }
 
 impl Expand {
+    /// Decompresses a part of the body, in blocks.
     fn run(
         &mut self,
         request: &Request,

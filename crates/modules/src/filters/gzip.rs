@@ -294,6 +294,7 @@ pub(super) fn may_be_acceptable(request: &Request) -> bool {
     decide(request).unwrap_or(true)
 }
 
+/// Whether the client accepts gzip; an error if a regex of `gzip_disable` hit a limit.
 fn decide(request: &Request) -> Result<bool, (&Regex, &[u8], Undecided)> {
     if !request.is_main()
         || !request
@@ -401,6 +402,7 @@ thread_local! {
     static IDLE: RefCell<Vec<Engine>> = const { RefCell::new(Vec::new()) };
 }
 
+/// A compressor of the library, with the parameters for which it was made.
 struct Engine {
     level: u32,
     window_bits: u8,
@@ -413,6 +415,7 @@ struct Engine {
 const LEVEL_MIN: u32 = 2;
 
 impl Engine {
+    /// Takes an idle compressor that was made for these parameters, or makes one.
     fn take(level: u32, window_bits: u8) -> Engine {
         let idle = IDLE.with_borrow_mut(|idle| {
             let at = idle
@@ -427,6 +430,8 @@ impl Engine {
         })
     }
 
+    /// Makes the compressor ready for another body and keeps it for the thread, in place of the
+    /// oldest if there are too many.
     fn give_back(mut self) {
         self.stream.reset();
         // A thread that is ending frees the memory.

@@ -146,12 +146,14 @@ pub struct Headers {
     trailers: Box<[Added]>,
 }
 
+/// The compiled form of `expires`.
 #[derive(Debug)]
 enum When {
     Fixed(Expires),
     Variable { value: Text, modified: bool },
 }
 
+/// The compiled form of an `add_header` or `add_trailer`.
 #[derive(Clone, Debug)]
 struct Added {
     name: Bytes,
@@ -166,6 +168,7 @@ struct Added {
 }
 
 impl Added {
+    /// The value for a request, without an offer of HTTP/3.
     fn value(&self, request: &mut Request) -> Bytes {
         let value = self.value.evaluate(request);
         if self.may_offer_http3 {

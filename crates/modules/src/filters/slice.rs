@@ -133,6 +133,7 @@ fn number(text: &[u8]) -> Option<(u64, &[u8])> {
     Some((value, rest))
 }
 
+/// The text after optional spaces and this byte; `None` if another byte follows the spaces.
 fn after(text: &[u8], byte: u8) -> Option<&[u8]> {
     skip_spaces(text).strip_prefix(&[byte])
 }

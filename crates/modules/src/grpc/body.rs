@@ -19,6 +19,7 @@ use super::errors::{self, SharedStatusCode, Status};
 use proxying::READING_BODY;
 use proxying::http2::dialogue::BodyFault;
 
+/// The response body of a call: the server's body, and the deadline of the call.
 pub(super) struct CallBody {
     source: Box<dyn Source>,
     outcome: BodyFault,
@@ -66,6 +67,7 @@ impl CallBody {
         self.status.is_some()
     }
 
+    /// Aborts the body with this status.
     fn break_off(&mut self, status: Status) {
         self.status = Some(status);
         self.ended.set(Some(status.0));

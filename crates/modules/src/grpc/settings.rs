@@ -99,6 +99,7 @@ pub const SHORTCUTS: &[ShortcutDoc] = &[ShortcutDoc::Never(
 
 /// `grpc_*` of a scope, except `grpc_pass` itself and TLS.
 pub(super) struct Settings {
+    /// The settings that all proxying modules have.
     pub(super) passing: Arc<PassSettings>,
     pub(super) set: Vec<SetField>,
     /// Fields of the client's call that are not forwarded: those that `grpc_set_header` sets, and

@@ -235,9 +235,11 @@ impl Comparison<'_> {
 /// A `header` line of a `match` block.
 struct FieldTest {
     name: Bytes,
+    /// The test that the field must pass.
     wanted: FieldExpectation,
 }
 
+/// A test of a field.
 enum FieldExpectation {
     Present,
     Absent,

@@ -47,6 +47,7 @@ static HEALTH_CHECK: Setting<HealthCheckLine> = Setting::new(
      it is serving, or end the call with `grpc_status`, such as 12 where it has no such service.",
 );
 
+/// The parameters of a `health_check`.
 struct HealthCheckLine {
     schedule: Schedule,
     uri: Bytes,

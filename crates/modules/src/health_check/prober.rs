@@ -48,6 +48,7 @@ impl Service for Prober {
     }
 }
 
+/// Starts a watch for each check. Never returns: the thread ends with the configuration.
 async fn run(generation: Arc<Generation>, checks: Vec<Arc<HealthCheck>>) {
     let errands = Rc::new(InternalRequests::new(generation));
     for check in checks {

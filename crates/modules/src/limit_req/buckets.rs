@@ -203,6 +203,7 @@ impl Buckets {
     }
 }
 
+/// The entries of a zone, in a map by key and in a list with the most recently used first.
 struct Table {
     entries: Vec<Entry>,
     /// Free indexes of `entries`.
@@ -215,6 +216,7 @@ struct Table {
     room: ZoneBudget,
 }
 
+/// The bucket of one key.
 struct Entry {
     key: Arc<[u8]>,
     newer: u32,

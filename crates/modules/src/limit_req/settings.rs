@@ -82,6 +82,7 @@ pub(super) struct LimitLine {
     delay: u64,
 }
 
+/// A compiled `limit_req`.
 #[derive(Debug)]
 pub(super) struct Limit {
     pub(super) zone: Arc<Zone<Buckets>>,

@@ -79,6 +79,7 @@ pub const SHORTCUTS: &[ShortcutDoc] = &[ShortcutDoc::Same("it is about how serve
 
 /// `memcached_*` of a scope, except `memcached_pass` itself.
 pub(super) struct Settings {
+    /// The settings that all proxying modules have.
     pub(super) passing: Arc<PassSettings>,
     pub(super) gzip_flag: u64,
 }

@@ -76,6 +76,7 @@ impl ScopeName {
         }
     }
 
+    /// The labels of the counter for scopes beyond [`METERS_MAX`].
     fn others() -> ScopeName {
         ScopeName {
             location: "others".to_owned(),
@@ -261,6 +262,7 @@ pub struct Sums {
 }
 
 impl Sums {
+    /// The current counts of one thread's meter.
     fn of(meter: &Meter) -> Sums {
         Sums {
             classes: meter.classes.each_ref().map(Count::read),

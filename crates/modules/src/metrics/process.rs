@@ -38,6 +38,7 @@ pub(super) struct ProcessNumbers {
 }
 
 impl ProcessNumbers {
+    /// The current metrics of the process and of the generation that serves the request.
     pub(super) fn of(request: &Request) -> ProcessNumbers {
         let generation = &request.local.generation;
         let certificates = generation.part::<ShownCertificates>();

@@ -142,6 +142,7 @@ pub(super) fn of(request: &Request) -> Vec<GroupNumbers> {
 }
 
 impl GroupNumbers {
+    /// The current metrics of a group.
     fn of(block: &Block, now: Instant) -> GroupNumbers {
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         let group = &block.group;
@@ -182,6 +183,7 @@ impl GroupNumbers {
 }
 
 impl ServerNumbers {
+    /// The current metrics of one address of a server.
     fn of(peer: &Peer, is_backup: bool, now: Instant) -> ServerNumbers {
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         let state = peer.state();

@@ -211,6 +211,7 @@ impl ExportCall<'_> {
         AttemptError::Failed(AttemptFailure::of_connection(error, doing))
     }
 
+    /// Records why the server that was tried last did not answer.
     fn note(&self, fault: String) {
         self.fault.set(Some(fault));
     }

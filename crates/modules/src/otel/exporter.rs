@@ -69,6 +69,7 @@ pub(super) struct ExporterSettings {
     pub(super) resource: Vec<(String, String)>,
 }
 
+/// The batches that wait for the export thread, and the state of that thread.
 #[derive(Default)]
 struct Queue {
     batches: Vec<Batch>,
@@ -343,6 +344,8 @@ struct Sending {
     logged_second: Cell<(u64, usize)>,
 }
 
+/// Runs the export thread, until its generation has been replaced and has neither requests nor
+/// unanswered batches.
 async fn run(exporter: Arc<Exporter>, of_requests: Weak<Generation>) {
     let own = Arc::new(Generation::without_requests(Zones::default()));
     let worker = service_thread::worker(own);
@@ -388,6 +391,7 @@ async fn run(exporter: Arc<Exporter>, of_requests: Weak<Generation>) {
 struct InFlightBatch(Rc<Sending>);
 
 impl InFlightBatch {
+    /// Counts a batch as in flight until the result is dropped.
     fn begin(sending: &Rc<Sending>) -> InFlightBatch {
         sending.in_flight.set(sending.in_flight.get() + 1);
         InFlightBatch(Rc::clone(sending))

@@ -77,6 +77,7 @@ struct FlagsOf {
     flags: Vec<Text>,
 }
 
+/// Selects cookies by their name, or by a regex that matches it.
 enum Cookie {
     Named(Text),
     Matching(Regex),

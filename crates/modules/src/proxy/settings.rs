@@ -325,6 +325,7 @@ pub struct Proxy {
     pub(super) redirects: Vec<Redirect>,
 }
 
+/// The URL of a `proxy_pass`.
 enum Destination {
     Fixed(Arc<ProxyTarget>),
     /// A URL with variables, evaluated for each request.

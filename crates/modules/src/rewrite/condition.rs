@@ -13,6 +13,7 @@ use variables::Context as _;
 
 use super::script::append_value;
 
+/// The compiled condition of an `if`.
 pub(super) enum Condition {
     /// `($variable)`: neither empty nor `0`.
     True(Variable),

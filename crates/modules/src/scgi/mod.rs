@@ -94,6 +94,7 @@ pub const SHORTCUTS: &[ShortcutDoc] =
 
 /// `scgi_*` of a scope, except `scgi_pass` itself.
 struct Settings {
+    /// The settings that all proxying modules have.
     passing: Arc<PassSettings>,
     params: Params,
 }

@@ -126,6 +126,7 @@ pub const SHORTCUTS: &[ShortcutDoc] =
 
 /// `uwsgi_*` of a scope, except `uwsgi_pass` itself and TLS.
 struct Settings {
+    /// The settings that all proxying modules have.
     passing: Arc<PassSettings>,
     params: Params,
     modifier1: u8,

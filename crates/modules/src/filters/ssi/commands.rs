@@ -59,6 +59,7 @@ struct Kind {
     ) -> Result<(), CommandFailed>,
     /// Names of the parameters; a leading `!` marks a required one.
     parameters: &'static [&'static str],
+    /// Where the command is allowed.
     place: CommandPosition,
 }
 
@@ -224,12 +225,15 @@ impl Processor {
         }
     }
 
+    /// Outputs the error message, unless `ssi_silent_errors` is on.
     fn complain(&self, out: &mut Vec<Piece>) {
         if !self.settings.silent_errors && !self.error_message.is_empty() {
             out.push(Piece::Bytes(self.error_message.clone()));
         }
     }
 
+    /// Executes a command. Within a block, the command is added to the block's text instead; in a
+    /// branch of `if` that is not taken, only `elif`, `else` and `endif` are executed.
     fn run(
         &mut self,
         request: &mut Request,
@@ -474,6 +478,7 @@ impl Processor {
         Ok(())
     }
 
+    /// Executes `else`.
     fn otherwise(
         &mut self,
         _: &mut Request,

@@ -105,6 +105,7 @@ pub struct Sub {
     types: MediaTypes,
 }
 
+/// The string and the replacement of a `sub_filter`.
 #[derive(Debug)]
 struct Pair {
     pattern: Text,
@@ -262,6 +263,8 @@ struct JoinedText {
 }
 
 impl JoinedText {
+    /// Adds a stretch of text. If the joined text would exceed [`JOINED_MAX`], the text so far is
+    /// output first.
     fn write(&mut self, stretch: Bytes, out: &mut Vec<Piece>) {
         if stretch.is_empty() {
             return;
@@ -279,6 +282,7 @@ impl JoinedText {
         self.bytes.extend_from_slice(&stretch);
     }
 
+    /// Outputs the text so far.
     fn end(&mut self, out: &mut Vec<Piece>) {
         let first = std::mem::take(&mut self.first);
         let bytes = self.bytes.split().freeze();
