@@ -81,7 +81,7 @@ impl PostAction {
 /// own: nginx's counter has four bits and wraps around.
 const CHANGES_AFTER_CYCLE: u8 = 16;
 
-/// The only status after which the action is not run: that of `return 444`.
+/// The only status after which the action is not run: the status of `return 444`.
 const WITHOUT_ACTION: u16 = 444;
 
 impl AfterResponse for PostAction {

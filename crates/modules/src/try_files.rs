@@ -283,7 +283,7 @@ fn is_there(
 
 /// Appends a candidate's name to the root. If an `alias` replaces a prefix and a name with
 /// variables begins with that prefix, the prefix is omitted: `$uri` then means the file of the URI.
-/// (The fallback is treated alike. That is a bug of nginx which configurations rely on.)
+/// (The fallback's name is treated in the same way: a bug of nginx on which configurations rely.)
 fn append_name(name: &Text, alias: Option<Alias>, request: &mut Request, out: &mut Vec<u8>) {
     let start = out.len();
     name.append_to(request, out);

@@ -39,8 +39,8 @@ use rules::upstream::socket::SocketSettings;
 
 const HSL: Contexts = Contexts::HTTP.or(Contexts::SERVER).or(Contexts::LOCATION);
 
-/// The key for the reuse of connections; no other module has this key, and each tunnel has a
-/// connection of its own.
+/// The key by which connections are reused. No other module has this key, and each tunnel has a
+/// connection of its own, so no connection is reused.
 const NEVER_SHARED: &[u8] = b"tunnel";
 
 /// A tunnel has no protocol, and addresses have no scheme.

@@ -6,7 +6,8 @@
 //!
 //! ```text
 //! prepared: every order gets a certificate, out of the store or a stand-in ([`Service::prepare`])
-//! committed: threads begin to renew ([`Service::start`]); those of the generation before are told to end
+//! committed: threads begin to renew ([`Service::start`]), and the threads of the previous
+//!            generation are told to end
 //! ```
 //!
 //! No server waits for an issuer: a handshake always has a certificate, and failed orders are tried

@@ -66,7 +66,7 @@ pub(crate) fn passes_authorization(
 /// The parameter that every application gets, even without a line for it.
 const HOST: &str = "HTTP_HOST";
 
-/// The value of `HTTP_HOST` where no line names it.
+/// The value of `HTTP_HOST` if no line sets it.
 fn host_asked_for() -> Template {
     let variables = ["host", "is_request_port", "request_port"];
     Template {
@@ -223,8 +223,8 @@ impl Params {
         }
     }
 
-    /// Writes few fields: for each field the others are searched for its name, unless it is known
-    /// to be unique. Quadratic, but without an allocation.
+    /// Writes few fields. Each field whose name is not known to be unique is compared with all
+    /// others, which is quadratic, but allocates nothing.
     fn write_few<'r>(
         &self,
         fields: impl Iterator<Item = Field<'r>> + Clone,

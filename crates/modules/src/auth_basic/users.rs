@@ -45,8 +45,8 @@ pub struct Users {
 }
 
 impl Users {
-    /// Parses lines of `name:password[:comment]`. The first of several lines with the same name
-    /// counts.
+    /// Parses lines of `name:password[:comment]`. Of several lines with the same name, the first is
+    /// used.
     pub fn parse(text: &Bytes) -> Users {
         let mut users = Users::default();
         for line in text.split(|byte| *byte == b'\n') {

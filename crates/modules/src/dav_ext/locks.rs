@@ -212,7 +212,8 @@ impl Locks {
         Ok(())
     }
 
-    /// Extends a lock with one of these tokens that covers the path until `expires`.
+    /// Extends the lock that covers the path until `expires`; `None` if there is no lock, or if its
+    /// token is none of these.
     pub(super) fn refresh(
         &self,
         path: &[u8],

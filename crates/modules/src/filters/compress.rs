@@ -147,7 +147,7 @@ pub fn wanted_most(request: &Request, codings: impl Iterator<Item = Coding>) -> 
     best
 }
 
-/// All codings of a scope, of which a response gets one.
+/// The codings of a scope. A response is compressed with at most one of them.
 #[derive(Debug)]
 pub struct Compression {
     brotli: Arc<Brotli>,
@@ -337,7 +337,8 @@ fn name_coding(response: &mut Response, coding: Coding) {
 pub(super) trait Coder {
     /// Compresses a part of the body.
     fn write(&mut self, input: &[u8], out: &mut Vec<u8>) -> Result<(), Abort>;
-    /// Outputs everything that is held back, so that a client can decode all input so far.
+    /// Outputs everything that the library holds back, so that a client can decode all input so
+    /// far.
     fn flush(&mut self, out: &mut Vec<u8>) -> Result<(), Abort>;
     fn finish(self: Box<Self>, out: &mut Vec<u8>) -> Result<(), Abort>;
 }

@@ -128,7 +128,7 @@ impl Key {
 /// Bodies that are being compressed for the first time.
 static BEGUN: LazyLock<Mutex<Set<Key>>> = LazyLock::new(Mutex::default);
 
-/// Bodies that wait for compression with the higher level, by one thread at a time.
+/// Bodies that wait for compression with the higher level. One thread at a time compresses them.
 static STRONGER: Mutex<Stronger> = Mutex::new(Stronger {
     jobs: VecDeque::new(),
     waiting: 0,

@@ -292,8 +292,8 @@ impl Feature for Headers {
     }
 }
 
-/// The lines that apply in a scope: its own, and those of outer scopes as `inherit` says at each
-/// level.
+/// The lines that apply in a scope: the scope's own, and the lines of outer scopes, as far as the
+/// directive `inherit` lets each level inherit them.
 fn inherited(
     scope: ScopeRef<'_>,
     setting: &'static Setting<Vec<AddedLine>>,

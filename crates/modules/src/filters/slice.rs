@@ -290,7 +290,7 @@ fn check_next(child: &mut Request, slices: &mut Slices) -> Result<(), Abort> {
     check(child, slices).map(|_| ())
 }
 
-/// The offset of a response and the total length, if it is the requested slice.
+/// Checks that a response is the requested slice. Returns the slice's offset and the total length.
 fn check(request: &Request, slices: &mut Slices) -> Result<(u64, u64), Abort> {
     let refuse = |text: std::fmt::Arguments<'_>| {
         logs::error!(request, Error, "{text} {READING}");

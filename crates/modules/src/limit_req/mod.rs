@@ -266,7 +266,7 @@ fn log_excess(request: &Request, settings: &LimitReq, limit: &Limit, excess: u64
     );
 }
 
-/// Logs a delay, one level below that of a rejection.
+/// Logs a delay, one level below the level of a rejection.
 fn log_delay(request: &Request, settings: &LimitReq, limit: &Limit, excess: u64) {
     let level = match settings.refusal.level {
         Level::Error => Level::Warn,

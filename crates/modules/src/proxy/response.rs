@@ -14,7 +14,7 @@ use proxying::response::{ResponseHeadReader, bad, examine, is_informational, not
 use proxying::sending::HeadReader;
 use proxying::settings::PassSettings;
 
-/// Reads the response head, and any informational ones before it.
+/// Reads the response head, and the informational responses before it, if any.
 #[derive(Default)]
 pub(super) struct HttpReader {
     /// The head, and the bytes received after it.

@@ -436,7 +436,7 @@ fn compile_rewrite(compiler: &Compiler<'_>, line: &Line) -> Result<Instruction, 
     if replaced.bytes.is_empty() {
         return Err(Fault::at(replaced, "empty replacement"));
     }
-    // As in nginx, errors of the pattern are reported before those of later words.
+    // As in nginx, errors of the pattern are reported before errors of later words.
     let regex = Regex::new(compiler, &pattern.bytes, false)
         .map_err(|fault| fault.or_at(pattern.position))?;
     let parts = replacement(line)?;

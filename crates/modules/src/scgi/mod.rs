@@ -1,8 +1,8 @@
 //! `scgi_pass`: requests proxied to an application that speaks SCGI.
 //!
-//! <https://nginx.org/en/docs/http/ngx_http_scgi_module.html>. Caching is not here.
-//! `applications::unframed` runs the requests; this file has the directives, and the netstring at
-//! the start of a request. `proto::scgi` has the framing itself.
+//! <https://nginx.org/en/docs/http/ngx_http_scgi_module.html>. `proxying::cache` caches the
+//! responses. `applications::unframed` runs the requests; this file has the directives, and the
+//! netstring at the start of a request. `proto::scgi` has the framing itself.
 
 use std::sync::Arc;
 

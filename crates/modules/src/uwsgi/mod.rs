@@ -1,8 +1,8 @@
 //! `uwsgi_pass`: requests proxied to an application server that speaks uwsgi, such as uWSGI itself.
 //!
-//! <https://nginx.org/en/docs/http/ngx_http_uwsgi_module.html>. Caching is not here.
-//! `applications::unframed` runs the requests; this file has the directives, and the packet at the
-//! start of a request. `proto::uwsgi` has the framing itself.
+//! <https://nginx.org/en/docs/http/ngx_http_uwsgi_module.html>. `proxying::cache` caches the
+//! responses. `applications::unframed` runs the requests; this file has the directives, and the
+//! packet at the start of a request. `proto::uwsgi` has the framing itself.
 
 use std::sync::Arc;
 

@@ -172,7 +172,7 @@ impl HeadFilter for Ssi {
 struct Memory {
     /// Names in lower case, with their values.
     variables: Vec<(Bytes, Bytes)>,
-    /// Blocks with their texts; the first of several with the same name counts.
+    /// Blocks with their texts; of several with the same name, the first is used.
     blocks: Vec<(Bytes, Vec<u8>)>,
     /// `$0` to `$9` of the last `if` with a regular expression that matched.
     groups: Vec<Bytes>,

@@ -205,7 +205,7 @@ impl HeadFilter for Sub {
 struct Substitute {
     settings: Arc<Sub>,
     search: Replacer,
-    /// By directive: its replacement, evaluated when it is first needed.
+    /// The replacement of each directive, evaluated when it is first needed.
     replacements: Vec<Option<Bytes>>,
 }
 

@@ -17,8 +17,8 @@ pub struct Patterns {
     strings: Vec<(usize, Bytes)>,
     /// Length of the shortest string, at least 1.
     shortest: usize,
-    /// By the byte (in lower case) at the position where the shortest string would end: the
-    /// distance to the next position at which a string could end.
+    /// The distance to the next position at which a string could end, by the byte (in lower case)
+    /// at the position where the shortest string would end.
     shifts: Box<[u8; 256]>,
 }
 
@@ -53,7 +53,7 @@ pub struct Replacer {
     patterns: Arc<Patterns>,
     /// Whether only the first match of each string is replaced.
     once: bool,
-    /// By string: whether it has been replaced.
+    /// For each string, whether it has been replaced.
     used: Vec<bool>,
     /// The end of the text so far, which may start a match. Shorter than the longest string.
     held: Vec<u8>,
@@ -75,7 +75,8 @@ enum SearchStep {
 }
 
 impl Replacer {
-    /// A search for these strings; if `once`, for each only until its first match.
+    /// A search for these strings. With `once`, each string is searched for only until its first
+    /// match.
     pub fn new(patterns: Arc<Patterns>, once: bool) -> Replacer {
         Replacer {
             used: vec![false; patterns.strings.len()],
