@@ -50,6 +50,7 @@ impl CacheAnswer {
     }
 }
 
+/// The responses that a cache has counted, by cache status.
 fn answers(cache: &CacheNumbers) -> CacheAnswers {
     ANSWERS.map(|(_, status)| {
         let counted = cache.answered.iter().zip(cache.bytes).zip(cache.written);
@@ -94,6 +95,7 @@ pub(super) fn show(
     Ok(())
 }
 
+/// Writes the statistics of one cache, counted since the last reset.
 fn cache(request: &Request, cache: &CacheNumbers, json: &mut json::Writer, fields: &Fields) {
     let zone = resets(&request.local.generation);
     let earlier = zone.and_then(|zone| {

@@ -87,6 +87,7 @@ pub(super) enum ApiError {
 }
 
 impl ApiError {
+    /// The HTTP status of the response.
     fn status(&self) -> u16 {
         match self {
             ApiError::UnknownVersion
@@ -110,6 +111,7 @@ impl ApiError {
         }
     }
 
+    /// The code of the error: the code of NGINX Plus, if NGINX Plus has the error.
     fn code(&self) -> &'static str {
         match self {
             ApiError::UnknownVersion => "UnknownVersion",

@@ -22,6 +22,7 @@ fn zones(request: &Request, of: &str) -> Vec<Arc<Zone<Pairs>>> {
     known.filter(|zone| zone.settings().block == of).collect()
 }
 
+/// The zone with this name in the block `of`.
 fn zone(request: &Request, of: &str, name: &Bytes) -> Result<Arc<Zone<Pairs>>, ApiError> {
     let mut zones = zones(request, of).into_iter();
     let found = zones.find(|zone| zone.name().as_bytes() == name);
@@ -62,6 +63,7 @@ pub(super) fn one(
     Ok(())
 }
 
+/// Writes pairs as an object.
 fn pairs(pairs: &[(Bytes, Bytes)], json: &mut json::Writer) {
     json.object(|json| {
         for (key, value) in pairs {
@@ -71,6 +73,7 @@ fn pairs(pairs: &[(Bytes, Bytes)], json: &mut json::Writer) {
     });
 }
 
+/// Adds one or more pairs to the zone; an error if the zone has one of the keys already.
 pub(super) async fn add(
     request: &Request,
     of: &str,
@@ -122,6 +125,7 @@ pub(super) async fn change(
     Ok(())
 }
 
+/// Removes all pairs of a zone.
 pub(super) async fn clear(
     request: &Request,
     of: &str,

@@ -188,6 +188,7 @@ fn changeable(block: &Block) -> Result<(), ApiError> {
     }
 }
 
+/// Adds a server to a group.
 pub(super) async fn add(
     request: &Request,
     block: &Block,
@@ -232,6 +233,7 @@ pub(super) async fn add(
     Ok(member)
 }
 
+/// Changes the server with this number.
 pub(super) async fn change(
     request: &Request,
     block: &Block,
@@ -311,6 +313,7 @@ fn named(name: &[u8], patch: &mut Patch) {
     }
 }
 
+/// Removes the server with this number from its group.
 pub(super) async fn remove(
     request: &Request,
     block: &Block,

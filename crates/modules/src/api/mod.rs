@@ -345,6 +345,7 @@ async fn read_body(
     })
 }
 
+/// Responds to GET: writes the state of an endpoint.
 fn show(request: &Request, asked: &RequestedEndpoint) -> Result<ApiResponse, ApiError> {
     let mut json = json::Writer::default();
     let fields = Fields::of(request);
@@ -407,6 +408,8 @@ fn show(request: &Request, asked: &RequestedEndpoint) -> Result<ApiResponse, Api
     Ok(ApiResponse::Json(200, json))
 }
 
+/// Responds to POST, PATCH and DELETE: changes servers and key-value pairs, removes cache entries,
+/// or resets counters.
 async fn change(
     request: &Request,
     asked: &RequestedEndpoint,

@@ -80,6 +80,7 @@ impl Resets {
         *reset
     }
 
+    /// The values at the last reset for zones of servers or locations, by the zone's name.
     fn of_zones(&self, kind: Kind) -> MutexGuard<'_, BTreeMap<Bytes, ZoneSums>> {
         lock(match kind {
             Kind::ServerZones => &self.zones,
@@ -258,6 +259,7 @@ impl CountersSnapshot {
         }
     }
 
+    /// Writes the connections from clients.
     pub(super) fn connections(&self, json: &mut json::Writer, fields: &Fields) {
         let CountersSnapshot { totals, reset } = self;
         show::object(json, fields, |object| {
@@ -302,6 +304,7 @@ impl CountersSnapshot {
         });
     }
 
+    /// Writes the requests from clients.
     pub(super) fn requests(&self, json: &mut json::Writer, fields: &Fields) {
         let CountersSnapshot { totals, reset } = self;
         show::object(json, fields, |object| {
@@ -311,6 +314,7 @@ impl CountersSnapshot {
     }
 }
 
+/// The zone that keeps the values of counters at their last reset.
 pub(super) fn resets(generation: &Generation) -> Option<Arc<Zone<Resets>>> {
     generation.zones.find(RESETS)
 }

@@ -33,6 +33,7 @@ impl Fields {
         matches!(self, Fields::Named(names) if names.is_empty())
     }
 
+    /// Whether the field with this name is selected.
     fn show(&self, name: &str) -> bool {
         match self {
             Fields::All => true,

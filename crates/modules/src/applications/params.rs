@@ -28,6 +28,7 @@ type Field<'r> = (KnownField, &'r [u8], &'r [u8]);
 /// A line: name, value, and whether the parameter is left out if the value is empty.
 pub(crate) type ParamLine = (Word, Word, bool);
 
+/// Declares the directive `fastcgi_param`, `uwsgi_param` or `scgi_param`, by the prefix.
 pub(crate) const fn setting(prefix: &'static str) -> Setting<Vec<ParamLine>> {
     Setting::family(prefix, "param", &["parameter value [if_not_empty]"], lines)
         .contexts(Contexts::HTTP.or(Contexts::SERVER).or(Contexts::LOCATION))

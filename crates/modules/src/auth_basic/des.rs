@@ -131,6 +131,7 @@ fn round_keys(key: u64) -> [u64; 16] {
     })
 }
 
+/// Encrypts a block with DES; `swapped` are the outputs of the expansion that the salt swaps.
 fn encrypt(block: u64, keys: &[u64; 16], swapped: u64) -> u64 {
     let block = permute(block, 64, &INITIAL);
     let (mut left, mut right) = (block >> 32, block & 0xffff_ffff);

@@ -148,6 +148,7 @@ impl PhaseHandler for AutoIndex {
 /// written on the thread pool.
 const WRITTEN_AT_ONCE_MAX: usize = 256;
 
+/// Responds with the listing of the URI's directory.
 async fn list(request: &mut Request, exchange: &mut Exchange, settings: AutoIndex) -> Step {
     if let Err(status) = reading::discard_received(request, exchange).await {
         return Step::Finish(status);

@@ -48,6 +48,7 @@ pub(super) enum LockError {
 /// The locks of a zone.
 pub(super) struct Locks(Mutex<Table>);
 
+/// The locks of a zone, and its free memory.
 struct Table {
     by_path: BTreeMap<Vec<u8>, Lock>,
     /// The earliest time at which a lock ends.

@@ -21,7 +21,9 @@ use proxying::http2::dialogue::BodyFault;
 
 /// The response body of a call: the server's body, and the deadline of the call.
 pub(super) struct CallBody {
+    /// The body that the server sends.
     source: Box<dyn Source>,
+    /// Why the server's body has failed, once it has.
     outcome: BodyFault,
     /// Whether the client sees trailers.
     has_trailers: bool,

@@ -233,9 +233,9 @@ impl Protocol for Grpc<'_> {
         if ends_with_head && request.response.content_length.is_none() {
             request.response.content_length = Some(0);
         }
-        // Only such responses can be ended early with trailers: an announced length must be kept,
-        // and over HTTP/1 (except gRPC-Web), which loses the trailers, an aborted response would
-        // look complete.
+        // An aborted response is ended with trailers only if the client sees them and no length was
+        // announced, which would have to be kept. Over HTTP/1, except with gRPC-Web, an aborted
+        // response would look complete.
         let sees_trailers = web.is_some() || request.client.is_of_fields();
         let has_trailers = sees_trailers && request.response.content_length.is_none();
         let outcome = answer.outcome();

@@ -406,11 +406,13 @@ pub(super) fn escaped(value: &str) -> String {
 pub(super) struct Page(String);
 
 impl Page {
+    /// Writes the header of a metric.
     pub(super) fn family(&mut self, name: &str, kind: &str, help: &str) {
         // Writing to a string cannot fail.
         let _ = write!(self.0, "# HELP {name} {help}\n# TYPE {name} {kind}\n");
     }
 
+    /// Writes one value of a metric.
     pub(super) fn sample(&mut self, name: &str, labels: &str, number: impl std::fmt::Display) {
         let _ = match labels {
             "" => writeln!(self.0, "{name} {number}"),

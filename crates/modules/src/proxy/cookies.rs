@@ -329,6 +329,7 @@ impl Attribute {
     }
 }
 
+/// Splits the value of Set-Cookie at its semicolons.
 fn parse(value: &[u8]) -> Vec<Attribute> {
     let parts = value.split(|byte| *byte == b';');
     let parts = parts.map(|part| match memchr::memchr(b'=', part) {
@@ -350,6 +351,7 @@ fn without_spaces(mut text: &[u8]) -> &[u8] {
     text
 }
 
+/// The value of Set-Cookie with these attributes.
 fn join(attributes: &[Attribute]) -> Bytes {
     let mut out = Vec::new();
     for (at, Attribute { name, value }) in attributes.iter().enumerate() {

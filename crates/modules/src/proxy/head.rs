@@ -313,6 +313,7 @@ fn write_length(settings: &Settings, length: u64, head: &mut Vec<u8>) {
     }
 }
 
+/// Whether `proxy_set_header` sets the field with this name (in lower case).
 fn sets(settings: &Settings, name: &[u8]) -> bool {
     fields::sets(&settings.set, name)
 }

@@ -539,6 +539,7 @@ fn default_redirect(scope: ScopeRef<'_>) -> Option<RedirectLine> {
     defaults.last()
 }
 
+/// Whether the text contains no variables.
 fn is_literal(template: &Template) -> bool {
     let mut parts = template.parts.iter();
     parts.all(|part| matches!(part, TemplatePart::Literal(_)))

@@ -226,6 +226,7 @@ impl Url<'_> {
         ))
     }
 
+    /// The target of the URL, with the upstream that was found for its server.
     fn target(&self, upstream: Upstream) -> ProxyTarget {
         let default_port = self.scheme.default_port();
         let port = if self.server.unix {

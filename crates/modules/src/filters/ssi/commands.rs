@@ -446,6 +446,7 @@ impl Processor {
         Ok(())
     }
 
+    /// Executes `if`.
     fn begin_if(
         &mut self,
         request: &mut Request,
@@ -490,6 +491,7 @@ impl Processor {
         Ok(())
     }
 
+    /// Executes `endif`.
     fn end_if(
         &mut self,
         _: &mut Request,
@@ -502,6 +504,7 @@ impl Processor {
         Ok(())
     }
 
+    /// Executes `block`.
     fn begin_block(
         &mut self,
         request: &mut Request,
@@ -515,6 +518,7 @@ impl Processor {
         Ok(())
     }
 
+    /// Executes `endblock`.
     fn end_block(
         &mut self,
         _: &mut Request,
