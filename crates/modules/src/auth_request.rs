@@ -67,6 +67,7 @@ fn assignment(line: &Line) -> Result<(Word, Template), Fault> {
 pub struct AuthRequest {
     /// The URI of the subrequest; `None` if the check is off.
     uri: Option<Bytes>,
+    /// The variables of `auth_request_set`, with the values that the subrequest gives them.
     variables: Box<[(Target, Text)]>,
 }
 

@@ -99,12 +99,14 @@ static ANCIENT_BROWSER_VALUE: Setting<Bytes> =
 pub struct Modern {
     /// Browsers and their first modern versions, in the order of `KINDS`.
     browsers: Vec<(usize, u64)>,
+    /// Whether browsers that neither directive names are modern.
     unlisted: bool,
 }
 
 /// The browsers that `ancient_browser` names.
 #[derive(Debug, Default)]
 pub struct Ancient {
+    /// Parts of the User-Agent of ancient browsers.
     texts: Vec<Bytes>,
     netscape4: bool,
 }

@@ -87,16 +87,22 @@ pub static MORE_CLEAR_INPUT_HEADERS: Setting<()> = Setting::new(
 /// The rules of the four directives in force in one scope.
 #[derive(Debug, Default)]
 pub struct HeadersMore {
+    /// The rules for responses.
     output: Vec<Rule>,
+    /// The rules for requests.
     input: Vec<Rule>,
 }
 
 /// The compiled form of one directive.
 #[derive(Debug)]
 struct Rule {
+    /// The statuses of the responses to change; empty for every status.
     statuses: Vec<u16>,
+    /// The media types of the messages to change; empty for every type.
     types: Vec<Bytes>,
+    /// `-a`: the fields are added, and existing fields of the same names stay.
     append: bool,
+    /// `-r`: only fields that the request has are replaced.
     only_present: bool,
     changes: Vec<FieldChange>,
 }

@@ -61,6 +61,7 @@ fn uris(setter: &Setter<'_>) -> Result<Box<[Bytes]>, Fault> {
 /// The settings of `mirror` and `mirror_request_body` in a scope.
 #[derive(Debug)]
 pub struct Mirror {
+    /// The URI of each copy.
     uris: Box<[Bytes]>,
     request_body: bool,
 }

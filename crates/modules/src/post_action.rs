@@ -36,6 +36,7 @@ static POST_ACTION: Setting<Bytes> = Setting::new("post_action", &["uri"], parse
 /// The location that `post_action` names.
 #[derive(Debug)]
 pub struct PostAction {
+    /// The URI of the action; empty if there is none.
     target: Bytes,
 }
 

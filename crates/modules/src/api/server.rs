@@ -35,7 +35,9 @@ impl LoadTime {
 #[derive(Debug, Default)]
 pub(super) struct Resets {
     counters: Mutex<Reset>,
+    /// By the name of the server zone.
     zones: Mutex<BTreeMap<Bytes, ZoneSums>>,
+    /// By the name of the location zone.
     locations: Mutex<BTreeMap<Bytes, ZoneSums>>,
     limits: Mutex<BTreeMap<(Kind, Bytes), Outcomes>>,
     sessions: Mutex<BTreeMap<(SessionBlock, Bytes), SessionSums>>,
@@ -54,6 +56,7 @@ pub(super) struct Reset {
     handshakes: u64,
     sessions_reused: u64,
     handshakes_failed: u64,
+    /// Failed handshakes by their fault.
     faults: [u64; HandshakeFault::ALL.len()],
 }
 

@@ -96,6 +96,7 @@ struct Param {
 
 /// The parameters of a scope, configured and built in.
 pub(crate) struct Params {
+    /// The parameters in the order in which they are sent.
     sent: Vec<Sent>,
     /// Names of fields that a parameter replaces: in lower case, with `_` for each dash.
     replaced: Vec<Box<[u8]>>,

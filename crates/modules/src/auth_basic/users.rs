@@ -41,6 +41,7 @@ pub(super) enum ReadError {
 /// The users of one file.
 #[derive(Debug, Default)]
 pub struct Users {
+    /// The stored password of each user, by name.
     passwords: Map<Bytes, Bytes>,
 }
 

@@ -136,6 +136,7 @@ pub struct Dav {
     methods: Methods,
     create_full_put_path: bool,
     min_delete_depth: u64,
+    /// `dav_access`: the permissions of new files.
     access: u32,
 }
 

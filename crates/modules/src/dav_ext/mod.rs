@@ -179,6 +179,7 @@ fn declare(compiler: &Compiler<'_>, line: &Line) -> Result<(), Fault> {
 #[derive(Debug)]
 pub struct DavExt {
     methods: Methods,
+    /// The zone of `dav_ext_lock`.
     locks: Option<Arc<Zone<Locks>>>,
 }
 

@@ -48,6 +48,7 @@ pub(super) struct PropfindQuery {
     pub(super) path: PathBuf,
     pub(super) uri: Vec<u8>,
     pub(super) types: Arc<Types>,
+    /// The zone with the locks to list; `None` if files cannot be locked.
     pub(super) locks: Option<Arc<Zone<Locks>>>,
     pub(super) now: Instant,
 }

@@ -8,7 +8,9 @@ use variables::regex::Spans;
 
 /// The settings of the parts: `fastcgi_split_path_info` and `fastcgi_index`.
 pub struct Script {
+    /// `fastcgi_index`.
     pub(super) index: Bytes,
+    /// `fastcgi_split_path_info`.
     pub(super) split: Option<Regex>,
 }
 

@@ -127,7 +127,7 @@ pub(super) struct Settings {
     /// `fastcgi_keep_conn`.
     pub(super) keep_connection: bool,
     /// `fastcgi_catch_stderr`: texts that make a response invalid if the application writes them to
-    /// standard error.
+    /// standard error before the head.
     pub(super) catch_stderr: Vec<Box<[u8]>>,
 }
 

@@ -138,7 +138,9 @@ static CHARSETS: PlanSlot<Charset> = PlanSlot::new();
 /// `charset` and related directives in one scope.
 #[derive(Debug)]
 pub struct Charset {
+    /// `charset`; `None` if it is off.
     target: Option<Text>,
+    /// `source_charset`, if it is set.
     source: Option<Text>,
     /// `override_charset`: also convert responses that name their charset.
     overrides: bool,

@@ -94,7 +94,9 @@ impl Coding {
 pub struct Conditions {
     /// Whether the coding is on.
     pub enabled: bool,
+    /// The media types of the responses to compress.
     types: MediaTypes,
+    /// The minimum length of the responses to compress, in bytes.
     length_min: u64,
 }
 

@@ -140,12 +140,14 @@ struct Stronger {
     jobs: VecDeque<Job>,
     /// The total length of the waiting bodies, in bytes.
     waiting: usize,
+    /// Whether a thread compresses the waiting bodies.
     is_running: bool,
 }
 
 /// A body to be compressed with the higher level.
 struct Job {
     key: Key,
+    /// The uncompressed body.
     plain: Vec<u8>,
     compression: Arc<Compression>,
     coding: Coding,
@@ -175,6 +177,7 @@ fn keep(key: &Key, compressed: &[u8], length: u32) {
 /// Records a body while it is compressed for the first time.
 pub(super) struct Recording {
     key: Key,
+    /// The compressed body so far.
     compressed: Vec<u8>,
     /// Number of bytes of the uncompressed body so far.
     length: usize,
@@ -301,6 +304,7 @@ impl Job {
 
 /// Sends a stored compressed body.
 pub(super) struct KeptBody {
+    /// The compressed body.
     bytes: Bytes,
     totals: Totals,
     /// Whether the stored body was handed out as a whole.

@@ -158,7 +158,9 @@ pub struct Gzip {
     pub vary: bool,
     version_min: Version,
     proxied: Proxied,
+    /// Whether `gzip_disable` contains `msie6`.
     disabled_msie6: bool,
+    /// The patterns of `gzip_disable`.
     disabled: Vec<Regex>,
 }
 
@@ -167,7 +169,9 @@ pub struct Gzip {
 struct Shape {
     level: u32,
     window_bits: u8,
+    /// Minimum length of the pieces that are output, in bytes.
     block: usize,
+    /// `gzip_no_buffer`.
     unbuffered: bool,
 }
 

@@ -104,6 +104,7 @@ pub enum Merge {
 pub struct AddedLine {
     name: Bytes,
     value: Template,
+    /// Whether the field is added whatever the status of the response.
     always: bool,
 }
 
@@ -158,6 +159,7 @@ enum When {
 struct Added {
     name: Bytes,
     value: Text,
+    /// Whether the field is added whatever the status of the response.
     always: bool,
     /// Replaces the field with this name instead of adding another.
     replaces: bool,

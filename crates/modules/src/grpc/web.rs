@@ -155,6 +155,7 @@ async fn decode_parts(
 /// A response body followed by its trailers in a frame.
 struct WebBody {
     source: Box<dyn Source>,
+    /// Whether the body is sent in Base64.
     is_text: bool,
     has_ended: bool,
 }

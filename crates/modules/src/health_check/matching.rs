@@ -151,6 +151,7 @@ impl Default for Match {
 /// A `status` line of a `match` block.
 #[derive(Debug, PartialEq, Eq)]
 struct StatusTest {
+    /// Whether the status must be in none of the ranges.
     negated: bool,
     ranges: Vec<RangeInclusive<u16>>,
 }
@@ -310,6 +311,7 @@ impl FieldTest {
 /// A `body` line of a `match` block.
 struct BodyTest {
     pattern: Regex,
+    /// Whether the body must not match.
     negated: bool,
 }
 

@@ -162,6 +162,7 @@ struct HealthCheck {
 struct GatheredChecks {
     /// The index of each check among the checks of its group, by location.
     numbers: Map<ScopeId, usize>,
+    /// The compiled checks.
     checks: Vec<Arc<HealthCheck>>,
 }
 

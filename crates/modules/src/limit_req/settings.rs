@@ -20,7 +20,7 @@ use super::Buckets;
 
 const HSL: Contexts = Contexts::HTTP.or(Contexts::SERVER).or(Contexts::LOCATION);
 
-/// The delay threshold of `nodelay`: higher than any bucket.
+/// The `delay=` that stands for `nodelay`, in requests: more than any bucket takes.
 const NO_DELAY: u64 = i64::MAX as u64 / 1000;
 
 /// `limit_req_zone key zone=name:size rate=rate`
@@ -78,7 +78,9 @@ pub struct ZoneSettings {
 /// A `limit_req` directive before its zone is looked up.
 pub(super) struct LimitLine {
     zone: Box<str>,
+    /// The size of the bucket, in requests.
     burst: u64,
+    /// How many requests above the rate are not delayed.
     delay: u64,
 }
 

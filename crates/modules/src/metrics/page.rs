@@ -26,8 +26,10 @@ pub(super) struct Numbers {
     totals: Totals,
     engine: String,
     threads: usize,
+    /// The number of the generation that serves the request.
     generation: u64,
     generations: usize,
+    /// The number of log lines that were dropped.
     lines_dropped: u64,
     scopes: BTreeMap<ScopeName, Sums>,
     upstreams: Vec<GroupNumbers>,

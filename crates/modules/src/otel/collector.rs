@@ -137,6 +137,7 @@ impl Collector {
 /// The sender of a call on its own behalf: there is no client.
 struct Exporting<'a> {
     endpoint: &'a str,
+    /// Whether connection errors are not logged.
     is_quiet: bool,
 }
 

@@ -83,7 +83,9 @@ struct Queue {
 
 /// Spans that are sent together, already encoded.
 struct Batch {
+    /// The encoded spans.
     spans: Vec<u8>,
+    /// The number of spans.
     count: usize,
     /// Counts the batch for its thread until it has been answered or lost.
     outstanding: Outstanding,

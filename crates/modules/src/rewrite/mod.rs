@@ -133,11 +133,13 @@ pub const DIRECTIVES: &[&dyn Declared] = &[
 /// The script of one scope.
 struct Steps {
     steps: Box<[Instruction]>,
+    /// Whether matches and rewritten URIs are logged: `rewrite_log`.
     log: bool,
 }
 
 struct Settings {
     log: bool,
+    /// `uninitialized_variable_warn`.
     warn_uninitialized: bool,
 }
 
@@ -464,6 +466,7 @@ fn compile_rewrite(compiler: &Compiler<'_>, line: &Line) -> Result<Instruction, 
 /// The parsed words of a `rewrite`.
 struct Replacement {
     template: Template,
+    /// Whether the request's arguments are appended.
     keep_args: bool,
     flag: Flag,
 }

@@ -131,6 +131,7 @@ struct Settings {
     params: Params,
     modifier1: u8,
     modifier2: u8,
+    /// `uwsgi_string`.
     string: Bytes,
 }
 
