@@ -196,9 +196,9 @@ fn directory_of(file: &[u8], length: usize) -> &[u8] {
     }
 }
 
-/// Checks the directory; returns a status if it is unusable, `None` if it exists. `file` is the
-/// path that was looked for; its first `length` bytes are the directory. Log lines name the file,
-/// as nginx's do.
+/// Checks the directory. Returns the status of the response if the directory is unusable; `None` if
+/// the next file may be looked for. `file` is the path that was looked for; its first `length`
+/// bytes are the directory. Log lines name the file, as nginx's do.
 fn check_directory(
     request: &Request,
     file: &[u8],
