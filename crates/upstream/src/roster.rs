@@ -17,40 +17,36 @@ use crate::members::{Edited, Keep, MemberChange};
 use crate::peer::{Peer, PeerSet};
 use crate::peers::{PeerSide, Peers};
 
-/// The current peers of a group, the hosts whose addresses are looked up, and the edits by the API.
+/// The peers of a group, and the host names that are looked up for it.
 #[derive(Debug)]
 pub struct Roster {
     /// Only locked to clone or replace the pointer, since requests wait for the lock.
     current: RwLock<Arc<Peers>>,
-    /// Held during a change of the list of peers, which may take long, since edits may be saved to
-    /// a file.
+    /// Held while the next list is made, which may take long.
     changing: Mutex<()>,
     method: Method,
     /// The key of the next host.
     next_key: AtomicUsize,
-    /// Looks up the addresses of hosts that are added; `None` if the group has no resolver.
+    /// Looks up the names of hosts that are added; `None` if nothing can.
     lookup: Option<Arc<dyn HostLookup>>,
     /// The health checks of every peer.
     pub(crate) checks: Option<Checks>,
-    /// Saves the members; `None` if edits last only until the next reload.
+    /// Where its members are saved, if they are.
     keep: Option<Box<dyn Keep>>,
-    /// Edits of members, if the members are not saved.
+    /// Edits of members that are not saved.
     pub(crate) edited: Mutex<Edited>,
-    /// Edits that the reload to this roster has undone.
+    /// Edits that its reload has undone.
     pub(crate) undone: Mutex<Vec<(Bytes, MemberChange)>>,
-    /// The roster of the next generation, while both serve requests.
-    pub(crate) next: Mutex<Weak<Roster>>,
 }
 
-/// Looks up the addresses of hosts in rosters.
+/// Looks up the names of hosts.
 pub trait HostLookup: std::fmt::Debug + Send + Sync {
-    /// Called when a host has been added to a roster.
+    /// A host has been added to a roster.
     fn host_added(&self);
 }
 
 impl Roster {
-    /// A roster of these peers and hosts. The hosts have no peers until [`Roster::resolved`] is
-    /// called.
+    /// A roster of these peers and the addresses of `hosts`, with this balancing method.
     pub fn new(primary: Vec<Peer>, backup: Vec<Peer>, method: Method, hosts: Vec<Host>) -> Roster {
         let peers = Peers::new(PeerSet::new(primary), PeerSet::new(backup), method);
         let next_key = AtomicUsize::new(hosts.len());
@@ -78,13 +74,13 @@ impl Roster {
         Roster { checks, ..self }
     }
 
-    /// Sets the store for changes of the members.
+    /// Sets where changes of the members are saved.
     #[must_use]
     pub fn kept_by(self, keep: Option<Box<dyn Keep>>) -> Roster {
         Roster { keep, ..self }
     }
 
-    /// Sets the lookup of hosts that are added.
+    /// Sets what looks up the names of hosts that are added.
     #[must_use]
     pub fn looked_up_by(self, lookup: Option<Arc<dyn HostLookup>>) -> Roster {
         Roster { lookup, ..self }
@@ -95,7 +91,7 @@ impl Roster {
         self.lookup.is_some()
     }
 
-    /// The current peers of the roster.
+    /// The peers now of the roster.
     pub fn peers(&self) -> Arc<Peers> {
         let current = self.current.read();
         Arc::clone(&current.unwrap_or_else(PoisonError::into_inner))
@@ -111,9 +107,9 @@ impl Roster {
         Arc::clone(self.peers().hosts())
     }
 
-    /// Updates the peers of the host with this key to the addresses `found`: peers of known
-    /// addresses stay, peers of missing addresses are removed, and peers for new addresses are
-    /// appended. Returns whether anything has changed; `false` if the host has been removed.
+    /// Updates the addresses of the host with this key: known peers stay as they are, missing ones
+    /// are removed, new ones are appended. Returns whether anything has changed; nothing has if the
+    /// host has been removed.
     pub fn resolved(&self, key: usize, found: &[ResolvedAddress]) -> bool {
         let _changing = self.changing();
         let before = self.peers();
@@ -169,12 +165,12 @@ impl Roster {
         self.keep.as_deref()
     }
 
-    /// Whether the members are saved.
+    /// Whether its members are saved.
     pub fn is_kept(&self) -> bool {
         self.keep.is_some()
     }
 
-    /// Gives a host a key in this roster.
+    /// A host of this roster, with a key of its own.
     pub(crate) fn list(&self, host: Host) -> Arc<ListedHost> {
         let key = self.next_key.fetch_add(1, Ordering::Relaxed);
         ListedHost::new(key, host)
@@ -184,8 +180,7 @@ impl Roster {
         self.lookup.as_deref()
     }
 
-    /// Gives a number to every member without a number: first to the configured peers, then to the
-    /// hosts.
+    /// Gives every host without a number one, after the peers of the configuration.
     pub(crate) fn number_hosts(&self) {
         let peers = self.peers();
         for peer in peers.iter().filter(|peer| peer.host.is_none()) {
@@ -196,22 +191,18 @@ impl Roster {
         }
     }
 
-    /// Takes over the state of `previous`, the roster of the same group before a reload: edits, the
-    /// states of the same peers, and the addresses of the same hosts.
+    /// Takes over the state before a reload: the states of the same peers, and the addresses of the
+    /// same names.
     pub(crate) fn adopt(self: &Arc<Self>, previous: &Roster) {
-        // Under the lock, an edit of the previous roster is either made before and taken over, or
-        // made after and then applied to this roster too.
+        // An edit is made either before, and taken over, or after, and made here as well.
         let _changing = previous.changing();
         self.take_edits(previous);
         let before = previous.peers();
-        // Must precede all changes of the list, because they give the peers new states, and a peer
-        // with a state adopts none.
+        // A peer with a state of its own adopts none, so this must precede all changes of the list.
         self.peers().adopt(&before);
         self.adopt_hosts(&before);
-        // Must come last: users of the newest roster must find the members under their previous
-        // numbers.
-        let mut next = previous.next.lock().unwrap_or_else(PoisonError::into_inner);
-        *next = Arc::downgrade(self);
+        // Not before: who looks at the newest roster must find the members under their numbers.
+        before.note_roster(self);
     }
 
     /// Takes over the numbers and addresses of the same hosts.
@@ -260,8 +251,8 @@ impl Roster {
     }
 }
 
-/// Pairs of a host and the same host before a reload. A host whose port has changed is paired with
-/// its previous form, unless another host is an exact match.
+/// The hosts that are the same as earlier ones, with these. A host of another port is taken for the
+/// same one if no host of its own port was there.
 fn same_hosts<'a>(
     hosts: &'a [Arc<ListedHost>],
     before: &'a [Arc<ListedHost>],
