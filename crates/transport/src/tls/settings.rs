@@ -320,8 +320,7 @@ pub struct TlsSettings<C> {
     pub warnings: Box<[String]>,
 }
 
-/// Certificates that do not come from files, because a module obtains them (ACME). The module fills
-/// in the fields before servers are compiled.
+/// Certificates that a module obtains (ACME). It fills in the fields before servers are compiled.
 #[derive(Default)]
 pub struct IssuedCertificates {
     /// The values of `ssl_certificate` and `ssl_certificate_key` that stand for such a certificate.
@@ -333,8 +332,7 @@ pub struct IssuedCertificates {
 impl Registry for IssuedCertificates {}
 
 impl IssuedCertificates {
-    /// Whether these values of `ssl_certificate` and `ssl_certificate_key` stand for an issued
-    /// certificate.
+    /// Whether these values of `ssl_certificate` and its key stand for an issued certificate.
     fn is_meant(&self, certificate: &Word, key: &Word) -> bool {
         self.written.is_some_and(|(c, k)| {
             *certificate.bytes == *c.as_bytes() && *key.bytes == *k.as_bytes()
@@ -506,8 +504,7 @@ pub fn check_passwords(compiler: &Compiler<'_>, root: ScopeRef<'_>, setting: &Se
     }
 }
 
-/// The slots of a server's certificates, and the stapling of those whose OCSP responses are
-/// fetched.
+/// The slots of a server's certificates, and the stapling of those with fetched OCSP responses.
 type Slots = (Vec<Arc<Slot>>, Vec<Arc<Stapling>>);
 
 /// Puts certificates in slots, with their stapled OCSP responses.
