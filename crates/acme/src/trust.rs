@@ -8,12 +8,12 @@ use rustls::{ClientConfig, DigitallySignedStruct, Error, RootCertStore, Signatur
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
 
-/// The text contains no root certificate.
+/// The PEM text that [`trust`] was given contains no usable certificate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NoRoots;
 
-/// TLS configuration that verifies servers against the root certificates in a PEM text. Without a
-/// text, any certificate is accepted.
+/// Makes a client's TLS configuration that verifies servers against the root certificates in
+/// `authorities`, a PEM text. Without a text, any certificate is accepted.
 ///
 /// # Errors
 /// If the text contains no usable certificate.

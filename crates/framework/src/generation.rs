@@ -15,7 +15,7 @@ use crate::zone::Zones;
 
 static NEXT_NUMBER: AtomicU64 = AtomicU64::new(1);
 
-/// The number of counted generations that still exist.
+/// The number of generations that still exist, except those of [`Generation::without_requests`].
 static LIVE: AtomicUsize = AtomicUsize::new(0);
 
 /// The number of generations that requests, connections or threads still use.
@@ -120,8 +120,8 @@ impl GenerationView {
         }
     }
 
-    /// The view of the next generation for the same thread, whose state over all generations it
-    /// shares.
+    /// The same thread's view of the next generation. Both views share the state that the thread
+    /// keeps over all generations.
     pub fn followed_by(&self, generation: Arc<Generation>) -> GenerationView {
         GenerationView {
             rooms_of_thread: Rc::clone(&self.rooms_of_thread),

@@ -15,12 +15,12 @@ use crate::faults::{self, INFORMATIONAL_MAX};
 use crate::read_head::ReadHead;
 use crate::stream_end::StreamEnd;
 
-/// Bytes of heads that may wait beside another interim one, where nobody takes them: as many as a
-/// single head may have.
+/// Maximum total size of the heads that wait to be taken, as HPACK counts it: the limit of a single
+/// head. Checked only if an interim head is added to heads that wait; exceeding it ends the stream.
 const WAITING_MAX: usize = 256 * 1024;
 
-/// Bytes of a part of a body from which on it lies in memory that has the room of a receive; fewer
-/// have memory of just their length.
+/// Parts of a body of at least this many bytes are stored in buffers with the capacity of a receive
+/// buffer, and shorter parts in buffers of exactly their length.
 const ROOMY_MIN: usize = 4 * 1024;
 
 /// A received head: of an interim response or of the response.
@@ -32,7 +32,7 @@ pub struct StreamHead {
 }
 
 impl StreamHead {
-    /// A copy of what the machine has just read.
+    /// A copy of the head that the connection's HTTP/2 state machine has just parsed.
     pub(crate) fn of(head: &ResponseHead) -> StreamHead {
         let mut copy = ReadHead::default();
         copy.copy_http2(head);
@@ -56,13 +56,14 @@ pub struct ReceivedBytes {
     pub behind_head: u64,
 }
 
-/// The flow control of one stream; see the module documentation.
+/// The state of one stream that its request shares with the connection's task. The flow-control
+/// windows are kept by `proto::h2::client`.
 #[derive(Default)]
 pub struct StreamFlow {
     /// Its number; 0 until it has been opened.
     pub(crate) number: Cell<u32>,
     heads: RefCell<Queue<StreamHead>>,
-    /// The sizes of those together.
+    /// Total size of `heads`.
     waiting: Cell<usize>,
     /// How many interim heads have come.
     interim: Cell<u32>,
@@ -72,14 +73,15 @@ pub struct StreamFlow {
     /// A DATA frame has been received, even if it was empty.
     has_body: Cell<bool>,
     trailers: RefCell<Option<StreamHead>>,
-    /// An answer that has come whole stays so, whatever follows it.
+    /// Whether a reset never replaces [`StreamEnd::Whole`].
     keeps_complete_response: Cell<bool>,
     end: Cell<Option<StreamEnd>>,
-    /// What there is to log of that, where its cause does not say it all.
+    /// The log text for `end`, if it says more than that of `faults::text`.
     words: RefCell<Option<String>>,
     /// The queued part of the request's body.
     queue: RefCell<Queue<Bytes>>,
     queued: Cell<usize>,
+    /// The end of the request's body has been queued.
     is_last: Cell<bool>,
     /// There is no request body, or the peer wants no more of it.
     has_no_more: Cell<bool>,
@@ -88,8 +90,9 @@ pub struct StreamFlow {
     /// Bytes of everything but the body that have been given to the transport: the head, and the
     /// frame heads of the body.
     framing: Cell<u64>,
-    /// Bytes of the answer's frames that have come, and how many of them up to its head.
+    /// Bytes received on the stream, framing included.
     received_in_all: Cell<u64>,
+    /// The value of `received_in_all` when the latest head was received.
     received_of_head: Cell<u64>,
     reader: Cell<Option<Waker>>,
     writer: Cell<Option<Waker>>,
@@ -140,12 +143,19 @@ impl StreamFlow {
         self.put_end(StreamEnd::Whole);
     }
 
-    /// The stream has ended. What is said first holds, but where it is reset before any of the
-    /// answer has been taken, as in nginx, unless that says no more than that the rest of the
-    /// request is of no use (RFC 9113, section 8.1), or an answer that has come whole
-    /// [counts](Self::keep_complete_response); nothing more of the request is wanted in any case.
+    /// The stream has ended. The first end counts, except that, as in nginx, a reset replaces it
+    /// while a received head waits to be taken.
+    ///
+    /// These ends are not replaced: [`StreamEnd::TooManyInterim`]; a complete response after
+    /// [`keep_complete_response`](Self::keep_complete_response); and any end if the reset is a
+    /// NO_ERROR during the upload, by which the peer only says that it does not need the rest of
+    /// the request (RFC 9113, section 8.1).
+    ///
+    /// Every end but [`StreamEnd::Whole`] discards the queued part of the request's body.
     pub(crate) fn put_end(&self, end: StreamEnd) {
+        // A received head waits to be taken.
         let is_untouched = !self.heads.borrow().is_empty();
+        // The peer is content with the part of the request that it has.
         let is_content =
             matches!(end, StreamEnd::Reset(ErrorCode::NoError, None)) && self.is_sending();
         let is_kept = match self.end.get() {
@@ -178,13 +188,13 @@ impl StreamFlow {
         !self.has_no_more.get() && !is_sent
     }
 
-    /// The stream is about to end by a fault of which there is this to log.
+    /// Sets the log text of a fault. [`put_end`](Self::put_end) must follow with the fault.
     pub(crate) fn put_words(&self, words: String) {
         self.words.replace(Some(words));
     }
 
-    /// Takes at most so many bytes off the front of what is to be sent; whether that is the last of
-    /// it.
+    /// Takes at most `most` bytes from the front of the queued body and appends them to `out`.
+    /// Returns their number, and whether the body ends with them.
     pub(crate) fn take_queued(&self, most: usize, out: &mut Vec<Bytes>) -> (usize, bool) {
         let mut queue = self.queue.borrow_mut();
         let mut taken = 0;
@@ -227,8 +237,8 @@ impl StreamFlow {
 
     // What the request does.
 
-    /// An answer that has come whole counts, though its stream is reset before any of it has been
-    /// taken.
+    /// Keeps a complete response valid even if the stream is reset before its head has been taken.
+    /// Without this call, the reset counts, as in nginx.
     pub fn keep_complete_response(&self) {
         self.keeps_complete_response.set(true);
     }
@@ -250,8 +260,8 @@ impl StreamFlow {
         self.is_whole() && !self.has_body.get() && self.trailers.borrow().is_none()
     }
 
-    /// The next piece of what has come of the body: empty at the end of the stream, however that
-    /// came about.
+    /// Waits for the next piece of the received body. Empty at the end of the stream, whatever the
+    /// reason for the end.
     pub(crate) fn poll_body(&self, waker: &Waker) -> Poll<Buffer> {
         let received = self.take_body();
         if !received.is_empty() || self.end.get().is_some() {
@@ -265,17 +275,18 @@ impl StreamFlow {
         Poll::Pending
     }
 
-    /// The next piece of what of the body is there; empty where nothing is.
+    /// Takes the next piece of the received body; empty if there is none.
     pub(crate) fn take_body(&self) -> Buffer {
         self.received.borrow_mut().pop_front().unwrap_or_default()
     }
 
-    /// How it has ended, if it has.
+    /// How the stream has ended, if it has.
     pub fn end(&self) -> Option<StreamEnd> {
         self.end.get()
     }
 
-    /// What there is to log of the way in which it has ended.
+    /// The log text for the end of the stream. A fault's own text is taken: a second call returns
+    /// the general text.
     pub fn words(&self, end: StreamEnd) -> String {
         let own = match end {
             StreamEnd::Reset(_, Some(_)) => self.words.take(),
@@ -284,7 +295,7 @@ impl StreamFlow {
         own.unwrap_or_else(|| faults::text(end))
     }
 
-    /// Whether the answer has come whole, and been taken.
+    /// Whether the response has been received completely, and its body has been taken.
     pub fn is_whole(&self) -> bool {
         matches!(self.end.get(), Some(StreamEnd::Whole)) && self.received.borrow().is_empty()
     }
@@ -308,8 +319,8 @@ impl StreamFlow {
         self.is_last.set(true);
     }
 
-    /// Whether all of the request's body has been given to the transport, and its end is all that
-    /// is to be told.
+    /// Whether all of the request's body has been given to the transport, so that at most
+    /// END_STREAM is left to send.
     pub(crate) fn has_only_end(&self) -> bool {
         self.is_last.get() && self.queued.get() == 0
     }
@@ -319,7 +330,7 @@ impl StreamFlow {
         self.queued.get()
     }
 
-    /// Bytes of it that have.
+    /// Bytes of the request's body that have been given to the transport.
     pub fn sent(&self) -> u64 {
         self.sent.get()
     }
@@ -329,7 +340,7 @@ impl StreamFlow {
         self.framing.get() + self.sent.get() + self.queued.get() as u64
     }
 
-    /// What has come of the answer.
+    /// The numbers of bytes that have been received on the stream.
     pub fn received(&self) -> ReceivedBytes {
         let in_all = self.received_in_all.get();
         ReceivedBytes {
@@ -338,7 +349,7 @@ impl StreamFlow {
         }
     }
 
-    /// Waits until no more than so much is queued, or the stream has ended.
+    /// Waits until at most `limit` bytes are queued, or the stream has ended.
     pub fn poll_drained(&self, limit: usize, waker: &Waker) -> Poll<()> {
         if self.queued.get() <= limit || self.end.get().is_some() {
             return Poll::Ready(());
@@ -347,7 +358,8 @@ impl StreamFlow {
         Poll::Pending
     }
 
-    /// Waits for the end of the stream, where nothing else is waited for.
+    /// Waits for the end of the stream. Not at the same time as
+    /// [`poll_drained`](Self::poll_drained), since both use the same waker.
     pub fn poll_ended(&self, waker: &Waker) -> Poll<()> {
         if self.end.get().is_some() {
             return Poll::Ready(());
@@ -357,8 +369,10 @@ impl StreamFlow {
     }
 }
 
-/// Appends bytes to pieces. A few lie for themselves until more come; what comes byte by byte
-/// occupies no more than what comes at once.
+/// Appends bytes: to the last piece as far as they fit, and the rest in new pieces. Fewer than
+/// [`ROOMY_MIN`] bytes get a buffer of exactly their length; if more bytes follow, the piece is
+/// moved to a buffer with the capacity of a receive buffer. So a body that arrives byte by byte
+/// occupies no more memory than a body that arrives at once.
 fn append(pieces: &mut Queue<Buffer>, bytes: &[u8]) {
     let mut rest = bytes;
     if let Some(last) = pieces.back_mut() {
@@ -384,6 +398,7 @@ fn append(pieces: &mut Queue<Buffer>, bytes: &[u8]) {
 mod tests {
     use super::*;
 
+    /// Small parts of a body are merged into pieces of a receive buffer's capacity.
     #[test]
     fn what_has_come_of_a_body_occupies_what_it_says() {
         let body: Vec<u8> = (0..100_000_u32).map(|n| (n / 7) as u8).collect();
@@ -412,7 +427,7 @@ mod tests {
         let flow = StreamFlow::default();
         assert!((0..100).all(|_| take(&flow, 10)));
         assert!(!take(&flow, 10));
-        // Fewer, but longer. One alone is judged by what reads it.
+        // Fewer heads, but longer ones. A single head is accepted whatever its size.
         let flow = StreamFlow::default();
         assert!(take(&flow, WAITING_MAX + 1));
         assert!(!take(&flow, 1));

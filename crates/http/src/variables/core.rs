@@ -2,9 +2,10 @@
 //!
 //! <https://nginx.org/en/docs/http/ngx_http_core_module.html#variables>. [`find`] is the list; the
 //! values are made in `client` (what the client sent) and `response`. They are computed on every
-//! use, except for those of `is_kept`. Variables that do not only exist for requests have their own
-//! lists ([`transport::client::find`], [`variables::process::find`]), as does every other module;
-//! `features.rs` puts them together.
+//! use, except for `request_id` and the variables of `is_kept`. Variables that other contexts, such
+//! as sessions of `stream`, have too are in lists of their own ([`transport::client::find`],
+//! [`variables::process::find`]), as are the variables of every other module; `features.rs` in the
+//! crate `server` joins the lists.
 
 mod client;
 mod response;
@@ -20,8 +21,9 @@ use crate::config::server_tokens::VERSION;
 use crate::http2;
 use crate::request::Request;
 
-/// Families of variables by prefix. Any name of a family may be assigned; until then the family's
-/// function gives the value.
+/// Families of variables by prefix. A name of a family can be assigned, unless `fixed` or
+/// [`RESERVED`] contains the name. Until the name is assigned, the family's function gives the
+/// value.
 const FAMILIES: [(&str, EvaluateFamily); 5] = [
     ("arg_", client::argument),
     ("cookie_", client::cookie),
@@ -39,6 +41,7 @@ pub fn find(name: &str) -> Option<BuiltinVariable> {
             Source::Builtin(evaluate)
         }));
     }
+    // As in nginx, a root that cannot be resolved at the first use is not tried again.
     if name == "realpath_root" {
         return Some(BuiltinVariable::of(Source::UntilMissing(realpath_root)));
     }
@@ -64,8 +67,8 @@ pub fn find(name: &str) -> Option<BuiltinVariable> {
 }
 
 /// Whether the variable keeps the value of its first evaluation although the value changes while
-/// the request is served. In nginx most variables do; for the others here the difference is not
-/// visible.
+/// the request is served. nginx caches most variables; a variable whose value does not change need
+/// not be cached here.
 fn is_kept(name: &str) -> bool {
     let of_response = ["sent_http_", "sent_trailer_"];
     of_response.iter().any(|family| name.starts_with(family))
@@ -89,7 +92,7 @@ fn fixed(name: &str) -> Option<Evaluate> {
         "bytes_sent" => |request, out| decimal(request.sent.bytes, out),
         "connection_requests" => |request, out| {
             let number = match request.arrival.number {
-                0 => request.connection.requests.get(), // the number of earlier requests
+                0 => request.connection.requests.get(), // not counted yet: the earlier requests
                 number => number,
             };
             decimal(number, out)
@@ -164,7 +167,8 @@ fn fixed(name: &str) -> Option<Evaluate> {
     })
 }
 
-/// The `limit_rate` that a script or an upstream has set; 0 until the response begins, as in nginx.
+/// `$limit_rate`: the rate that a script or an upstream has set. Without one, 0 until the response
+/// is sent, and the rate of the directive from then on, as in nginx.
 fn limit_rate(request: &mut Request, out: &mut Vec<u8>) -> bool {
     decimal(request.pacing.rate.unwrap_or(0), out)
 }

@@ -47,7 +47,7 @@ impl CodingFamily {
     }
 }
 
-/// The size of [`parse::buffers`]; the number is checked and ignored.
+/// Parses `number size` and returns the size in bytes. The number is checked and ignored.
 pub(super) fn block_size(setter: &Setter<'_>) -> Result<u64, Fault> {
     parse::buffers(setter).map(|(_, size)| size)
 }

@@ -23,7 +23,8 @@ use proxying::family::Family;
 use proxying::settings::{self, PassSettings};
 use proxying::{buffers, cache};
 
-/// Only SCGI is supported, and the address has no scheme.
+/// Addresses of `scgi_pass` are written without a scheme, and there is no SCGI over TLS: `scgi://`
+/// only appears in log lines.
 static SCHEMES: Schemes = Schemes {
     meant: Scheme::plain("scgi://"),
     written: &[],
@@ -53,7 +54,8 @@ static TEMPORARY_PATH: TemporaryPath = TemporaryPath {
     levels: &[1, 2],
 };
 
-/// The directives of these families, from which [`PassSettings`] are compiled.
+/// The directives from which [`PassSettings`] are compiled, and the properties in which SCGI
+/// differs from other protocols.
 const PASSING: settings::Declared = settings::Declared {
     family: &SCGI,
     buffers: &BUFFERS,

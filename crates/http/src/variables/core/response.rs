@@ -1,4 +1,5 @@
-//! Variables of the response while it is made, or as it was sent when the request is logged.
+//! Variables of the response: of its current state or, when the request is logged, of the response
+//! that was sent.
 
 use bytes::Bytes;
 use proto::date;
@@ -42,8 +43,9 @@ pub(super) fn header(request: &mut Request, name: &[u8], out: &mut Vec<u8>) -> b
     }
 }
 
-/// `$request_completion`. As in nginx, a request that evaluates the variable too early does not see
-/// its completion.
+/// `$request_completion`: `OK` for a complete response, empty otherwise. As in nginx, the main
+/// request caches an empty value: if the variable is used before the end of the response, its value
+/// in the access log is empty too.
 pub(super) fn completion(request: &mut Request, out: &mut Vec<u8>) -> bool {
     let complete = request.sent.complete && request.is_main();
     if complete {
@@ -66,7 +68,8 @@ pub fn pairs(fields: &[Field]) -> impl Iterator<Item = (&[u8], &[u8])> {
     fields.iter().map(|field| (&*field.name, &*field.value))
 }
 
-/// With the charset, if the head of the response contains the charset.
+/// `$sent_http_content_type`: the media type with the upstream's parameters or the appended
+/// charset. The charset is left out if no head is sent: in subrequests, and for HTTP/0.9.
 pub(super) fn content_type(request: &mut Request, out: &mut Vec<u8>) -> bool {
     let has_head = request.is_main() && request.client.version() != Version::Http09;
     let response = &request.response;
@@ -90,7 +93,8 @@ pub(super) fn content_length(request: &mut Request, out: &mut Vec<u8>) -> bool {
     }
 }
 
-/// A field that was added takes precedence over the response's time.
+/// `$sent_http_last_modified`: a Last-Modified among the fields takes precedence over the time in
+/// `last_modified`.
 pub(super) fn last_modified(request: &mut Request, out: &mut Vec<u8>) -> bool {
     if request.response.ignores_last_modified {
         return false;
@@ -102,7 +106,7 @@ pub(super) fn last_modified(request: &mut Request, out: &mut Vec<u8>) -> bool {
         return true;
     }
     let Some(time) = request.response.last_modified else {
-        // An upstream's value may not be a valid date.
+        // Only a field with the name `Last_Modified` can be found here: see above.
         return header(request, b"last_modified", out);
     };
     let mut formatted = [0; date::HTTP_LENGTH];
@@ -111,8 +115,8 @@ pub(super) fn last_modified(request: &mut Request, out: &mut Vec<u8>) -> bool {
     true
 }
 
-/// Keep-alive as far as it is known: before there is a response, by the locations that the request
-/// has passed.
+/// Whether the connection is kept alive after the request. Before there is a response: whether the
+/// client asks for it and no location so far has disabled it.
 fn keeps_alive(request: &Request) -> bool {
     request.keepalive.on && !request.keepalive.refused
 }
