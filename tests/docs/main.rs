@@ -11,6 +11,7 @@ mod sessions;
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -161,18 +162,30 @@ fn commands_run() {
             continue;
         }
         let folder = Folder::new();
-        let output = Command::new("sh")
-            .args([
-                "-eu",
-                "-c",
-                &block
-                    .text
-                    .replace(PORT, &support::port::free_port().to_string()),
-            ])
+        let text = &block.text;
+        let text = text.replace(PORT, &support::port::free_port().to_string());
+        let printed = Folder::new();
+        let file = |name| fs::File::create(printed.0.join(name)).unwrap();
+        let mut shell = Command::new("sh")
+            .args(["-eu", "-c", &text])
             .current_dir(&folder.0)
             .env("PATH", &path)
-            .output()
+            .process_group(0)
+            .stdout(file("stdout"))
+            .stderr(file("stderr"))
+            .spawn()
             .unwrap();
+        let status = shell.wait().unwrap();
+        // An example that failed has left its servers running.
+        let _ = Command::new("kill")
+            .args(["-KILL", "--", &format!("-{}", shell.id())])
+            .output();
+        let read = |name| fs::read(printed.0.join(name)).unwrap();
+        let output = Output {
+            status,
+            stdout: read("stdout"),
+            stderr: read("stderr"),
+        };
         assert_success(&block.place, &output);
     }
 }
