@@ -5,10 +5,11 @@
 //! and room. A datagram of any length is received whole: into a pooled buffer if it fits; otherwise
 //! the excess goes into a second buffer, and both parts are then copied together.
 //!
-//! Consecutive datagrams of equal length between the same ends leave as the segments of one message
-//! (udp(7), `UDP_SEGMENT`), where kernel, device and route can do that: they pass the network stack
-//! as one, and arrive as they were. Those that arrive so can be received as one message as well
-//! (`UDP_GRO`), which is taken apart here; a socket asks for that by [`coalesce`].
+//! Consecutive datagrams of equal length between the same two addresses are sent as the segments of
+//! one message (udp(7), `UDP_SEGMENT`) if the kernel, the device and the route support it: the
+//! network stack handles them as one packet, and the receiver gets separate datagrams. Likewise
+//! several datagrams can be received as one message (`UDP_GRO`), which is split here; [`coalesce`]
+//! enables this for a socket.
 //!
 //! See ip(7), `IP_PKTINFO`, and ipv6(7), `IPV6_RECVPKTINFO`, for the local address of a datagram.
 #![allow(unsafe_code)]
@@ -25,29 +26,30 @@ use crate::buffer::{self, Buffer, Memory};
 use crate::engine::OperationOutcome;
 use crate::net::Datagram;
 
-/// The most datagrams that one call receives or sends.
+/// Maximum number of messages that one call receives or sends.
 pub(crate) const BATCH_MAX: usize = 32;
 
-/// The largest length of a datagram: UDP's length field has 16 bits.
+/// Maximum length of a datagram in bytes: UDP's length field has 16 bits.
 const LENGTH_MAX: usize = 65_535;
 
 /// Room for the control messages of a header, in bytes: the local address and the segment length,
 /// both when sending and when receiving.
 const CONTROL_SIZE: usize = 64;
 
-/// The most datagrams that leave as segments of one message (the kernel's `UDP_MAX_SEGMENTS` was 64
-/// at first), and those of a whole batch.
+/// Maximum number of segments in one message: the kernel's `UDP_MAX_SEGMENTS` was 64 at first. A
+/// whole batch has no more datagrams either.
 const SEGMENTS_MAX: usize = 64;
 
-/// The longest datagram that leaves as a segment: one that needs IP fragments cannot. This is what
-/// Ethernet carries over IPv6.
+/// Maximum length of a segment in bytes: what an Ethernet frame carries over IPv6. A datagram that
+/// needs IP fragments cannot be a segment.
 const SEGMENT_LENGTH_MAX: usize = 1_452;
 
-/// The most bytes of segments in one message, which has UDP's length limit as well.
+/// Maximum total length of the segments of one message, in bytes. UDP's length limit applies to it,
+/// too.
 const SEGMENTS_LENGTH_MAX: usize = 65_000;
 
-/// The headers and buffers that the calls use. They are filled anew before each call, and the
-/// kernel uses none of them after it.
+/// The headers and buffers of the calls. They are filled in before each call, and the kernel does
+/// not use them after it.
 pub(crate) struct Messages {
     headers: [libc::mmsghdr; BATCH_MAX],
     parts: [[libc::iovec; 2]; BATCH_MAX],
@@ -55,8 +57,9 @@ pub(crate) struct Messages {
     counts: [usize; BATCH_MAX],
     names: [SocketName; BATCH_MAX],
     controls: [Control; BATCH_MAX],
-    /// Receive buffers. Their number grows up to [`BATCH_MAX`] while datagrams fill all of them: 2
-    /// MiB then, of which only the pages that received data are touched.
+    /// Receive buffers. Their number doubles after each receive that fills all of them, up to
+    /// [`BATCH_MAX`]. Then they occupy 2 MiB, of which only the pages that received data are
+    /// touched.
     rooms: Vec<DatagramBuffer>,
 }
 
@@ -75,7 +78,7 @@ union SocketName {
     v6: libc::sockaddr_in6,
 }
 
-/// Aligned like control messages.
+/// Memory for the control messages of one header, aligned as they require.
 #[derive(Clone, Copy)]
 #[repr(C, align(8))]
 struct Control([u8; CONTROL_SIZE]);
@@ -219,14 +222,15 @@ impl Messages {
                 Err(error) => error,
             };
             let length = datagrams.front().map_or(0, |first| first.bytes.len());
-            // The error may have another cause: then the first datagram fails alone, too.
+            // Send again without segments if the error may be due to them. If it has another cause,
+            // the first datagram fails alone, too.
             match error {
                 _ if self.counts.first() == Some(&1) => return Err(error),
-                // The route's packets are shorter.
+                // The route's MTU is too small for segments of this length.
                 Errno::INVAL | Errno::MSGSIZE => {
                     *segmentation = Segmentation::UpTo(length.saturating_sub(1));
                 }
-                // The device computes no checksums.
+                // The device does not compute checksums, which segmentation requires.
                 Errno::IO | Errno::OPNOTSUPP => *segmentation = Segmentation::UpTo(0),
                 _ => return Err(error),
             }
@@ -308,18 +312,18 @@ impl Messages {
     }
 }
 
-/// Which datagrams may leave a socket as segments of one message.
+/// The longest datagrams that a socket can send as segments of one message.
 #[derive(Clone, Copy, Debug)]
 enum Segmentation {
-    /// There were none yet that could.
+    /// Not queried yet, since no two datagrams could have been sent as segments.
     Unknown,
-    /// Those of at most so many bytes; 0 if the socket cannot segment.
+    /// Datagrams of at most this many bytes; 0 if the socket cannot segment.
     UpTo(usize),
 }
 
 impl Segmentation {
-    /// What the kernel offers for a socket: only some have the option, and a Unix socket would
-    /// ignore the control message and send one long datagram.
+    /// Queries the kernel's support for a socket. Not every socket has the option, and a Unix
+    /// socket would ignore the control message and send one long datagram.
     fn of(socket: BorrowedFd<'_>) -> Segmentation {
         let mut value: libc::c_int = 0;
         let mut length = size_of_val(&value) as libc::socklen_t;
@@ -344,8 +348,9 @@ impl Segmentation {
     }
 }
 
-/// How many datagrams from this place on can leave as segments of one message: they have the same
-/// ends and a length of at most `length_max`, and only the last one may be shorter than the first.
+/// The number of datagrams, from index `at` on, that can be sent as segments of one message: they
+/// have the same addresses and a length of at most `length_max`, and only the last one may be
+/// shorter than the first. At least 1 if there is a datagram.
 fn segments(datagrams: &VecDeque<Datagram<Bytes>>, at: usize, length_max: usize) -> usize {
     let mut rest = datagrams.range(at.min(datagrams.len())..);
     let Some(first) = rest.next() else {
@@ -442,13 +447,13 @@ unsafe fn peer(header: &libc::msghdr) -> Option<SocketAddr> {
     }
 }
 
-/// The kernel's control messages for a received message.
+/// The contents of a received message's control messages.
 #[derive(Default)]
 struct ControlMessages {
-    /// The local address that it was sent to, if the socket reports it.
+    /// The local address that the message was sent to, if the socket reports it.
     local: Option<IpAddr>,
-    /// The length in bytes of the datagrams that it consists of; the last may be shorter. `None` or
-    /// the whole length if it is one datagram.
+    /// The length in bytes of the datagrams that the message consists of; the last may be shorter.
+    /// `None`, or the whole length, for a single datagram.
     segment_length: Option<usize>,
 }
 
@@ -488,9 +493,9 @@ unsafe fn told(header: &libc::msghdr) -> ControlMessages {
     all
 }
 
-/// Asks for datagrams of equal length that have arrived together to be received as one message. Not
-/// for sockets that another program may take over, which would not expect it. Where the kernel
-/// cannot do it, nothing changes.
+/// Enables `UDP_GRO`: datagrams of equal length that arrive together are received as one message.
+/// Not for sockets that another program may inherit, since that program would not expect it. If the
+/// kernel does not support the option, nothing changes.
 pub(crate) fn coalesce(socket: BorrowedFd<'_>) {
     let on: libc::c_int = 1;
     // SAFETY: the pointer is valid during the call, and the length is that of the value.
@@ -560,7 +565,7 @@ unsafe fn put_control<T: Copy>(header: &mut libc::msghdr, level: i32, kind: i32,
     }
 }
 
-/// The control bytes have room for the longest messages of a header.
+/// Checks that [`CONTROL_SIZE`] suffices for an IPv6 address and a segment length.
 const _: () = {
     let head = size_of::<libc::cmsghdr>();
     let address = head + size_of::<libc::in6_pktinfo>().next_multiple_of(8);

@@ -1,8 +1,9 @@
 //! Pipes that move bytes from one socket to another by splice(2), without copying them through this
 //! process.
 //!
-//! A thread keeps a few pipes for the next stream that needs one. Beyond [`PIPES_MAX`], and where
-//! the process may open no more descriptors, there are none, and the caller copies.
+//! A thread keeps a few unused pipes for the next stream that needs one. If the thread has
+//! [`PIPES_MAX`] pipes, or the process has no descriptors left, [`Pipe::take`] returns `None`, and
+//! the caller copies the bytes.
 
 use std::cell::{Cell, RefCell};
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -11,13 +12,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, SpliceFlags};
 
-/// The most pipes of a thread, of two descriptors each.
+/// Maximum number of pipes of a thread. Each has two descriptors.
 const PIPES_MAX: usize = 128;
 
-/// How many unused pipes a thread keeps.
+/// Maximum number of unused pipes that a thread keeps.
 const SPARES_MAX: usize = 16;
 
-/// The capacity of a pipe in bytes. The kernel grants less where a user has many pipes.
+/// The capacity of a pipe in bytes. The kernel grants less to a user who has many pipes.
 const CAPACITY: usize = 256 << 10;
 
 thread_local! {
@@ -25,7 +26,7 @@ thread_local! {
     static SPARES: RefCell<Vec<Pipe>> = const { RefCell::new(Vec::new()) };
 }
 
-/// A pipe, and with it the bytes that it holds.
+/// A pipe and the bytes in it.
 #[derive(Debug)]
 pub struct Pipe {
     reader: OwnedFd,
@@ -35,7 +36,8 @@ pub struct Pipe {
 }
 
 impl Pipe {
-    /// An empty pipe; `None` if the thread has too many, or the kernel gives none.
+    /// Returns an empty pipe; `None` if the thread has [`PIPES_MAX`] pipes, or the kernel cannot
+    /// create one.
     #[must_use]
     pub fn take() -> Option<Pipe> {
         if let Some(spare) = SPARES.with_borrow_mut(Vec::pop) {
@@ -46,7 +48,7 @@ impl Pipe {
         }
         let (reader, writer) =
             rustix::pipe::pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK).ok()?;
-        // It keeps its own capacity, of 64 KiB or less, where this fails.
+        // If this fails, the pipe keeps its default capacity of at most 64 KiB.
         let _ = rustix::pipe::fcntl_setpipe_size(&writer, CAPACITY);
         OPEN.set(OPEN.get() + 1);
         Some(Pipe {
@@ -56,12 +58,12 @@ impl Pipe {
         })
     }
 
-    /// Gives a pipe back for another stream, or closes it if it holds bytes.
+    /// Keeps the pipe for another stream, or closes it if it holds bytes or enough are kept.
     pub fn give_back(self) {
         if self.held.load(Ordering::Relaxed) > 0 {
             return;
         }
-        // A thread that is ending keeps nothing.
+        // While the thread ends, the list may be gone; then the pipe is closed.
         let _ = SPARES.try_with(|spares| {
             let mut spares = spares.borrow_mut();
             if spares.len() < SPARES_MAX {
@@ -70,8 +72,9 @@ impl Pipe {
         });
     }
 
-    /// Moves received bytes of a socket into the pipe, if it is empty, as many as fit: how many.
-    /// None if none were received, or at the end of input, or if that fails: a receive then tells.
+    /// Moves received bytes of a socket into the pipe, as many as fit, and returns their number.
+    /// Returns 0 if the pipe is not empty, if no bytes were received, at the end of input, and
+    /// after an error; the next receive reports the last two.
     pub(crate) fn fill(&self, socket: BorrowedFd<'_>) -> usize {
         if self.held.load(Ordering::Relaxed) > 0 {
             return 0;
@@ -83,7 +86,7 @@ impl Pipe {
         count
     }
 
-    /// Moves at most `count` bytes from the pipe to a socket: how many.
+    /// Moves at most `count` bytes from the pipe to a socket, and returns their number.
     ///
     /// # Errors
     /// Those of `splice()`; `EAGAIN` if the socket has no room.
@@ -100,7 +103,7 @@ impl Pipe {
 
 impl Drop for Pipe {
     fn drop(&mut self) {
-        // A thread that is ending counts nothing.
+        // While the thread ends, the counter may be gone.
         let _ = OPEN.try_with(|open| open.set(open.get().saturating_sub(1)));
     }
 }

@@ -1,8 +1,8 @@
 //! System calls that more than one file needs, behind safe functions.
 //!
-//! `rustix` makes almost all of them safe. What is left here: socket options that `rustix` does not
-//! know, and the processor time of another process. Descriptors come as borrowed or owned ones,
-//! never as numbers.
+//! `rustix` provides almost all of them. The unsafe calls here are for socket options that `rustix`
+//! does not know, the processor time of another process, and random numbers. Descriptors are passed
+//! as borrowed or owned types, never as numbers.
 #![allow(unsafe_code)]
 
 use std::ffi::OsStr;
@@ -23,17 +23,18 @@ use crate::engine::{CloseMode, Control, Outgoing, SendStop};
 use crate::kernel_tls;
 use crate::net::{Address, ConnectError, ConnectStep, Segment, SocketOptions};
 
-/// Most byte strings that one call sends; far below the kernel's `IOV_MAX` of 1024 to keep the
-/// stack small.
+/// Maximum number of byte strings that one call sends. Far below the kernel's `IOV_MAX` of 1024, to
+/// keep the stack small.
 pub(crate) const PARTS_MAX: usize = 64;
 
-/// Bytes of a file from which on what stands before it leaves at once, unless segments are to be
-/// full: the peer can begin to read meanwhile.
+/// If a file range has at least this many bytes, the byte strings before it are sent without
+/// waiting for the file, so that the peer can begin to read. Not if segments are to be full.
 const LARGE_FILE: u64 = 128 * 1024;
 
-/// Ends and closes a connection to which everything was sent. The end goes out together with what
-/// the kernel still holds back; where more may come from the peer, before the close finds it unread
-/// and resets the connection.
+/// Closes a connection after all data has been sent; the FIN leaves with the data that the kernel
+/// still holds back. Unless `ending` is [`CloseMode::Quick`], the sending side is shut down first,
+/// since a close alone would send a reset instead of a FIN if the peer has sent data that was not
+/// read.
 pub(crate) fn finish(socket: OwnedFd, ending: CloseMode) {
     if ending != CloseMode::Quick {
         let _ = rustix::net::shutdown(&socket, rustix::net::Shutdown::Write);
@@ -67,7 +68,7 @@ pub(crate) fn set_option(fd: BorrowedFd<'_>, level: i32, name: i32, value: i32) 
 pub(crate) struct Instruction(libc::sock_filter);
 
 impl Instruction {
-    /// The code as `linux/filter.h` puts it together, and its constant.
+    /// An instruction with a code composed as in `linux/filter.h`, and its constant.
     pub(crate) fn new(code: u32, constant: u32) -> Instruction {
         Instruction(libc::sock_filter {
             code: code as u16, // codes have 16 bits
@@ -77,7 +78,7 @@ impl Instruction {
         })
     }
 
-    /// The same, which skips so many others where it does not hold.
+    /// Makes a conditional jump skip the next `count` instructions if its condition is false.
     pub(crate) fn or_skip(self, count: u8) -> Instruction {
         Instruction(libc::sock_filter {
             jf: count,
@@ -86,15 +87,16 @@ impl Instruction {
     }
 }
 
-/// Has a program choose among the sockets of datagrams that share this one's address.
+/// Attaches a program that chooses among the datagram sockets that share this socket's address.
 pub(crate) fn steer(socket: BorrowedFd<'_>, program: &[Instruction]) -> io::Result<()> {
     let length = u16::try_from(program.len()).map_err(|_| io::ErrorKind::InvalidInput)?;
     let filter = libc::sock_fprog {
         len: length,
         filter: program.as_ptr().cast_mut().cast(),
     };
-    // SAFETY: the option's value is a program of so many instructions, which lives until the call
-    // returns and is only read; `Instruction` has the layout of the kernel's.
+    // SAFETY: the option's value is a `sock_fprog` whose length is the number of instructions. It
+    // and the instructions live until the call returns, and the kernel only reads them;
+    // `Instruction` has the layout of `sock_filter`.
     let result = unsafe {
         libc::setsockopt(
             socket.as_raw_fd(),
@@ -111,20 +113,20 @@ pub(crate) fn steer(socket: BorrowedFd<'_>, program: &[Instruction]) -> io::Resu
     }
 }
 
-/// Some of what `tcp(7)` tells of a connection.
+/// Statistics of a TCP connection: a part of `TCP_INFO`, see `tcp(7)`.
 #[derive(Clone, Copy, Debug)]
 pub struct TcpInfo {
     /// Smoothed round-trip time in microseconds.
     pub rtt: u32,
-    /// Its variation in microseconds.
+    /// Variation of the round-trip time in microseconds.
     pub rttvar: u32,
     /// The congestion window in segments.
     pub snd_cwnd: u32,
-    /// Space for received bytes, as the kernel sizes it.
+    /// The kernel's receive buffer space (`tcpi_rcv_space`), in bytes.
     pub rcv_space: u32,
 }
 
-/// What the kernel knows of a TCP connection; `None` for other sockets.
+/// Queries the statistics of a TCP connection; `None` for other sockets.
 pub(crate) fn tcp_info(socket: BorrowedFd<'_>) -> Option<TcpInfo> {
     let whole = size_of::<libc::tcp_info>();
     // SAFETY: `tcp_info` consists of integers, for which all bytes are values.
@@ -138,11 +140,11 @@ pub(crate) fn tcp_info(socket: BorrowedFd<'_>) -> Option<TcpInfo> {
     })
 }
 
-/// The processor time that a process has used so far: all its threads, those that have ended too,
-/// but no children.
+/// The processor time that a process has used so far, including that of threads that have ended,
+/// but not that of child processes.
 ///
 /// # Errors
-/// `NotFound` where there is no such process.
+/// `NotFound` if there is no such process.
 pub fn process_time(pid: u32) -> io::Result<Duration> {
     let absent = || {
         io::Error::new(
@@ -168,7 +170,7 @@ pub fn process_time(pid: u32) -> io::Result<Duration> {
     Ok(Duration::new(seconds, nanoseconds))
 }
 
-/// A stream socket that does not block and is not inherited.
+/// Creates a non-blocking, close-on-exec stream socket that can be connected to `to`.
 pub(crate) fn stream_socket(
     to: &Address,
     options: &SocketOptions,
@@ -176,7 +178,7 @@ pub(crate) fn stream_socket(
     outgoing_socket(SocketType::STREAM, to, options)
 }
 
-/// A datagram socket that does not block and is not inherited, connected to `to`.
+/// Creates a non-blocking, close-on-exec datagram socket that is connected to `to`.
 pub(crate) fn connected_datagram_socket(
     to: &Address,
     options: &SocketOptions,
@@ -186,7 +188,7 @@ pub(crate) fn connected_datagram_socket(
     Ok(socket)
 }
 
-/// A socket that is to be connected to `to`, with its options set.
+/// Creates a socket that can be connected to `to`, and sets its options.
 fn outgoing_socket(
     kind: SocketType,
     to: &Address,
@@ -203,7 +205,7 @@ fn outgoing_socket(
     let sized = |name, size: Option<u32>| {
         if let Some(size) = size {
             let size = libc::c_int::try_from(size).unwrap_or(libc::c_int::MAX);
-            // Nothing is lost where the kernel keeps its own.
+            // If this fails, the kernel's default size serves as well.
             let _ = set_option(socket.as_fd(), libc::SOL_SOCKET, name, size);
         }
     };
@@ -222,8 +224,8 @@ fn outgoing_socket(
                 .map_err(ConnectError::at(ConnectStep::Transparent))?;
         }
         if from.port() == 0 {
-            // Without this the kernel would reserve a port for the address alone and run out of
-            // them early.
+            // Without this option the bind would reserve a port for all destinations of the
+            // address, and the ports would run out early.
             let _ = set_option(
                 socket.as_fd(),
                 libc::IPPROTO_IP,
@@ -237,7 +239,7 @@ fn outgoing_socket(
     Ok(socket)
 }
 
-/// A datagram socket that does not block and is not inherited, bound to an address.
+/// Creates a non-blocking, close-on-exec datagram socket that is bound to an address.
 pub(crate) fn bound_datagram_socket(from: &Address) -> io::Result<OwnedFd> {
     let family = match from {
         Address::Inet(SocketAddr::V4(_)) => AddressFamily::INET,
@@ -256,8 +258,8 @@ pub(crate) fn bound_datagram_socket(from: &Address) -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
-/// Readies a datagram socket that was bound elsewhere: it does not block, and tells to which
-/// address each datagram came.
+/// Prepares a datagram socket that was bound elsewhere: makes it non-blocking, and lets it report
+/// the local address of each datagram.
 pub(crate) fn take_datagram_socket(socket: BorrowedFd<'_>) -> io::Result<()> {
     if sockopt::socket_type(socket)? != SocketType::DGRAM {
         return Err(io::ErrorKind::InvalidInput.into());
@@ -269,15 +271,16 @@ pub(crate) fn take_datagram_socket(socket: BorrowedFd<'_>) -> io::Result<()> {
     }
 }
 
-/// Readies a listening socket. Whether connections inherit `TCP_NODELAY` from it.
+/// Makes a listening socket non-blocking. Returns whether accepted connections inherit
+/// `TCP_NODELAY` from it.
 pub(crate) fn take_listener(socket: BorrowedFd<'_>) -> io::Result<bool> {
     rustix::io::ioctl_fionbio(socket, true)?;
-    // It fails for Unix sockets, which have no delay.
+    // This fails for Unix sockets, which have no delay.
     Ok(sockopt::tcp_nodelay(socket).unwrap_or(false))
 }
 
-/// Has a datagram socket tell to which address each datagram came, where that is bound to all of
-/// them: answers are to leave from the same one.
+/// Lets a datagram socket that is bound to a wildcard address report the local address of each
+/// datagram, since an answer must leave from that address.
 pub(crate) fn enable_packet_info(socket: BorrowedFd<'_>, bound: SocketAddr) -> io::Result<()> {
     match bound {
         _ if !bound.ip().is_unspecified() => Ok(()),
@@ -286,7 +289,7 @@ pub(crate) fn enable_packet_info(socket: BorrowedFd<'_>, bound: SocketAddr) -> i
     }
 }
 
-/// Starts connecting. `Ok(false)` means that it goes on in the background.
+/// Starts connecting. `Ok(false)` means that the connect continues in the background.
 pub(crate) fn connect(socket: BorrowedFd<'_>, address: &Address) -> io::Result<bool> {
     let result = match address {
         Address::Inet(address) => rustix::net::connect(socket, address),
@@ -299,8 +302,8 @@ pub(crate) fn connect(socket: BorrowedFd<'_>, address: &Address) -> io::Result<b
     }
 }
 
-/// The socket address of a Unix path; one that begins with `@` is of the abstract namespace, as
-/// systemd writes it.
+/// The socket address of a Unix path. A path that begins with `@` names a socket in the abstract
+/// namespace, in systemd's notation.
 pub(crate) fn unix_address(path: &std::path::Path) -> io::Result<SocketAddrUnix> {
     match path.as_os_str().as_bytes().strip_prefix(b"@") {
         Some(name) => Ok(SocketAddrUnix::new_abstract_name(name)?),
@@ -308,7 +311,7 @@ pub(crate) fn unix_address(path: &std::path::Path) -> io::Result<SocketAddrUnix>
     }
 }
 
-/// The error that a connection attempt ended with, if any.
+/// Returns and clears the socket's pending error (`SO_ERROR`), such as that of a failed connect.
 pub(crate) fn pending_error(socket: BorrowedFd<'_>) -> io::Result<()> {
     match sockopt::socket_error(socket)? {
         Ok(()) => Ok(()),
@@ -316,6 +319,7 @@ pub(crate) fn pending_error(socket: BorrowedFd<'_>) -> io::Result<()> {
     }
 }
 
+/// Changes one property of a stream's socket.
 pub(crate) fn control(socket: BorrowedFd<'_>, control: Control) -> io::Result<()> {
     match control {
         Control::NoDelay(on) => sockopt::set_tcp_nodelay(socket, on)?,
@@ -328,8 +332,8 @@ pub(crate) fn control(socket: BorrowedFd<'_>, control: Control) -> io::Result<()
     Ok(())
 }
 
-/// The address of the other end, also where it has reset the connection already: what it had sent
-/// before is read and served as its own.
+/// The peer's address, even if the peer has already reset the connection: data received before the
+/// reset is still served, and needs its client's address.
 pub(crate) fn peer(socket: BorrowedFd<'_>) -> io::Result<Address> {
     match rustix::net::getpeername(socket) {
         Ok(Some(address)) => Ok(address_of(address)),
@@ -339,14 +343,13 @@ pub(crate) fn peer(socket: BorrowedFd<'_>) -> io::Result<Address> {
     }
 }
 
-/// The address of the other end of a connection that is no more, which `getpeername()` refuses to
-/// tell.
+/// The peer's address of a connection that has ended, for which `getpeername()` fails.
 fn former_peer(socket: BorrowedFd<'_>) -> io::Result<SocketAddr> {
-    // The kernel refuses a buffer that is longer than the address.
+    // The kernel rejects a buffer that is longer than the address.
     let address = peer_name(socket, size_of::<libc::sockaddr_in>())?;
     let port = u16::from_be(address.sin6_port);
     match i32::from(address.sin6_family) {
-        // Of an IPv4 address the number stands where the other kind has its flow.
+        // In a `sockaddr_in`, the address has the position of `sin6_flowinfo`.
         libc::AF_INET => {
             let ip = Ipv4Addr::from(u32::from_be(address.sin6_flowinfo));
             Ok(SocketAddrV4::new(ip, port).into())
@@ -361,28 +364,28 @@ fn former_peer(socket: BorrowedFd<'_>) -> io::Result<SocketAddr> {
     }
 }
 
-/// So many bytes of `SO_PEERNAME`; the rest is zero.
+/// The first `length` bytes of `SO_PEERNAME`; the rest is zero.
 fn peer_name(socket: BorrowedFd<'_>, length: usize) -> io::Result<libc::sockaddr_in6> {
     // SAFETY: `sockaddr_in6` consists of integers and arrays of them, for which all bytes are
     // values.
     unsafe { option(socket, libc::SOL_SOCKET, libc::SO_PEERNAME, length) }
 }
 
-/// So many bytes of an option of a socket, at most those of its type; what the kernel does not
-/// write is zero.
+/// Reads at most `length` bytes of a socket option, limited to the size of `T`. Bytes that the
+/// kernel does not write are zero.
 ///
 /// # Errors
-/// The kernel's, where it does not know the option for this socket.
+/// Those of `getsockopt()`, for example if the socket does not have the option.
 ///
 /// # Safety
-/// All bytes, zeros too, must be values of the type.
+/// Every byte pattern, including zeros, must be a valid `T`.
 unsafe fn option<T: Copy>(
     socket: BorrowedFd<'_>,
     level: i32,
     name: i32,
     length: usize,
 ) -> io::Result<T> {
-    // SAFETY: zeros are a value of the type, as the caller warrants.
+    // SAFETY: zeros are a valid `T`, as the caller guarantees.
     let mut value: T = unsafe { std::mem::zeroed() };
     let mut length = length.min(size_of::<T>()) as libc::socklen_t;
     // SAFETY: the kernel writes at most `length` bytes, which is at most the size of `value`.
@@ -402,11 +405,13 @@ unsafe fn option<T: Copy>(
     }
 }
 
+/// The socket's local address.
 pub(crate) fn local(socket: BorrowedFd<'_>) -> io::Result<Address> {
     Ok(address_of(rustix::net::getsockname(socket)?))
 }
 
-/// Ours for the kernel's; an address of another family reads as a Unix socket without a name.
+/// Converts an address from the kernel. An address of an unknown family becomes an unnamed Unix
+/// socket.
 fn address_of(address: SocketAddrAny) -> Address {
     if let Ok(inet) = SocketAddr::try_from(address.clone()) {
         return Address::Inet(inet);
@@ -424,7 +429,8 @@ fn address_of(address: SocketAddrAny) -> Address {
     )))
 }
 
-/// Accepts one connection, not blocking and not inherited.
+/// Accepts one connection, as a non-blocking, close-on-exec socket. The address is `None` for a
+/// Unix socket.
 pub(crate) fn accept(socket: BorrowedFd<'_>) -> Result<(OwnedFd, Option<SocketAddr>), Errno> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let (fd, peer) = rustix::net::acceptfrom_with(socket, flags)?;
@@ -434,9 +440,9 @@ pub(crate) fn accept(socket: BorrowedFd<'_>) -> Result<(OwnedFd, Option<SocketAd
 
 /// Sends as much of `outgoing` as the kernel takes now, with as few calls as possible. Never waits.
 ///
-/// Returns how many bytes were taken and why it stopped; of files at most about `chunk` bytes are
-/// sent. `last` says that the connection's end follows at once: the kernel keeps the last packet
-/// back for it ([`finish`]), which spares one.
+/// Returns the number of bytes taken, and why the send stopped. At most about `chunk` bytes of
+/// files are sent. If `last`, the connection is closed right after: the kernel then holds back the
+/// last packet, and the FIN that [`finish`] causes leaves with it, which saves a packet.
 pub(crate) fn transmit(
     socket: BorrowedFd<'_>,
     outgoing: &mut Outgoing,
@@ -502,8 +508,8 @@ pub(crate) fn transmit(
     }
 }
 
-/// Has the socket hold back what fills no segment while a file is cut in pieces, of which the next
-/// has at most `room` bytes, and let go of it behind the last file.
+/// Corks the socket (`TCP_CORK`) while a file is sent in several pieces, so that only full TCP
+/// segments leave, and uncorks it after the last file. `room` limits the next piece, in bytes.
 fn cork(socket: BorrowedFd<'_>, outgoing: &mut Outgoing, room: u64) {
     let wanted = match outgoing.front() {
         Some(Segment::File { length, .. }) if outgoing.fills_segments => {
@@ -512,28 +518,30 @@ fn cork(socket: BorrowedFd<'_>, outgoing: &mut Outgoing, room: u64) {
         _ => outgoing.corked && outgoing.takes_calls(),
     };
     if wanted != outgoing.corked {
-        // It fails for Unix sockets, which have no segments.
+        // This fails for Unix sockets, which have no segments.
         let _ = sockopt::set_tcp_cork(socket, wanted);
         outgoing.corked = wanted;
     }
 }
 
-/// Whether the socket takes more. The kernel may hold back the end of what it has sealed, and
-/// forgets that at a close; with the next record it goes out, if there is room for both. So a
-/// record that may be the last, an alert, waits for room.
+/// Whether the socket has room to send. Kernel TLS may hold back the end of an encrypted record,
+/// and discards it if the socket is closed. Sending the next record pushes it out, if there is room
+/// for both. So a record that may be the last, such as an alert, waits for room.
 fn has_room(socket: BorrowedFd<'_>) -> bool {
     let mut polled = [PollFd::new(&socket, PollFlags::OUT)];
     rustix::event::poll(&mut polled, Some(&Timespec::default())).is_ok_and(|count| count > 0)
 }
 
-/// Sends the byte strings at the front in one call; also returns how many bytes it offered.
+/// Sends the byte strings at the front of the queue in one call. Also returns the number of bytes
+/// that it offered to the kernel.
 fn send_bytes(
     socket: BorrowedFd<'_>,
     outgoing: &Outgoing,
     last: bool,
 ) -> (usize, Result<usize, Errno>) {
     let mut flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
-    // The head of a file that is still to be read shall go out.
+    // `MSG_MORE` only if nothing but byte strings is queued: the head of a response whose file must
+    // still be read leaves at once.
     let only_bytes = || {
         outgoing
             .segments()
@@ -566,8 +574,8 @@ fn send_parts(
                 count += 1;
                 total += bytes.len();
             }
-            // More follows right behind: the kernel shall not send a small packet for the head
-            // alone. A range of a file that has to be read from the disk first is not right behind.
+            // More data follows at once, so the kernel must not send a small packet for the head
+            // alone. A file range that must first be read from the disk does not follow at once.
             (Segment::Bytes(_), None) => {
                 flags |= SendFlags::MORE;
                 break;
@@ -588,23 +596,22 @@ fn send_parts(
     (total, result)
 }
 
-/// A number that nobody can guess.
+/// A cryptographically secure random number.
 ///
 /// # Errors
 /// The kernel's.
 pub(crate) fn random() -> io::Result<u64> {
     let mut bytes = [0_u8; 8];
-    // SAFETY: the kernel writes at most as many bytes as there are.
+    // SAFETY: the kernel writes at most `bytes.len()` bytes to the array.
     let count = unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), bytes.len(), 0) };
     match usize::try_from(count) {
-        // So few are never cut short.
+        // Reads of up to 256 bytes are never short.
         Ok(_) => Ok(u64::from_ne_bytes(bytes)),
         Err(_) => Err(io::Error::last_os_error()),
     }
 }
 
-/// How connections of a listening socket are asked whether they still stand; `None` where they are
-/// not.
+/// The TCP keepalive settings of a listening socket; `None` if keepalive is off.
 pub(crate) fn keep_alive(socket: BorrowedFd<'_>) -> Option<netstack::tcp::KeepAlive> {
     sockopt::socket_keepalive(socket).ok().filter(|on| *on)?;
     Some(netstack::tcp::KeepAlive {

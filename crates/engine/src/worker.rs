@@ -1,9 +1,10 @@
-//! What one thread owns: its engine, the tables of streams and listeners, its timers and its clock.
+//! The state of one thread: its engine, the tables of streams and listeners, its timers and its
+//! clock.
 //!
-//! Everything here is reached through [`enter`], which borrows the thread's [`Reactor`] for a
-//! moment. Foreign code never runs inside: wakers to call and sent segments to drop are collected
-//! and seen to when the borrow has ended. That is why nothing in this crate can be borrowed twice,
-//! whatever a future, a waker or a destructor does.
+//! All access goes through [`enter`], which borrows the thread's [`Reactor`] for the duration of a
+//! closure. Foreign code never runs during the borrow: wakers to be called and sent segments to be
+//! dropped are collected, and processed after the borrow has ended. So nothing in this crate is
+//! borrowed twice, whatever a future, a waker or a destructor does.
 
 use std::cell::RefCell;
 use std::io;
@@ -29,10 +30,11 @@ thread_local! {
     static WORKER: RefCell<Option<Box<Reactor>>> = const { RefCell::new(None) };
 }
 
-/// Queues of outgoing segments that are kept for the next streams that send.
+/// Maximum number of empty segment queues that are kept for reuse.
 const SPARE_QUEUES_MAX: usize = 64;
 
-/// How often, and how long each time, the operations of a thread that ends are waited for.
+/// When the runtime ends, the thread waits for its operations in at most this many rounds of this
+/// length.
 const END_ROUNDS_MAX: usize = 100;
 const END_ROUND: Duration = Duration::from_millis(10);
 
@@ -60,6 +62,7 @@ pub(crate) struct Reactor {
     /// Listeners for which the engine accepts, and whose waiting task was woken or dropped since
     /// the last wait.
     pub(crate) unwatched_listeners: Vec<Key>,
+    /// Wakers and segments to be processed after the borrow of the reactor.
     pub(crate) after: DeferredWork,
     /// Empty queues for streams that start to send.
     #[expect(
@@ -68,6 +71,7 @@ pub(crate) struct Reactor {
     )]
     pub(crate) spare_queues: Vec<Box<Outgoing>>,
     pub(crate) memory: Memory,
+    /// Reused buffer for the timers that are due.
     due: Vec<Timer>,
 }
 
@@ -83,7 +87,9 @@ pub(crate) enum Timer {
 /// Work to be done after the borrow of the reactor.
 #[derive(Default)]
 pub(crate) struct DeferredWork {
+    /// Wakers to be called.
     pub(crate) wakes: Vec<Waker>,
+    /// Segments to be dropped.
     pub(crate) spent: Vec<Segment>,
 }
 
@@ -97,7 +103,7 @@ impl DeferredWork {
 /// collected.
 ///
 /// # Panics
-/// When the thread has no runtime: the functions of this crate belong inside
+/// If the thread has no runtime: the functions of this crate may only be called inside
 /// [`Runtime::block_on`](crate::Runtime::block_on).
 pub(crate) fn enter<R>(f: impl FnOnce(&mut Reactor) -> R) -> R {
     match try_enter(f) {

@@ -1,4 +1,4 @@
-//! A socket that has an address and belongs to no thread yet.
+//! A bound socket that is not yet in the table of any thread.
 
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -7,18 +7,19 @@ use super::SocketKind;
 use super::listen::carries;
 use crate::engine::Socket;
 
-/// A socket that listens, or that takes datagrams, on its way to the threads that use it: from the
-/// process that bound it, or from a simulated network. What it is made of is between it and the
-/// engine.
+/// A listening socket or a bound datagram socket, on its way from the process that bound it, or
+/// from a simulated network, to the threads that use it. The engine alone interprets the socket
+/// inside.
 #[derive(Debug)]
 pub struct BoundSocket {
     socket: Socket,
-    /// What a simulated one carries; the kernel is asked about its own.
+    /// The kind of traffic of a simulated socket. Unused for a kernel socket, whose kind is
+    /// queried.
     simulated: SocketKind,
 }
 
 impl BoundSocket {
-    /// One of a simulated network.
+    /// Wraps a socket of a simulated network.
     pub(crate) fn simulated(socket: Socket, carries: SocketKind) -> BoundSocket {
         BoundSocket {
             socket,
@@ -26,6 +27,7 @@ impl BoundSocket {
         }
     }
 
+    /// The socket, for the engine of the thread that uses it.
     pub(crate) fn into_socket(self) -> Socket {
         self.socket
     }
@@ -35,26 +37,26 @@ impl BoundSocket {
         self.socket.descriptor()
     }
 
-    /// What the socket carries.
+    /// The kind of traffic of the socket.
     #[must_use]
     pub fn carries(&self) -> SocketKind {
         match &self.socket {
-            // A descriptor that is no socket is refused where the socket is used.
+            // A descriptor that is not a socket is rejected later, by the thread that uses it.
             Socket::Descriptor(descriptor) => carries(descriptor).unwrap_or_default(),
             Socket::Simulated(_) => self.simulated,
             Socket::Carried { .. } => SocketKind::Streams,
         }
     }
 
-    /// Another handle on the same socket, for another thread.
+    /// Duplicates the handle, for another thread.
     ///
     /// # Errors
-    /// When there is no descriptor left.
+    /// Those of `dup()`, such as `EMFILE`.
     pub fn try_clone(&self) -> io::Result<BoundSocket> {
         let socket = match &self.socket {
             Socket::Descriptor(descriptor) => Socket::Descriptor(descriptor.try_clone()?),
             Socket::Simulated(number) => Socket::Simulated(*number),
-            // A connection, which never is on its way here.
+            // This variant is a connection, never a bound socket.
             Socket::Carried { .. } => return Err(io::ErrorKind::Unsupported.into()),
         };
         Ok(BoundSocket {
@@ -64,7 +66,7 @@ impl BoundSocket {
     }
 }
 
-/// One of the kernel's.
+/// Wraps a kernel socket.
 impl From<OwnedFd> for BoundSocket {
     fn from(descriptor: OwnedFd) -> BoundSocket {
         BoundSocket {

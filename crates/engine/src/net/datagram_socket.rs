@@ -1,13 +1,13 @@
-//! Sockets of datagrams: UDP, and Unix sockets of type `SOCK_DGRAM`.
+//! Datagram sockets: UDP, and Unix sockets of type `SOCK_DGRAM`.
 //!
-//! Datagrams come and go in batches: one call of the engine receives all that are there, and sends
-//! all that were pushed. Each is whole or not at all, may get lost, and may overtake others.
-//! Nothing waits for a peer: what the network does not take waits here, within [`BACKLOG_MAX`], and
-//! what does not go is dropped.
+//! Datagrams are received and sent in batches: one call of the engine receives all that are
+//! available, and sends all that were pushed. A datagram arrives whole or not at all, may get lost,
+//! and may overtake others. If the kernel's send buffer is full, datagrams wait in a queue of this
+//! socket; when they exceed [`BACKLOG_MAX`], further ones are dropped.
 //!
-//! Several of one length to the same peer leave as one message where the kernel can segment, and
-//! what a connected socket receives may come so as well (`messages.rs`). Not here yet: the
-//! congestion marks of IP, which QUIC wants.
+//! Several datagrams of equal length to the same peer are sent as one message if the kernel
+//! supports segmentation, and a connected socket may receive them in that form, too
+//! (`messages.rs`). Not here yet: ECN marks, which QUIC needs.
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
@@ -26,47 +26,47 @@ use crate::engine::{Op, OpKind, OperationOutcome, Socket, Token};
 use crate::messages::coalesce;
 use crate::worker::{Reactor, enter, try_enter};
 
-/// Bytes of datagrams that wait for room to be sent, what is kept beside their content included.
-/// Beyond that they are dropped, as a full queue anywhere on their way would do.
+/// Maximum total size of the datagrams that wait to be sent, including the bookkeeping for each.
+/// Further datagrams are dropped, as by a full queue anywhere in the network.
 const BACKLOG_MAX: usize = 1 << 20;
 
-/// From so many datagrams received by one call on, a connected socket asks for more of them in one
-/// message.
+/// A connected socket enables `UDP_GRO` after one call has received at least this many datagrams.
 const COALESCES_FROM: usize = 4;
 
-/// Datagrams that wait for the end of a turn; more than one call takes leave at once.
+/// The number of datagrams that may wait for the end of a turn. At this number they are sent at
+/// once, since one call sends no more.
 const LEAVE_SOON_MAX: usize = 32;
 
-/// A socket that exchanges datagrams. Dropping it closes it and forgets what finds no room yet and
-/// what was pushed without being sent.
+/// A datagram socket. Dropping it sends the datagrams that [`send_soon`](Self::send_soon) has
+/// scheduled, discards those that are then still queued, and closes the socket.
 #[derive(Debug)]
 pub struct DatagramSocket {
     key: Key,
-    /// Not `Send`: the key is of this thread's table.
+    /// Not `Send`: the key belongs to this thread's table.
     _local: PhantomData<*const ()>,
 }
 
 impl DatagramSocket {
-    /// A socket connected to `address`, its own address and port chosen by the kernel, which drops
-    /// what others send to it. No packet is sent.
+    /// Creates a socket that is connected to `address`, so that the kernel drops datagrams from
+    /// others. The kernel chooses the local address and port. Sends no packet.
     ///
     /// # Errors
     /// Those of `socket()` and `connect()`.
     ///
     /// # Panics
-    /// When the thread has no runtime.
+    /// If the thread has no runtime.
     pub fn connect(address: &Address) -> io::Result<DatagramSocket> {
         DatagramSocket::connect_with(address, &SocketOptions::default())
             .map_err(|failed| failed.error)
     }
 
-    /// A socket connected to `address`, as the options have it. No packet is sent.
+    /// Creates a socket with these options that is connected to `address`. Sends no packet.
     ///
     /// # Errors
-    /// Which of the calls failed: `socket()`, `setsockopt()`, `bind()` or `connect()`.
+    /// The failed call: `socket()`, `setsockopt()`, `bind()` or `connect()`.
     ///
     /// # Panics
-    /// When the thread has no runtime.
+    /// If the thread has no runtime.
     pub fn connect_with(
         address: &Address,
         options: &SocketOptions,
@@ -83,14 +83,14 @@ impl DatagramSocket {
         })
     }
 
-    /// A socket of `address` that takes datagrams from anybody; port 0 leaves the port to the
-    /// kernel.
+    /// Creates a socket that is bound to `address` and receives from any peer. With port 0 the
+    /// kernel chooses the port.
     ///
     /// # Errors
     /// Those of `socket()` and `bind()`.
     ///
     /// # Panics
-    /// When the thread has no runtime.
+    /// If the thread has no runtime.
     pub fn bind(address: &Address) -> io::Result<DatagramSocket> {
         enter(|worker| {
             let socket = worker.engine.bound_datagrams(address)?;
@@ -98,15 +98,14 @@ impl DatagramSocket {
         })
     }
 
-    /// Takes over a socket of datagrams that was bound elsewhere, which need not be non-blocking.
-    /// Several threads may each have one over the same socket: then each datagram is received by
-    /// one of them.
+    /// Takes over a datagram socket that was bound elsewhere; it need not be non-blocking. If
+    /// several threads take over the same socket, each datagram is received by one of them.
     ///
     /// # Errors
-    /// Where it is no such socket, or none of this thread's engine.
+    /// If `socket` is not a datagram socket, or this thread's engine cannot use it.
     ///
     /// # Panics
-    /// When the thread has no runtime.
+    /// If the thread has no runtime.
     pub fn new(socket: impl Into<BoundSocket>) -> io::Result<DatagramSocket> {
         let socket = socket.into().into_socket();
         enter(|worker| {
@@ -115,11 +114,13 @@ impl DatagramSocket {
         })
     }
 
-    /// Watches another descriptor that is read whole or not at all, and owns it from now on.
+    /// Takes over a descriptor other than a socket, such as a timerfd, whose reads return all eight
+    /// bytes or none; [`read`](Self::read) waits for them.
     pub(crate) fn watch(descriptor: OwnedFd) -> DatagramSocket {
         enter(|worker| DatagramSocket::over(worker, Socket::Descriptor(descriptor)))
     }
 
+    /// Adds a socket to the thread's table.
     fn over(worker: &mut Reactor, socket: Socket) -> DatagramSocket {
         let state = DatagramsState {
             socket,
@@ -143,7 +144,7 @@ impl DatagramSocket {
         }
     }
 
-    /// The address of this end.
+    /// The local address.
     ///
     /// # Errors
     /// Those of `getsockname()`.
@@ -154,14 +155,15 @@ impl DatagramSocket {
         })
     }
 
-    /// Appends a datagram to those that are to be sent; no system call. False where so many wait
-    /// already that it was dropped.
+    /// Queues a datagram, without a system call. Returns false if the datagram was dropped because
+    /// the queue is full.
     pub fn push(&self, datagram: Datagram<Bytes>) -> bool {
         enter(|worker| worker.push_datagram(self.key, datagram))
     }
 
-    /// Gives everything that was pushed to the kernel in as few calls as possible. Never waits:
-    /// what finds no room goes on by itself. How many datagrams that are is returned.
+    /// Passes all queued datagrams to the kernel in as few calls as possible. Never waits:
+    /// datagrams for which the send buffer has no room are sent automatically once it has. Returns
+    /// the number of those.
     pub fn start_send(&self) -> usize {
         enter(|worker| {
             worker.start_send_datagrams(self.key);
@@ -170,26 +172,27 @@ impl DatagramSocket {
         })
     }
 
-    /// Like [`start_send`](Self::start_send), at the end of this turn of the loop: what many have
-    /// pushed on a socket that they share leaves with one call. Nobody waits for it; what fails is
-    /// told by [`take_failure`](Self::take_failure).
+    /// Like [`start_send`](Self::start_send), but at the end of this turn of the loop: for a socket
+    /// that several tasks share, whose datagrams are then sent by one call.
+    /// [`take_failure`](Self::take_failure) returns the error of a failed send.
     pub fn send_soon(&self) {
         enter(|worker| worker.send_datagrams_soon(self.key));
     }
 
-    /// The first error since the last call: that of a datagram which was dropped for it, or what
-    /// the network said of an earlier one (`ECONNREFUSED`).
+    /// The first send error since the last call: either a datagram was dropped because of the
+    /// error, or the network reported that it did not deliver an earlier one (`ECONNREFUSED`).
     #[must_use]
     pub fn take_failure(&self) -> Option<io::Error> {
         enter(|worker| worker.datagrams.get_mut(self.key)?.failure.take())
     }
 
-    /// Starts sending, and waits until everything has left or failed. Cancel-safe.
+    /// Starts sending, and waits until every queued datagram has been sent or has failed.
+    /// Cancel-safe.
     ///
     /// # Errors
-    /// The first error since the last call: that of a datagram which was dropped for it, or what
-    /// the network said of an earlier one (`ECONNREFUSED`), for which none is dropped. The others
-    /// have been sent.
+    /// The first send error since the last call: either a datagram was dropped because of the
+    /// error, or the network reported that it did not deliver an earlier one (`ECONNREFUSED`); then
+    /// none was dropped. All other datagrams have been sent.
     pub async fn drained(&self) -> io::Result<()> {
         poll_fn(|context| enter(|worker| worker.poll_datagrams_drained(self.key, context.waker())))
             .await
@@ -198,24 +201,26 @@ impl DatagramSocket {
     /// Receives one datagram, whole. Cancel-safe.
     ///
     /// # Errors
-    /// Those of `recvmsg()`, among them what the network said of datagrams that were sent
-    /// (`ECONNREFUSED`). The socket is as good as before.
+    /// Those of `recvmsg()`, including `ECONNREFUSED` for a datagram that was sent earlier. The
+    /// socket remains usable.
     pub async fn recv(&self) -> io::Result<Datagram<Buffer>> {
         budget::take().await;
         poll_fn(|context| enter(|worker| worker.poll_datagram(self.key, context.waker()))).await
     }
 
-    /// A datagram that has been received already, with others of its batch; no system call.
+    /// Returns a datagram that an earlier call of the engine has received, if there is one. Makes
+    /// no system call.
     pub fn take_received(&self) -> Option<Datagram<Buffer>> {
         enter(|worker| worker.datagrams.get_mut(self.key)?.arrived.pop_front())
     }
 
-    /// Reads the eight bytes of a descriptor that [`watch`](Self::watch) was given. Cancel-safe.
+    /// Waits for eight bytes of the descriptor given to [`watch`](Self::watch), and discards them.
+    /// Returns the number of bytes read. Cancel-safe.
     pub(crate) async fn read(&self) -> io::Result<usize> {
         poll_fn(|context| enter(|worker| worker.poll_watched(self.key, context.waker()))).await
     }
 
-    /// Makes a call on the descriptor.
+    /// Runs `call` with the socket's descriptor.
     pub(crate) fn with_descriptor<R>(
         &self,
         call: impl FnOnce(BorrowedFd<'_>) -> io::Result<R>,
@@ -236,35 +241,39 @@ impl Drop for DatagramSocket {
     }
 }
 
-/// What is known of one such socket. The entry stays until no operation is in flight.
+/// The state of one datagram socket. The entry stays in the table until the handle is dropped and
+/// no operation is in flight.
 pub(crate) struct DatagramsState {
     socket: Socket,
     /// The socket counts among [`outgoing`](super::outgoing).
     outgoing: bool,
-    /// The thread has made it, and no other process has it.
+    /// This thread created the socket, and no other process has it.
     is_own: bool,
-    /// Datagrams that arrive together may be received as one message.
+    /// `UDP_GRO` is enabled: datagrams that arrive together may be received as one message.
     coalesces: bool,
-    /// The engine watches it for something to receive.
+    /// A receive is in flight: the engine waits for readability.
     receiving: bool,
-    /// The engine watches it for room.
+    /// A send is in flight: the engine waits for room in the send buffer.
     sending: bool,
-    /// What is pending leaves at the end of this turn.
+    /// The pending datagrams are sent at the end of this turn.
     is_flush_scheduled: bool,
-    /// The handle is gone.
+    /// The handle is dropped.
     dropped: bool,
+    /// The task that waits to receive.
     reader: Option<Waker>,
+    /// The task that waits until all pending datagrams have been sent.
     writer: Option<Waker>,
-    /// At most what one call of the engine receives.
+    /// Received datagrams that no task has taken yet: at most one batch of the engine.
     arrived: VecDeque<Datagram<Buffer>>,
+    /// Datagrams to be sent, in order.
     pending: VecDeque<Datagram<Bytes>>,
-    /// What the pending ones count towards [`BACKLOG_MAX`].
+    /// The total [`weight`] of the pending datagrams, which [`BACKLOG_MAX`] limits.
     backlog: usize,
-    /// Of a datagram that could not be sent.
+    /// The first send error that has not been reported.
     failure: Option<io::Error>,
 }
 
-/// What a datagram that waits counts.
+/// The size of a pending datagram towards [`BACKLOG_MAX`], in bytes.
 fn weight(datagram: &Datagram<Bytes>) -> usize {
     datagram.bytes.len() + size_of::<Datagram<Bytes>>()
 }
@@ -293,8 +302,9 @@ impl Reactor {
                 if let OperationOutcome::Messages(Err(error)) = outcome {
                     return Poll::Ready(Err(error));
                 }
-                // Most sessions exchange one datagram each, for which the call would not pay. A
-                // socket that others know keeps its options: another program may inherit it.
+                // Not enabled from the start, since most sessions exchange one datagram each and
+                // would not regain the cost of the call. Only for sockets of this process alone: a
+                // program that inherits a socket does not expect the option.
                 if state.is_own && !state.coalesces && state.arrived.len() >= COALESCES_FROM {
                     state.coalesces = true;
                     state.socket.descriptor().map(coalesce);
@@ -328,13 +338,13 @@ impl Reactor {
                     return Poll::Pending;
                 }
                 Some(OperationOutcome::Messages(Err(error))) => return Poll::Ready(Err(error)),
-                // There is something by now.
+                // The descriptor has become readable: read again.
                 Some(_) => {}
             }
         }
     }
 
-    /// The engine says that there is something to receive.
+    /// Handles a completion: datagrams, or a watched descriptor, can be read.
     pub(crate) fn datagrams_readable(&mut self, key: Key) {
         let Some(state) = self.datagrams.get_mut(key) else {
             return;
@@ -370,7 +380,7 @@ impl Reactor {
         }
     }
 
-    /// Sends what has waited for the end of the turn.
+    /// Sends the datagrams that were scheduled for the end of the turn.
     pub(crate) fn flush_datagrams(&mut self) {
         let mut keys = std::mem::take(&mut self.datagrams_to_flush);
         for key in keys.drain(..) {
@@ -397,7 +407,8 @@ impl Reactor {
             let gone = match self.engine.submit(op, token(key, OpKind::SendMsg)) {
                 None => return,
                 Some(OperationOutcome::Messages(Err(error))) => {
-                    // What the network says of an earlier datagram stops none of these.
+                    // The error concerns a datagram that was sent earlier: keep the first pending
+                    // one and send again.
                     let of_earlier = error.kind() == io::ErrorKind::ConnectionRefused && !is_retry;
                     is_retry = of_earlier;
                     state.failure.get_or_insert(error);
@@ -432,7 +443,7 @@ impl Reactor {
         Poll::Pending
     }
 
-    /// The engine says that there is room.
+    /// Handles a completion: the send buffer has room.
     pub(crate) fn datagrams_writable(&mut self, key: Key) {
         let Some(state) = self.datagrams.get_mut(key) else {
             return;
@@ -465,8 +476,8 @@ impl Reactor {
         let forgotten = state.pending.drain(..);
         let spent = forgotten.map(|datagram| Segment::Bytes(datagram.bytes));
         self.after.spent.extend(spent);
-        // A completion is still to come where the engine cannot take the operation back at once.
-        // One of the first two is not in flight, and taking it back does nothing.
+        // If the engine cannot cancel an operation at once, its completion is still to come. Of the
+        // first two kinds only one is in flight; cancelling the other has no effect.
         if state.receiving {
             let kinds = [OpKind::RecvMsg, OpKind::Readable];
             let taken_back = kinds.map(|kind| self.engine.cancel(token(key, kind)).is_some());
@@ -479,13 +490,13 @@ impl Reactor {
         self.release_datagrams(key);
     }
 
-    /// Drops every socket that is left, when the runtime ends.
+    /// Drops all remaining sockets when the runtime ends.
     pub(crate) fn drop_all_datagrams(&mut self) {
         let keys: Vec<Key> = self.datagrams.iter().map(|(key, _)| key).collect();
         keys.into_iter().for_each(|key| self.drop_datagrams(key));
     }
 
-    /// Closes the socket if its handle is gone and nothing is in flight.
+    /// Closes the socket if its handle is dropped and no operation is in flight.
     fn release_datagrams(&mut self, key: Key) {
         let done = |state: &DatagramsState| state.dropped && !state.receiving && !state.sending;
         if self.datagrams.get(key).is_some_and(done)

@@ -2,8 +2,8 @@
 //! [`DatagramSocket`]s.
 //!
 //! Operations belong to the stream, not to the future that waits for them: dropping a future loses
-//! no byte and frees no buffer that the kernel may still write to. All waiting is for one party
-//! each: one receiver and one `drained` a stream.
+//! no byte and frees no buffer that the kernel may still write to. Of each stream at most one task
+//! may wait to receive, and at most one for [`Stream::drained`].
 
 mod address;
 mod bound;
@@ -35,21 +35,21 @@ pub use stream::{Drained, Recv, Stream};
 
 pub use crate::sys::TcpInfo;
 
-/// How many streams of this thread were [finished](Stream::finish) and have not sent everything
-/// yet. They are cut off when the runtime ends.
+/// The number of this thread's streams that were [finished](Stream::finish) and still have data to
+/// send. They are closed without sending it when the runtime ends.
 ///
 /// # Panics
-/// When the thread has no runtime.
+/// If the thread has no runtime.
 #[must_use]
 pub fn finishing() -> usize {
     crate::worker::enter(|worker| worker.finishing())
 }
 
-/// How many sockets of this thread, of streams and of datagrams, it has connected to others itself,
-/// or is about to. One is counted from before it connects until it is closed.
+/// The number of outgoing sockets of this thread: streams and datagram sockets that it has
+/// connected or is connecting. A socket counts until it is closed.
 ///
 /// # Panics
-/// When the thread has no runtime.
+/// If the thread has no runtime.
 #[must_use]
 pub fn outgoing() -> usize {
     crate::worker::enter(|worker| worker.outgoing)

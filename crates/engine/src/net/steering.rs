@@ -1,13 +1,16 @@
-//! Which of an address's sockets gets the datagrams of a client: all of one client go to the same.
+//! Distributes datagrams among the sockets that share an address: all datagrams of one client go to
+//! the same socket.
 //!
-//! The kernel runs a small program of classic BPF for the sockets that share an address
-//! (`SO_ATTACH_REUSEPORT_CBPF`, which needs no privilege) for each datagram. It hashes the source's
-//! address and port, which it reads from the network header: what it is given begins behind the
-//! header of UDP. [`socket_of`] is the same function in the program's own words, so that a thread
-//! knows whose a datagram is that has come elsewhere: by another program, or before this one.
+//! For each datagram the kernel runs a small classic BPF program that is attached to the sockets
+//! (`SO_ATTACH_REUSEPORT_CBPF`, which needs no privilege). The program hashes the client's address
+//! and port. It must read them relative to the network header, because its input begins after the
+//! UDP header. [`socket_of`] computes the same hash, so that a thread that receives another
+//! thread's datagram can tell whose it is; that happens if another program, or none, was attached
+//! when the datagram arrived.
 //!
-//! The kernel's own choice changes with the number of sockets, also while further ones are bound
-//! that no thread receives from yet. Read `bpf(2)` and the kernel's `networking/filter.rst` first.
+//! Without a program, the kernel's choice changes with the number of sockets, and includes sockets
+//! that are bound but from which no thread receives yet. Read `bpf(2)` and the kernel's
+//! `networking/filter.rst` first.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -15,13 +18,14 @@ use std::net::{IpAddr, SocketAddr};
 use super::BoundSocket;
 use crate::sys::{self, Instruction};
 
-/// Before offsets into the header of IP (`SKF_NET_OFF`).
+/// Added to an offset to make it relative to the IP header (`SKF_NET_OFF`).
 const NETWORK: u32 = -0x10_0000_i32 as u32;
 
-/// Spreads what differs in few bits: 2^32 divided by the golden ratio.
+/// Multiplier of the hash, which spreads inputs that differ in few bits: 2^32 divided by the golden
+/// ratio.
 const SPREAD: u32 = 0x9e37_79b1;
 
-/// Number of the socket that gets a client's datagrams, of `count` sockets; 0 where there is none.
+/// The number, below `count`, of the socket that gets a client's datagrams; 0 if `count` is 0.
 #[must_use]
 pub fn socket_of(client: SocketAddr, count: u32) -> u32 {
     let address = match client.ip().to_canonical() {
@@ -38,19 +42,21 @@ pub fn socket_of(client: SocketAddr, count: u32) -> u32 {
     (mixed ^ (mixed >> 16)).checked_rem(count).unwrap_or(0)
 }
 
-/// Has the kernel give each client's datagrams to the socket that [`socket_of`] names, counted in
-/// the order in which those of the address were bound: from now on, and for all of them. Those
-/// beyond `count` get none.
+/// Attaches the program to all sockets that share this socket's address: from now on, each client's
+/// datagrams go to the socket that [`socket_of`] names. Sockets are numbered in the order in which
+/// they were bound; those from `count` on get no datagrams.
 ///
 /// # Errors
-/// Those of `setsockopt()`: `EINVAL` where the socket was bound without `SO_REUSEPORT`.
+/// Those of `setsockopt()`: `EINVAL` if the socket was bound without `SO_REUSEPORT`. `Unsupported`
+/// for a simulated socket.
 pub fn steer(socket: &BoundSocket, count: u32) -> io::Result<()> {
     let descriptor = socket.descriptor();
     let descriptor = descriptor.ok_or(io::ErrorKind::Unsupported)?;
     sys::steer(descriptor, &program(count.max(1)))
 }
 
-/// The program. Its `X` and `M[0]` hold what is mixed in next.
+/// The program for `count` sockets. The register `X` holds the value to be mixed in next, and
+/// `M[0]` the port.
 fn program(count: u32) -> Vec<Instruction> {
     use libc::{
         BPF_A, BPF_ABS, BPF_ALU, BPF_B, BPF_H, BPF_IND, BPF_JA, BPF_JEQ, BPF_JMP, BPF_K, BPF_LD,
@@ -70,7 +76,8 @@ fn program(count: u32) -> Vec<Instruction> {
         store_port,
         load(BPF_W, 12),
     ];
-    // Behind further headers stands something else than the port, which `socket_of` knows.
+    // IPv6 extension headers are not skipped: such a datagram is hashed with other bytes in place
+    // of the port, so [`socket_of`] may name another socket.
     let mut v6 = vec![load(BPF_H, 40), store_port, load(BPF_W, 8)];
     for word in [12, 16, 20] {
         v6.extend([spread, keep, load(BPF_W, word), mix]);

@@ -96,8 +96,9 @@ impl Stream {
     }
 
     /// Moves bytes that the kernel has received into an empty pipe, without waiting for any, and
-    /// returns their number, to be sent as [`Segment::Piped`]. None if there are none, at the end
-    /// of input and after an error, which a receive then reports, or if the engine cannot do it.
+    /// returns their number; they are then to be sent as [`Segment::Piped`]. Returns 0 if no bytes
+    /// were received, if the engine cannot splice, at the end of input, and after an error; the
+    /// next receive reports the last two.
     pub async fn splice(&self, pipe: &Pipe) -> usize {
         // One call moves as much as several receives.
         for _ in 0..SPLICE_COST {
@@ -106,11 +107,12 @@ impl Stream {
         enter(|worker| worker.splice(self.key, pipe))
     }
 
-    /// Waits until a [`splice`](Self::splice) may move bytes or a receive may return; nothing is
-    /// taken. Cancel-safe.
+    /// Waits until a [`splice`](Self::splice) may move bytes or a receive may return, without
+    /// receiving. Cancel-safe.
     ///
     /// # Errors
-    /// `TimedOut` at the deadline. Whatever else has happened a receive tells.
+    /// `TimedOut` at the deadline. Other errors of the stream end the wait, and the next receive
+    /// returns them.
     pub async fn readable(&self, deadline: impl Into<Deadline>) -> io::Result<()> {
         let deadline = deadline.into();
         let mut is_waiting = false;
@@ -122,16 +124,17 @@ impl Stream {
         .await
     }
 
-    /// Whether [`splice`](Self::splice) can move bytes to another stream: both have sockets of the
-    /// kernel.
+    /// Whether [`splice`](Self::splice) can move bytes to another stream: only between two kernel
+    /// sockets.
     #[must_use]
     pub fn can_splice(&self, to: &Stream) -> bool {
         let has_socket = |key| enter(|worker| worker.engine.descriptor(key).is_some());
         has_socket(self.key) && has_socket(to.key)
     }
 
-    /// Puts received bytes back, so that the next receive returns them: for another part of the
-    /// program that reads the connection from its beginning.
+    /// Puts received bytes back, so that the next receive returns them: for a caller that has
+    /// looked at the first bytes and passes the connection to code that reads it from its
+    /// beginning.
     pub fn put_back(&self, buffer: Buffer) {
         enter(|worker| worker.put_back(self.key, buffer));
     }
@@ -417,7 +420,8 @@ impl Future for Drained<'_> {
     }
 }
 
-/// Queued data is sent regardless of the task's budget; only the completed wait counts against it.
+/// Charges a completed wait for the send queue to the task's budget. The sending itself is not
+/// limited by the budget.
 fn spent(drained: Poll<io::Result<()>>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
     if matches!(drained, Poll::Ready(Ok(()))) {
         if budget::is_used_up(context) {

@@ -1,8 +1,9 @@
 //! The thread's table of streams: their state, and the handling of completed operations.
 //!
-//! An entry stays until its handle is gone, its socket is closed and no operation is in flight.
-//! What its owner has said ([`HandleState`]), how far its socket is ([`SocketState`]), what has
-//! come ([`ReceiveState`]) and what is being sent ([`SendState`]) are a state each.
+//! An entry stays until its handle is dropped, its socket is closed and no operation is in flight.
+//! It has four independent states: what its owner has requested ([`HandleState`]), whether the
+//! socket is open ([`SocketState`]), what was last received ([`ReceiveState`]) and why nothing can
+//! be sent now ([`SendState`]).
 
 mod splicing;
 
@@ -40,7 +41,8 @@ const LEAVE_SOON_MAX: usize = 32;
 /// When more segments than this wait behind a send in flight, small ones are joined.
 const BLOCKED_SEGMENTS_MAX: usize = 8;
 
-/// One stream. Ten thousand connections make its size matter; a test below limits it.
+/// The state of one stream. A test below limits its size, because a thread may have ten thousand
+/// connections.
 pub(crate) struct StreamState {
     handle: HandleState,
     socket: SocketState,
@@ -58,32 +60,41 @@ pub(crate) struct StreamState {
     // Set by the owner.
     /// Shut down the sending side after the queue has been sent.
     shutdown: bool,
-    /// On a send timeout the connection is closed with a reset.
+    /// After a send timeout the connection is closed with a reset.
     resets_late: bool,
     nodelay: bool,
     nopush: bool,
 
+    /// The permanent error that receives return, or `NONE`.
     receive_failure: StoredError,
+    /// The permanent error that sends return, or `NONE`.
     send_failure: StoredError,
 
     send_timeout_ms: u32,
+    /// Maximum number of bytes of files to send in one turn.
     chunk: u32,
 
+    /// The task that waits to receive, or for a connect.
     reader: Option<Waker>,
     reader_deadline_ms: u64,
     /// Boxed, since few streams have a waiting writer, and most are idle.
     writer: Option<Box<Writer>>,
 
+    /// The first received buffer that no task has taken yet.
     arrived: Option<Buffer>,
+    /// The buffers after `arrived`.
     #[expect(clippy::box_collection, reason = "rarely there, and 24 bytes smaller")]
     more_received: Option<Box<VecDeque<Buffer>>>,
+    /// Queued segments that are not part of a send in flight.
     pending: Option<Box<Outgoing>>,
     /// Queued bytes that the kernel has not taken yet.
     backlog: u64,
+    /// Bytes that the kernel has taken since the stream was created.
     pub(crate) sent: u64,
     /// When the kernel last took data, or when the backlog began, in milliseconds.
     progress_ms: u64,
 
+    /// The stream's entry in the timer wheel, filed for `timer_ms`.
     timer: Option<Entry>,
     timer_ms: u64,
 
@@ -424,7 +435,8 @@ impl Reactor {
         let queue = state
             .pending
             .get_or_insert_with(|| spare.pop().unwrap_or_default());
-        // Segments that cannot be sent in this turn, or not in one call, may as well be copied.
+        // Small segments that cannot be sent in this turn (a send is in flight) or in one call
+        // (there are too many) are joined: copying them costs less than another call.
         let many = if state.send.is_in_flight() {
             BLOCKED_SEGMENTS_MAX
         } else {

@@ -1,4 +1,4 @@
-//! Bytes that leave a stream through a pipe, without being received into memory.
+//! Moves received bytes of a stream into a pipe, without copying them to this process's memory.
 
 use std::io;
 use std::task::{Poll, Waker};
@@ -11,7 +11,9 @@ use crate::pipe::Pipe;
 use crate::worker::Reactor;
 
 impl Reactor {
-    /// Fills an empty pipe with what the kernel has received, unless a receive comes first.
+    /// Moves bytes that the kernel has received into an empty pipe, and returns their number. Moves
+    /// none if a receive is in flight, a received buffer waits, or the last receive returned no
+    /// bytes.
     pub(crate) fn splice(&mut self, key: Key, pipe: &Pipe) -> usize {
         let may_receive = |state: &&StreamState| {
             !state.receiving && state.arrived.is_none() && state.receive == ReceiveState::Bytes
@@ -23,8 +25,8 @@ impl Reactor {
         socket.map_or(0, |socket| pipe.fill(socket))
     }
 
-    /// Waits until there may be something to receive, which is not taken. `is_waiting` is false at
-    /// the first poll.
+    /// Waits until the stream may be readable, without receiving. `is_waiting` is false at the
+    /// first poll.
     pub(crate) fn poll_readable(
         &mut self,
         key: Key,
