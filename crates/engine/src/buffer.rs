@@ -32,7 +32,9 @@ thread_local! {
 /// Bytes received from a peer. Dereferences to the bytes that are not yet consumed. An empty buffer
 /// from a receive means end of input.
 pub struct Buffer {
+    /// The memory.
     room: BufferStorage,
+    /// The offset of the first byte that is not yet consumed.
     start: u32,
     /// All bytes before `end` are initialized. Never beyond the memory; raised only by `append`,
     /// after writing.

@@ -87,8 +87,8 @@ pub trait Engine {
     }
 
     /// Starts to wait for bytes of the stream `key` without receiving them; its receive is then in
-    /// flight, and [`OperationOutcome::Ready`] completes it. False if a receive has to be submitted
-    /// instead, which tells of the end of input.
+    /// flight, and [`OperationOutcome::Ready`] completes it. False if the engine cannot wait this
+    /// way, or the stream may have ended; the caller submits a receive instead.
     fn await_bytes(&mut self, _key: Key) -> bool {
         false
     }
@@ -210,9 +210,9 @@ pub trait Engine {
         self.descriptor(key).and_then(sys::tcp_info)
     }
 
-    /// Whether everything that this turn can receive from the stream `key` had arrived when the turn
-    /// began. So it is for a TCP stack of the engine's own, which handles frames only in
-    /// [`wait`](Engine::wait).
+    /// Whether everything that this turn can receive from the stream `key` had arrived when the
+    /// turn began. True only for an engine with a TCP stack of its own, which handles received
+    /// frames only in [`wait`](Engine::wait).
     fn receives_ahead(&self, _key: Key) -> bool {
         false
     }

@@ -40,7 +40,7 @@ const EVENTS_MAX: usize = 512;
 const LISTENER: u64 = 1 << 63;
 const NOTIFIER: u64 = u64::MAX;
 
-/// Marks an event of another engine's descriptor that is watched as [`PollPolicy::OnReadable`].
+/// Event data of another engine's descriptor that is watched as [`PollPolicy::OnReadable`].
 const SELDOM: u64 = u64::MAX - 1;
 
 /// The bits of a key's generation that fit beside the listener mark.
@@ -74,6 +74,8 @@ pub(crate) struct Epoll {
     messages: Option<Box<Messages>>,
     reserve: Reserve,
     haste: EagerReceive,
+    /// Whether a [`PollPolicy::OnReadable`] descriptor became readable since the last
+    /// [`Epoll::take_seldom`].
     is_seldom_readable: bool,
 }
 
@@ -117,12 +119,16 @@ struct Source {
     fresh: bool,
     /// Registered for EPOLLOUT, too.
     watches_room: bool,
+    /// A receive may return data, as far as is known.
     readable: bool,
+    /// A send may find room, as far as is known.
     writable: bool,
     /// The peer has closed or reset the connection. A receive returns at once, so `readable` stays
     /// set.
     ended: bool,
+    /// A receive is in flight.
     receiving: bool,
+    /// A connect is in flight.
     connecting: bool,
     sending: Option<Box<Sending>>,
 }
@@ -167,6 +173,7 @@ struct Listener {
     generation: u32,
     /// `Some` while the listener is registered.
     socket: Option<Rc<Socket>>,
+    /// An accept is in flight.
     accepting: bool,
     many: bool,
 }
@@ -546,7 +553,7 @@ impl Epoll {
                     kind: OpKind::Connect,
                 },
                 outcome: OperationOutcome::Connected(match &source.socket {
-                    // A refusal comes with its flags, so that success need not be asked for.
+                    // A failed connect is reported with HUP or ERR, so success needs no query.
                     Some(_) if !over => Ok(()),
                     Some(socket) => sys::pending_error(socket.as_fd()),
                     None => Err(disconnected()),
@@ -732,12 +739,12 @@ impl Engine for Epoll {
     fn close_datagrams(&mut self, key: Key, socket: Socket, is_own: bool) {
         let known = self.datagrams.get_mut(key.index as usize);
         let known = known.filter(|known| known.generation == key.generation);
-        // The kernel forgets a socket by itself that is closed everywhere.
+        // Closing the last descriptor of a socket also unregisters it.
         if known.is_some_and(|known| std::mem::take(&mut known.registered))
             && !is_own
             && let Some(descriptor) = socket.descriptor()
         {
-            // As for listeners.
+            // Other processes share the socket, so closing this descriptor would not unregister it.
             let _ = epoll::delete(&self.epoll, descriptor);
         }
     }

@@ -30,7 +30,7 @@ const LEFT: usize = 8;
 thread_local! {
     /// Callbacks that free further memory.
     static OTHERS: RefCell<Vec<fn()>> = const { RefCell::new(Vec::new()) };
-    /// Set when the callbacks are due, and whether the allocator is trimmed after them.
+    /// `Some` if the callbacks are due; the value says whether the allocator is trimmed after them.
     static DUE: Cell<Option<Allocator>> = const { Cell::new(None) };
 }
 
@@ -40,7 +40,7 @@ pub fn on_idle(give_back: fn()) {
     OTHERS.with_borrow_mut(|others| others.push(give_back));
 }
 
-/// Whether the allocator is trimmed.
+/// Whether the allocator is trimmed after a busy time.
 pub(crate) enum Allocator {
     Told,
     /// Simulated threads have no pool thread for the trim.

@@ -49,7 +49,8 @@ impl Reserve {
     }
 }
 
-/// Sends without waiting: a client whose socket cannot take the few bytes at once gets none.
+/// Sends `answer` without waiting. A client whose socket cannot take the few bytes at once gets
+/// none of them.
 fn say(client: &impl AsFd, answer: &[u8]) {
     let mut request = [0; READ_AWAY_MAX];
     let _ = rustix::net::recv(client, &mut request, RecvFlags::DONTWAIT);

@@ -14,6 +14,7 @@ pub struct File(Arc<Open>);
 #[derive(Debug)]
 struct Open {
     fd: OwnedFd,
+    /// What the file system can tell about the page cache.
     answers: Answers,
     /// Device and inode, once they are known.
     identity: OnceLock<(u64, u64)>,

@@ -61,7 +61,8 @@ struct Warm {
     since: Instant,
 }
 
-/// Reads cached data at `place`. `EAGAIN` if the read would have to wait, or might.
+/// Reads cached data at the offset `place`. `EAGAIN` if the read would have to wait for the disk,
+/// or might.
 pub(super) fn read_warm(file: &File, place: u64, into: &mut [u8]) -> Result<usize, Errno> {
     let flags = match file.answers().0.load(Ordering::Relaxed) {
         UNKNOWN | TELLS => ReadWriteFlags::NOWAIT,
@@ -182,7 +183,7 @@ pub(crate) fn note_warm(file: &File, offset: u64, length: u64) {
     });
 }
 
-/// Whether the whole range was cached a short time ago.
+/// Whether the whole range is known to have been cached a short time ago.
 fn was_warm(file: &File, offset: u64, length: u64) -> bool {
     if WARM.with_borrow(Vec::is_empty) || length == 0 {
         return false;

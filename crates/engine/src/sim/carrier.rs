@@ -39,6 +39,7 @@ pub(super) struct Carrier {
     wire: Wire,
     /// The network's socket numbers of the connections.
     ends: BTreeMap<Carried, i32>,
+    /// The network's socket numbers of the listeners.
     listeners: BTreeMap<ListenerId, i32>,
     /// The time of the next run that was scheduled with the network.
     pub(super) scheduled: Option<Duration>,

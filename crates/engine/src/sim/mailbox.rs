@@ -20,6 +20,7 @@ pub(super) struct Mailbox {
     peer: Option<SocketAddr>,
     /// Datagrams in transit and unread, by arrival time and serial number.
     arriving: BTreeMap<(Duration, u64), Datagram<Vec<u8>>>,
+    /// Total payload of `arriving`, in bytes.
     held: usize,
     /// Earliest arrival time of further in-order datagrams.
     last_arrival: Duration,

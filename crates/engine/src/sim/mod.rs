@@ -1,14 +1,15 @@
-//! A network and a clock inside the process: the whole server runs by a seed, and every run of a
-//! seed is the same.
+//! A simulated network and clock inside the process. The whole server runs as a seed determines,
+//! and all runs with the same seed are identical.
 //!
-//! Time stands still while tasks run and jumps to the next event when all wait, so an hour of
-//! timeouts takes no time. The network delays, splits and resets as its [`Faults`] and the seed
-//! say. Tests talk to a server either with [`net::connect`](crate::net::connect), as another task
-//! of the same runtime, or from outside with a [`Client`], whose calls never wait. Files are real;
-//! jobs that would block run at once.
+//! The simulated time stands still while tasks run, and jumps to the next event when all tasks
+//! wait, so an hour of timeouts takes no real time. The network delays, splits and resets as its
+//! [`Faults`] and the seed determine. A test talks to the server either with
+//! [`net::connect`](crate::net::connect), in another task of the same runtime, or from outside the
+//! runtime with a [`Client`], whose calls never wait. Files are real; blocking jobs run inline.
 //!
-//! Datagrams get lost, come twice and overtake each other, where the faults say so. So do the
-//! frames of streams that our own TCP stack carries ([`Streams::Tcp`]); other streams lose nothing.
+//! Datagrams may be lost, duplicated and reordered, as the faults determine. So may the frames of
+//! streams that our own TCP stack carries ([`Streams::Tcp`]); streams that are delivered directly
+//! lose nothing.
 //!
 //! Not simulated: Unix sockets, the order in which threads run.
 
@@ -50,34 +51,35 @@ thread_local! {
     static NETWORK: RefCell<Option<Rc<RefCell<Network>>>> = const { RefCell::new(None) };
 }
 
-/// How long a simulation in which nothing can happen any more waits, in real time, for another
-/// thread to post something.
+/// If no simulated event is left, a simulation waits this long, in real time, for another thread to
+/// post a job.
 const STANDSTILL: Timespec = Timespec {
     tv_sec: 10,
     tv_nsec: 0,
 };
 
-/// Frames of the region that a simulation receives into: few, so that it runs out of them.
+/// Number of frames that a simulation receives into: few, so that tests run out of them.
 const FRAMES: u32 = 16;
 
-/// What a turn of the loop takes at least.
+/// Minimum duration of a turn of the loop.
 const TURN: Duration = Duration::from_micros(1);
 
-/// A runtime whose network and clock are simulated, driven by `seed`.
+/// Creates a runtime whose network and clock are simulated, with random decisions drawn from
+/// `seed`.
 ///
 /// # Errors
-/// `AlreadyExists` when the thread has a runtime.
+/// `AlreadyExists` if the thread has a runtime.
 pub fn runtime(seed: u64, faults: Faults, settings: Settings) -> io::Result<Runtime> {
     buffer::set_size(settings.buffer_size);
     Runtime::simulated(Box::new(Sim::new(seed, faults)?), settings)
 }
 
-/// Listens at `address` of this thread's simulated network; port 0 chooses one. The socket is to be
-/// given to [`Listener::new`](crate::net::Listener::new).
+/// Listens at `address` of this thread's simulated network; port 0 chooses a free port. Returns the
+/// socket, for [`Listener::new`](crate::net::Listener::new), and its address.
 ///
 /// # Errors
-/// `AddrInUse`, `Unsupported` for a Unix socket, and `NotConnected` without a simulated runtime on
-/// this thread.
+/// `AddrInUse` if the address is taken, `Unsupported` for a Unix socket, `NotConnected` if this
+/// thread has no simulated runtime.
 pub fn listen(address: Address) -> io::Result<(BoundSocket, Address)> {
     let network = network()?;
     let Address::Inet(mut address) = address else {
@@ -99,21 +101,21 @@ pub fn listen(address: Address) -> io::Result<(BoundSocket, Address)> {
     Ok((socket, Address::Inet(address)))
 }
 
-/// Receives datagrams at `address` of this thread's simulated network. The socket is to be given to
+/// Binds a datagram socket to `address` of this thread's simulated network, for
 /// [`DatagramSocket::new`](crate::net::DatagramSocket::new).
 ///
 /// # Errors
-/// As of [`listen`]: outside of a simulation, or if the address is taken.
+/// As for [`listen`].
 pub fn bind_datagrams(address: &Address) -> io::Result<BoundSocket> {
     let number = network()?.borrow_mut().open_mailbox(Some(address), None)?;
     let socket = Socket::Simulated(number);
     Ok(BoundSocket::simulated(socket, SocketKind::Datagrams))
 }
 
-/// Changes how the network of this thread behaves from now on.
+/// Replaces the faults of this thread's simulated network from now on.
 ///
 /// # Errors
-/// `NotConnected` without a simulated runtime on this thread.
+/// `NotConnected` if this thread has no simulated runtime.
 pub fn set_faults(faults: Faults) -> io::Result<()> {
     let network = network()?;
     let mut network = network.borrow_mut();
@@ -124,10 +126,10 @@ pub fn set_faults(faults: Faults) -> io::Result<()> {
     Ok(())
 }
 
-/// Has the next accept at `address` fail with this `errno`, say `EMFILE`.
+/// Makes the next accept at `address` fail with this `errno`, for example `EMFILE`.
 ///
 /// # Errors
-/// `NotFound` when no listener is there, `NotConnected` without a simulated runtime on this thread.
+/// `NotFound` if no socket listens there, `NotConnected` if this thread has no simulated runtime.
 pub fn fail_accept(address: &Address, errno: i32) -> io::Result<()> {
     let network = network()?;
     let mut network = network.borrow_mut();
@@ -142,8 +144,8 @@ pub fn fail_accept(address: &Address, errno: i32) -> io::Result<()> {
     Ok(())
 }
 
-/// The client's end of a simulated connection, for a test that stands outside of the runtime. No
-/// call waits; time passes only while the runtime is driven.
+/// The client's end of a simulated connection, for a test outside the runtime. No call waits; the
+/// simulated time advances only while the runtime runs.
 #[derive(Debug)]
 pub struct Client {
     network: Rc<RefCell<Network>>,
@@ -151,11 +153,11 @@ pub struct Client {
 }
 
 impl Client {
-    /// Connects to `address`; the connection stands when the network has carried it there.
+    /// Connects to `address`. The connection is established after the network's latency.
     ///
     /// # Errors
-    /// `ConnectionRefused` when no listener is there, `NotConnected` without a simulated runtime on
-    /// this thread.
+    /// `ConnectionRefused` if no socket listens there, `ETIMEDOUT` if the listener's queue is full,
+    /// `NotConnected` if this thread has no simulated runtime.
     pub fn connect(address: &Address) -> io::Result<Client> {
         let network = network()?;
         let socket = network.borrow_mut().new_end();
@@ -166,7 +168,8 @@ impl Client {
         }
     }
 
-    /// Sends as much of `bytes` as the connection holds, and returns how much that is.
+    /// Sends as much of `bytes` as the connection has room for, and returns the number of bytes
+    /// sent.
     ///
     /// # Errors
     /// `ECONNRESET` and `EPIPE`, as from a socket.
@@ -192,7 +195,7 @@ impl Client {
         Ok(received)
     }
 
-    /// Whether the other end has ended its direction and everything before that was read.
+    /// Whether the server has shut down its sending side, and all data before that has been read.
     #[must_use]
     pub fn ended(&self) -> bool {
         let network = self.network.borrow();
@@ -201,7 +204,7 @@ impl Client {
         })
     }
 
-    /// Ends the client's sending direction.
+    /// Shuts down the client's sending side.
     pub fn shutdown_write(&mut self) {
         self.network.borrow_mut().shutdown_write(self.socket);
     }
@@ -217,7 +220,7 @@ impl Client {
 
 impl Drop for Client {
     fn drop(&mut self) {
-        // `reset` has let go of its borrow by now: locals are dropped before parameters.
+        // The borrow in `reset` has ended by now: locals are dropped before parameters.
         self.network.borrow_mut().close(self.socket);
     }
 }
@@ -235,13 +238,15 @@ pub(crate) struct Sim {
     notifier: Notifier,
     /// The numbers of the streams' sockets, by index and generation of their keys.
     sockets: BTreeMap<Key, i32>,
+    /// The operations in flight on streams, by socket number.
     pending: BTreeMap<i32, Pending>,
+    /// The accepts in flight, by the listening socket's number.
     accepting: BTreeMap<i32, Key>,
-    /// Sockets of datagrams on which a receive waits.
+    /// The datagram receives in flight, by socket number.
     datagram_receivers: BTreeMap<i32, Key>,
-    /// Every other receive is into one of these, so that what holds for buffers of either kind is
-    /// tried by every test.
+    /// Frames that every second receive uses, so that all tests exercise both kinds of buffers.
     frames: Frames,
+    /// Whether the last receive was to use a frame. Each receive flips it first.
     is_frame_next: bool,
 }
 
@@ -250,7 +255,7 @@ struct Pending {
     key: Key,
     receiving: bool,
     sending: Option<(Box<Outgoing>, u64, CloseMode)>,
-    /// When a connect will have succeeded.
+    /// The connect in flight: when it succeeds, or `Duration::MAX` if that is not known.
     connecting: Option<Duration>,
 }
 
@@ -305,7 +310,7 @@ impl Sim {
         Some(OperationOutcome::Received(received))
     }
 
-    /// Sends what goes now; `None` when that is nothing.
+    /// Sends as much as the connection has room for; `None` if it has no room, and the send waits.
     fn send(
         &mut self,
         socket: i32,
@@ -385,7 +390,7 @@ impl Sim {
         }
     }
 
-    /// Receives what has arrived; `None` when that is nothing.
+    /// Receives the datagrams that have arrived; `None` if there are none, and the receive waits.
     fn receive_datagrams(
         &mut self,
         socket: &Socket,
@@ -428,7 +433,7 @@ impl Sim {
         for datagram in datagrams.iter().take(BATCH_MAX) {
             match network.post(number, datagram) {
                 Ok(()) => sent += 1,
-                // What is behind it may go on without it.
+                // Only the first datagram has failed; the caller may send the others without it.
                 Err(error) if sent == 0 => return OperationOutcome::Messages(Err(error)),
                 Err(_) => break,
             }
@@ -436,7 +441,7 @@ impl Sim {
         OperationOutcome::Messages(Ok(sent))
     }
 
-    /// Completes what can be completed at a place where something has happened.
+    /// Completes the operations in flight that can proceed after an event at a target.
     fn look_at(&mut self, place: EventTarget, completions: &mut Vec<Completion>) {
         let mut complete = |key, kind, outcome| {
             completions.push(Completion {
@@ -490,12 +495,13 @@ impl Sim {
         }
     }
 
-    /// The number of the stream's socket.
+    /// The number of the socket of the stream `key`.
     fn number(&self, key: Key) -> io::Result<i32> {
         let number = self.sockets.get(&key).copied();
         number.ok_or_else(|| io::ErrorKind::NotConnected.into())
     }
 
+    /// An address of the stream's end, as `address` selects it.
     fn end(&self, key: Key, address: impl Fn(&SimSocket) -> SocketAddr) -> io::Result<Address> {
         let number = self.number(key)?;
         let network = self.network.borrow();
@@ -511,7 +517,7 @@ impl Sim {
         }
     }
 
-    /// Nothing can happen any more, except that another thread posts something, in real time.
+    /// Waits, in real time, for another thread to post a job, because no simulated event is left.
     fn wait_for_real_events(&self) -> io::Result<()> {
         let fd = self.notifier.fd();
         let mut polled = [PollFd::new(&fd, PollFlags::IN)];
@@ -644,8 +650,8 @@ impl Engine for Sim {
         timeout: Option<Duration>,
         completions: &mut Vec<Completion>,
     ) -> io::Result<()> {
-        // A turn takes time even if it waits for nothing, or tasks that are always ready would stop
-        // the clock.
+        // A turn takes simulated time even if it does not wait; otherwise tasks that are always
+        // ready would stop the clock.
         let limit = timeout.map(|timeout| self.network.borrow().now + timeout.max(TURN));
         loop {
             loop {
@@ -775,7 +781,7 @@ impl Engine for Sim {
         let mut network = self.network.borrow_mut();
         let waiting = listening(listener).and_then(|number| network.take_waiting(number));
         let Some(end) = waiting else { return false };
-        // As to a real client: what it has asked is read away, and nothing is waited for.
+        // As with a kernel socket: the request is read and discarded, without waiting.
         let _ = network.receive(end, &mut [0; READ_AWAY_MAX]);
         let _ = network.send(end, answer);
         network.close(end);
@@ -800,7 +806,7 @@ impl Engine for Sim {
 
 impl Drop for Sim {
     fn drop(&mut self) {
-        // A later simulation of this thread may have put its own network there already.
+        // A later simulation of this thread may have stored its own network here already.
         let _ = NETWORK.try_with(|current| {
             let mut current = current.borrow_mut();
             if current
@@ -813,8 +819,8 @@ impl Drop for Sim {
     }
 }
 
-/// The byte strings at the front, which leave in one call, as far as the connection could hold
-/// them.
+/// A copy of the byte strings at the front of the queue, at most `count_max` bytes, to be sent in
+/// one call.
 fn front_bytes(outgoing: &Outgoing, count_max: usize) -> Vec<u8> {
     let mut bytes = Vec::new();
     for segment in outgoing.segments() {

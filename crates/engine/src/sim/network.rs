@@ -79,13 +79,18 @@ impl Default for Faults {
 /// The state of the simulated network.
 #[derive(Debug)]
 pub(super) struct Network {
+    /// The simulated time since the start.
     pub(super) now: Duration,
+    /// State of the pseudo-random generator.
     pub(super) random: u64,
     pub(super) faults: Faults,
+    /// The ends of stream connections, by socket number.
     pub(super) ends: BTreeMap<i32, SimSocket>,
     pub(super) next_socket: i32,
     pub(super) next_port: u16,
+    /// The listening sockets, by number.
     pub(super) listeners: BTreeMap<i32, SimListener>,
+    /// The datagram sockets, by number.
     pub(super) mailboxes: BTreeMap<i32, Mailbox>,
     /// Times at which a target may change; ordered by time, then by insertion.
     pub(super) events: BinaryHeap<Reverse<(Duration, u64, EventTarget)>>,
@@ -107,6 +112,7 @@ pub(super) struct SimListener {
     pub(super) address: SocketAddr,
     /// Server ends of incoming connections, and when each arrives.
     pub(super) waiting: VecDeque<(Duration, i32)>,
+    /// Error numbers that the next accepts return.
     pub(super) errors: VecDeque<i32>,
 }
 
@@ -122,8 +128,11 @@ pub(super) struct SimSocket {
     pub(super) held: usize,
     /// Earliest arrival time of further data to this end.
     pub(super) last_arrival: Duration,
+    /// When the end of input arrives.
     pub(super) ends_at: Option<Duration>,
+    /// When a reset arrives.
     pub(super) reset_at: Option<Duration>,
+    /// The sending side of this end is shut down.
     pub(super) write_ended: bool,
     pub(super) reset_on_close: bool,
     /// The connection in the carrier, and the result of connecting.
@@ -134,9 +143,9 @@ pub(super) struct SimSocket {
 /// The result of starting to connect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Connecting {
-    /// Established at that time.
+    /// The connection is established at that time.
     Stands(Duration),
-    /// The carrier decides.
+    /// The carrier reports the result with an event.
     Carried,
     /// No answer will come.
     Unanswered,
@@ -173,6 +182,7 @@ impl Network {
         (mixed ^ (mixed >> 31)) % bound.max(1)
     }
 
+    /// True with the given probability, in thousandths.
     pub(super) fn chance(&mut self, in_a_thousand: u32) -> bool {
         in_a_thousand > 0 && self.random(1000) < u64::from(in_a_thousand)
     }
@@ -185,6 +195,7 @@ impl Network {
         count
     }
 
+    /// The arrival time of data sent now, with a random latency.
     pub(super) fn arrival(&mut self) -> Duration {
         let spread = self.faults.delay_max.saturating_sub(self.faults.delay_min);
         let extra = self.random(spread.as_nanos() as u64 + 1);
@@ -201,6 +212,7 @@ impl Network {
         self.next_port
     }
 
+    /// The listener that connections to `address` reach, even by a wildcard address.
     pub(super) fn listener_at(&self, address: &Address) -> Option<i32> {
         let Address::Inet(wanted) = address else {
             return None;
@@ -220,6 +232,7 @@ impl Network {
         self.next_socket - 1
     }
 
+    /// Adds an end without a connection, and returns its number.
     pub(super) fn new_end(&mut self) -> i32 {
         let socket = self.new_number();
         let nowhere = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), self.free_port());
@@ -241,6 +254,7 @@ impl Network {
         socket
     }
 
+    /// Starts to connect the end `client` to a listener.
     pub(super) fn connect(&mut self, client: i32, address: &Address) -> io::Result<Connecting> {
         if self.carrier.is_some() {
             return self.connect_carried(client, address);

@@ -100,6 +100,7 @@ struct Source {
     /// `None` as soon as the kernel has been told to close the socket.
     socket: Option<OwnedFd>,
     receiving: bool,
+    /// Receives are multishot: see [`Op::Recv`].
     keep: bool,
     /// The receive has been cancelled: it must not be re-armed.
     ending: bool,

@@ -1,7 +1,8 @@
-//! The calls of bpf(2) that a filter needs: maps, a program, a link to an interface, a trial run.
+//! The bpf(2) calls that a filter needs: creating maps, loading a program, attaching it to an
+//! interface by a link, and a test run.
 //!
-//! A descriptor is all that is left of each: the kernel frees a map, a program or a link with the
-//! last descriptor of it, and detaches a link then.
+//! Each map, program and link is represented by a descriptor. The kernel frees the object with its
+//! last descriptor, and a freed link detaches its program.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -22,35 +23,35 @@ const LINK_BY_ID: u32 = 30;
 const PROGRAM_XDP: u32 = 6;
 const ATTACH_XDP: u32 = 37;
 
-/// Bytes of what the kernel's verifier says of a program that it refuses.
+/// Size of the buffer for the verifier's log of a rejected program, in bytes.
 const VERDICT_MAX: usize = 64 * 1024;
 
-/// How a map of the kernel finds its values.
+/// The type of a BPF map.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum MapKind {
-    /// By any key (`BPF_MAP_TYPE_HASH`).
+    /// Any keys (`BPF_MAP_TYPE_HASH`).
     Hash,
-    /// By numbers from 0 on (`BPF_MAP_TYPE_ARRAY`).
+    /// Keys are numbers from 0 on (`BPF_MAP_TYPE_ARRAY`).
     Array,
-    /// Sockets of AF_XDP by numbers (`BPF_MAP_TYPE_XSKMAP`).
+    /// AF_XDP sockets by number (`BPF_MAP_TYPE_XSKMAP`).
     Sockets,
 }
 
-/// How a program is attached.
+/// Where a program runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Attach {
-    /// In the driver, before the kernel makes anything of a frame.
+    /// In the driver, before the kernel allocates a packet for the frame.
     Native,
-    /// Behind it, for drivers that know no XDP.
+    /// After the driver, for drivers without XDP support.
     Generic,
 }
 
-/// One instruction, as the kernel takes it.
+/// One eBPF instruction, in the kernel's layout (`struct bpf_insn`).
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Instruction {
     pub(super) code: u8,
-    /// The destination in the lower four bits, the source in the upper.
+    /// The destination register in the lower four bits, the source register in the upper four.
     pub(super) registers: u8,
     pub(super) offset: i16,
     pub(super) immediate: i32,
@@ -150,11 +151,11 @@ struct UpdateLink {
 }
 
 /// # Safety
-/// The attributes are those of the command, and every address in them points to as much memory as
-/// the command reads or writes there.
+/// `T` is the attribute structure of the command, and every address in it points to as much memory
+/// as the command reads or writes there.
 unsafe fn bpf<T>(command: u32, attributes: &mut T) -> io::Result<i32> {
-    // SAFETY: the attributes live until the call returns, with their size; the rest is the caller's
-    // warranty.
+    // SAFETY: the attributes live until the call returns, and their size is given; the caller
+    // promises the rest.
     let result = unsafe {
         libc::syscall(
             libc::SYS_bpf,
@@ -169,21 +170,24 @@ unsafe fn bpf<T>(command: u32, attributes: &mut T) -> io::Result<i32> {
     }
 }
 
-/// The descriptor that a call has made.
+/// Takes ownership of the descriptor that a successful call has returned.
 fn owned(number: i32) -> OwnedFd {
-    // SAFETY: the kernel has just made this descriptor for this process, and nobody else knows it.
+    // SAFETY: the kernel has just created this descriptor for this process, and nothing else owns
+    // it.
     unsafe { OwnedFd::from_raw_fd(number) }
 }
 
+/// The number of a descriptor.
 fn number(descriptor: &impl AsFd) -> u32 {
     descriptor.as_fd().as_raw_fd().cast_unsigned()
 }
 
+/// The address of a value, for the kernel.
 fn address<T: ?Sized>(of: &T) -> u64 {
     std::ptr::from_ref(of).cast::<u8>().addr() as u64
 }
 
-/// The kernel keeps names of at most 15 bytes.
+/// An object's name for the kernel: the first 15 bytes of `text`, null-terminated.
 fn named(text: &str) -> [u8; 16] {
     let mut name = [0; 16];
     name.iter_mut()
@@ -192,15 +196,15 @@ fn named(text: &str) -> [u8; 16] {
     name
 }
 
-/// A map whose keys have `KEY` bytes and whose values have `VALUE`.
+/// A map with keys of `KEY` bytes and values of `VALUE` bytes.
 #[derive(Debug)]
 pub(super) struct BpfMap<const KEY: usize, const VALUE: usize>(OwnedFd);
 
 impl<const KEY: usize, const VALUE: usize> BpfMap<KEY, VALUE> {
-    /// An empty map.
+    /// Creates an empty map.
     ///
     /// # Errors
-    /// `PermissionDenied` without the capabilities for it.
+    /// `PermissionDenied` if the process lacks the capabilities for it.
     pub(super) fn new(kind: MapKind, name: &str, entries_max: u32) -> io::Result<Self> {
         let mut attributes = CreateMap {
             kind: match kind {
@@ -218,24 +222,25 @@ impl<const KEY: usize, const VALUE: usize> BpfMap<KEY, VALUE> {
         unsafe { bpf(MAP_CREATE, &mut attributes) }.map(|made| BpfMap(owned(made)))
     }
 
-    /// Puts a value there, in the place of one that may be there.
+    /// Stores a value under `key`, replacing the previous one.
     ///
     /// # Errors
-    /// The kernel's: `E2BIG` where the map is full.
+    /// Those of `bpf()`: `E2BIG` if the map is full.
     pub(super) fn put(&self, key: [u8; KEY], value: [u8; VALUE]) -> io::Result<()> {
         let mut attributes = self.element(&key, address(&value));
-        // SAFETY: key and value have the sizes that the map was made with, and outlive the call.
+        // SAFETY: the key and the value have the sizes that the map was created with, and outlive
+        // the call.
         unsafe { bpf(MAP_UPDATE, &mut attributes) }.map(drop)
     }
 
-    /// The value there.
+    /// The value under `key`.
     ///
     /// # Errors
-    /// `NotFound` where there is none.
+    /// `NotFound` if there is none.
     pub(super) fn find(&self, key: [u8; KEY]) -> io::Result<[u8; VALUE]> {
         let mut value = [0; VALUE];
         let mut attributes = self.element(&key, std::ptr::from_mut(&mut value).addr() as u64);
-        // SAFETY: as for `put`; the kernel writes as many bytes as a value has.
+        // SAFETY: as for `put`; the kernel writes `VALUE` bytes to `value`.
         unsafe { bpf(MAP_LOOKUP, &mut attributes) }.map(|_| value)
     }
 
@@ -256,15 +261,16 @@ impl<const KEY: usize, const VALUE: usize> AsFd for BpfMap<KEY, VALUE> {
     }
 }
 
-/// A program that the kernel has found to be harmless.
+/// A program that the kernel has verified and loaded.
 #[derive(Debug)]
 pub(super) struct BpfProgram(OwnedFd);
 
 impl BpfProgram {
-    /// Has the kernel check a program.
+    /// Loads a program, which the kernel verifies first.
     ///
     /// # Errors
-    /// The kernel's; one that it finds no good comes with what its verifier said.
+    /// Those of `bpf()`. For a program that the verifier rejects, the text includes the last lines
+    /// of the verifier's log.
     pub(super) fn load(instructions: &[Instruction], name: &str) -> io::Result<BpfProgram> {
         let mut attributes = LoadProgram {
             kind: PROGRAM_XDP,
@@ -275,17 +281,17 @@ impl BpfProgram {
             attach_type: ATTACH_XDP,
             ..LoadProgram::default()
         };
-        // SAFETY: as many instructions as are said, and a text that ends with a zero.
+        // SAFETY: `count` is the number of instructions, and the license is null-terminated.
         let refused = match unsafe { bpf(PROGRAM_LOAD, &mut attributes) } {
             Ok(made) => return Ok(BpfProgram(owned(made))),
             Err(error) => error,
         };
-        // What the verifier says costs time; only who is refused asks for it.
+        // Producing the log costs time, so it is requested only after a rejection.
         let mut said = vec![0_u8; VERDICT_MAX];
         attributes.log_level = 1;
         attributes.log_size = VERDICT_MAX as u32;
         attributes.log = said.as_mut_ptr().addr() as u64;
-        // SAFETY: as before; the kernel writes at most as many bytes as are said.
+        // SAFETY: as above; the kernel writes at most `log_size` bytes to the log.
         match unsafe { bpf(PROGRAM_LOAD, &mut attributes) } {
             Ok(made) => Ok(BpfProgram(owned(made))),
             Err(_) => {
@@ -302,10 +308,11 @@ impl BpfProgram {
         }
     }
 
-    /// Attaches the program to an interface, for as long as the descriptor is open.
+    /// Attaches the program to an interface. It stays attached as long as the returned descriptor
+    /// of the link is open.
     ///
     /// # Errors
-    /// `EBUSY` where another program is attached, `EOPNOTSUPP` where the driver knows no XDP.
+    /// `EBUSY` if another program is attached, `EOPNOTSUPP` if the driver does not support XDP.
     pub(super) fn attach(&self, interface: u32, how: Attach) -> io::Result<OwnedFd> {
         let mut attributes = CreateLink {
             program: number(&self.0),
@@ -320,10 +327,10 @@ impl BpfProgram {
         unsafe { bpf(LINK_CREATE, &mut attributes) }.map(owned)
     }
 
-    /// What the program says of a frame: the kernel's number of the verdict.
+    /// Runs the program on a frame, and returns its verdict as the kernel numbers it.
     ///
     /// # Errors
-    /// The kernel's.
+    /// Those of `bpf()`.
     #[cfg(test)]
     pub(super) fn try_on(&self, frame: &[u8]) -> io::Result<u32> {
         let mut attributes = RunProgram {
@@ -333,15 +340,15 @@ impl BpfProgram {
             repeat: 1,
             ..RunProgram::default()
         };
-        // SAFETY: as many bytes of a frame as are said; nothing is written back but the attributes.
+        // SAFETY: `in_size` is the length of the frame; the kernel writes only to the attributes.
         unsafe { bpf(PROGRAM_RUN, &mut attributes) }?;
         Ok(attributes.verdict)
     }
 }
-/// The number by which the kernel knows a link.
+/// The kernel's ID of a link.
 ///
 /// # Errors
-/// The kernel's.
+/// Those of `bpf()`.
 pub(super) fn link_id(link: &OwnedFd) -> io::Result<u32> {
     let mut info = LinkInfo::default();
     let mut attributes = ObjectInfo {
@@ -349,11 +356,11 @@ pub(super) fn link_id(link: &OwnedFd) -> io::Result<u32> {
         length: size_of::<LinkInfo>() as u32,
         info: std::ptr::from_mut(&mut info).addr() as u64,
     };
-    // SAFETY: the kernel writes at most as many bytes as the length says, which `info` has.
+    // SAFETY: the kernel writes at most `length` bytes, which is the size of `info`.
     unsafe { bpf(OBJECT_INFO, &mut attributes) }.map(|_| info.id)
 }
 
-/// Replaces the program of a link, whose descriptor another process has.
+/// Replaces the program of a link whose descriptor belongs to another process.
 ///
 /// # Errors
 /// `NotFound` if the link no longer exists; `PermissionDenied` without `CAP_SYS_ADMIN`.

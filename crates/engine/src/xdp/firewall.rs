@@ -1,8 +1,7 @@
-//! Whether the kernel filters what comes by an interface: what passes the kernel by passes that by,
-//! too.
+//! Detects firewall rules for an interface: frames that bypass the kernel bypass its rules, too.
 //!
-//! nftables, and iptables where it is a face of it, are asked for their chains and rules. Of the
-//! older iptables it is known only which of its tables are in use.
+//! The chains and rules of nftables are listed, including those of iptables-nft. Of the legacy
+//! iptables only the names of its tables can be read.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -11,7 +10,7 @@ use rustix::net::netlink;
 
 use super::netlink::{Netlink, attributes_of, text, word};
 
-/// `NFNL_SUBSYS_NFTABLES`, above the kinds of its messages.
+/// `NFNL_SUBSYS_NFTABLES`, in the upper byte of a message type.
 const NFTABLES: u16 = 10 << 8;
 const GET_CHAIN: u16 = NFTABLES | 4;
 const NEW_CHAIN: u16 = NFTABLES | 3;
@@ -21,27 +20,28 @@ const NEW_RULE: u16 = NFTABLES | 6;
 /// Bytes of `struct nfgenmsg`.
 const HEADER: usize = 4;
 
-/// Families whose chains see IPv4: of both kinds of IP, IPv4, and of a device.
+/// Families whose chains see IPv4 packets: IPv4 with IPv6, IPv4 alone, and a network device.
 const INET: u8 = 1;
 const IPV4: u8 = 2;
 const DEVICE: u8 = 5;
 
-/// Hooks: before routing, for this host, and at the interface's ingress.
+/// Hooks for incoming packets: before routing, for this host, and at the ingress of a device.
 const PREROUTING: u32 = 0;
 const INPUT: u32 = 1;
 const INET_INGRESS: u32 = 5;
 const DEVICE_INGRESS: u32 = 0;
 
-/// Where the older iptables tells which tables it has.
+/// File with the names of the legacy iptables' tables.
 const TABLES: &str = "/proc/net/ip_tables_names";
 
 /// A chain of rules, by family, table and name.
 type Chain = (u8, String, String);
 
-/// What filters that which comes by an interface, in words; `None` where nothing does.
+/// Describes the firewall rules that incoming packets of an interface pass, for the log; `None` if
+/// there are none.
 ///
 /// # Errors
-/// Where it cannot be found out.
+/// If the kernel does not answer.
 pub(super) fn of(interface: &str) -> io::Result<Option<String>> {
     if let Some(found) = of_nftables(interface)? {
         return Ok(Some(found));
@@ -52,10 +52,11 @@ pub(super) fn of(interface: &str) -> io::Result<Option<String>> {
     Ok((!tables.is_empty()).then_some(found))
 }
 
+/// Like [`of`], for nftables.
 fn of_nftables(interface: &str) -> io::Result<Option<String>> {
     let netlink = match Netlink::of(netlink::NETFILTER) {
         Ok(netlink) => netlink,
-        // A kernel without it filters nothing.
+        // A kernel without netfilter has no rules.
         Err(error) if error.raw_os_error() == Some(libc::EPROTONOSUPPORT) => return Ok(None),
         Err(error) => return Err(error),
     };
@@ -72,7 +73,7 @@ fn of_nftables(interface: &str) -> io::Result<Option<String>> {
         }
     });
     match listed {
-        // There is no nftables in this kernel.
+        // This kernel has no nftables.
         Err(error) if is_absent(&error) => return Ok(None),
         listed => listed?,
     }
@@ -90,6 +91,7 @@ fn of_nftables(interface: &str) -> io::Result<Option<String>> {
     Ok(found.map(|(_, table, name)| format!("nftables has rules in \"{table} {name}\"")))
 }
 
+/// Whether the error means that the kernel has no nftables.
 fn is_absent(error: &io::Error) -> bool {
     matches!(
         error.raw_os_error(),
@@ -97,8 +99,8 @@ fn is_absent(error: &io::Error) -> bool {
     )
 }
 
-/// The chain of a message, if it sees what comes by this interface, and whether it drops what no
-/// rule accepts.
+/// The chain of a message, if incoming packets of this interface pass it, and whether its policy is
+/// to drop packets.
 fn incoming_chain(body: &[u8], interface: &str) -> Option<(Chain, bool)> {
     let family = *body.first()?;
     let (mut table, mut name, mut drops) = (None, None, false);
@@ -112,7 +114,7 @@ fn incoming_chain(body: &[u8], interface: &str) -> Option<(Chain, bool)> {
             _ => {}
         }
     }
-    // One without a hook is reached from others alone.
+    // Packets reach a chain without a hook only from another chain.
     let (mut number, mut device) = (None, None);
     for (kind, value) in attributes_of(hook?, 0) {
         match kind {
@@ -131,6 +133,7 @@ fn incoming_chain(body: &[u8], interface: &str) -> Option<(Chain, bool)> {
     sees.then_some(((family, table?, name?), drops))
 }
 
+/// The chain that a rule belongs to.
 fn chain_of_rule(body: &[u8]) -> Option<Chain> {
     let family = *body.first()?;
     let mut attributes = attributes_of(body, HEADER);

@@ -1,7 +1,7 @@
-//! What queues are doing, for other threads to read.
+//! Counters of queues, for other threads to read.
 //!
-//! A queue's thread stores its counts once a turn, without a locked instruction; who reads adds
-//! what the kernel has counted.
+//! A queue's thread stores its counts once per turn, without an atomic read-modify-write. The
+//! reading thread adds the kernel's counts.
 
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,37 +15,37 @@ use super::socket::FrameCounts;
 /// The queues of this process.
 static QUEUES: Mutex<Vec<Weak<Gauges>>> = Mutex::new(Vec::new());
 
-/// What one queue is doing.
+/// The counters of one queue.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct QueueReport {
-    /// The interface's name of the queue report.
+    /// The name of the queue's interface.
     pub interface: String,
     /// The receive queue's number.
     pub number: u32,
-    /// Connections in any state, those in TIME-WAIT among them.
+    /// Connections in any state, including TIME-WAIT.
     pub connections: u64,
-    /// Connections that came to stand.
+    /// Connections that were accepted.
     pub accepted: u64,
-    /// Frames that came.
+    /// Frames that were received.
     pub received: u64,
     /// Frames that were sent.
     pub sent: u64,
-    /// Frames that the kernel had for us and dropped: for want of an empty frame, or of room; and
-    /// SYNs that we dropped because too many waited.
+    /// Frames that were dropped: by the kernel, because no empty frame or no room in the receive
+    /// ring was left, and by us, if too many SYNs waited.
     pub dropped: u64,
-    /// Segments with data that were sent again.
+    /// Segments with data that were retransmitted.
     pub sent_again: u64,
-    /// Segments whose checksums were wrong.
+    /// Segments that were received with a wrong checksum.
     pub damaged: u64,
-    /// SYNs that were answered by a cookie.
+    /// SYNs that were answered with a SYN cookie.
     pub cookies: u64,
-    /// Frames that are free to send with.
+    /// Frames that are available for sending.
     pub spare: u64,
     /// How often the kernel found no empty frame to receive into.
     pub fill_empty: u64,
 }
 
-/// What every queue of this process is doing.
+/// The counters of every queue of this process.
 #[must_use]
 pub fn reports() -> Vec<QueueReport> {
     let mut queues = QUEUES.lock().unwrap_or_else(PoisonError::into_inner);
@@ -59,7 +59,7 @@ pub fn reports() -> Vec<QueueReport> {
 pub(super) struct Gauges {
     interface: String,
     number: u32,
-    /// For what the kernel counts.
+    /// The queue's socket, for reading the kernel's counts.
     socket: OwnedFd,
     connections: AtomicU64,
     accepted: AtomicU64,
@@ -73,7 +73,7 @@ pub(super) struct Gauges {
 }
 
 impl Gauges {
-    /// Those of a queue that opens.
+    /// Registers a queue that is being opened.
     pub(super) fn new(interface: &str, number: u32, socket: OwnedFd) -> Arc<Gauges> {
         let zero = || AtomicU64::new(0);
         let gauges = Arc::new(Gauges {
@@ -95,7 +95,7 @@ impl Gauges {
         gauges
     }
 
-    /// Stores what the queue's thread has counted.
+    /// Stores the counts of the queue's thread.
     pub(super) fn show(&self, frames: FrameCounts, segments: Counts, connections: usize) {
         let store = |to: &AtomicU64, value| to.store(value, Ordering::Relaxed);
         store(&self.connections, connections as u64);
@@ -109,6 +109,7 @@ impl Gauges {
         store(&self.spare, frames.spare);
     }
 
+    /// The stored counts, together with the kernel's.
     fn report(&self) -> QueueReport {
         let load = |from: &AtomicU64| from.load(Ordering::Relaxed);
         let of_kernel = sockopt::xdp_statistics(&self.socket).ok();

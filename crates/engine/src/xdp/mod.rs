@@ -70,7 +70,7 @@ pub enum Mode {
 /// Settings for opening an interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// The interface's name of the options.
+    /// The name of the interface to open.
     pub interface: String,
     /// How frames reach the socket.
     pub mode: Mode,
@@ -106,7 +106,7 @@ pub struct Opened {
 /// Why an interface could not be opened.
 #[derive(Debug)]
 pub struct Refusal {
-    /// The interface's name of the refusal.
+    /// The name of the interface.
     pub interface: String,
     /// The call that failed.
     pub call: &'static str,
@@ -232,7 +232,7 @@ pub fn open(options: &Options) -> Result<Opened, Refusal> {
     })
 }
 
-/// The number of queues that threads serve: one for each thread.
+/// The number of queues to open: one for each thread, as far as the interface has that many.
 fn served_queues(interface: &Interface, threads: u32) -> u32 {
     interface.queues.min(threads).min(QUEUES_MAX)
 }
@@ -351,6 +351,7 @@ pub struct Filter {
     link_id: Option<u32>,
     /// Whether the threads of these queues busy-poll.
     is_polled: bool,
+    /// The addresses in the map of listeners, and whether their new connections go to the queues.
     taken: BTreeMap<SocketAddrV4, bool>,
     /// The guard of deferred interrupts, until new connections go to the kernel.
     deferred: Option<DeferredInterrupts>,
@@ -384,11 +385,12 @@ impl Filter {
         failures
     }
 
-    /// Opens queues that the interface has got since, or that have a thread only now. Returns them
-    /// with the number of queues in use; without new queues, nothing.
+    /// Opens further queues, up to one per thread: those that the interface did not have before,
+    /// and those for which there was no thread. Returns the new queues and the interface's number
+    /// of queues, or `None` if there are no new ones.
     ///
     /// # Errors
-    /// If a queue cannot be opened; all others go on.
+    /// If a queue cannot be opened. Queues in use are not affected.
     pub fn open_more(&mut self, threads: u32) -> Result<Option<(Vec<QueueParts>, u32)>, Refusal> {
         if let Some(queues) = queues_in_use(&self.interface) {
             self.interface.queues = queues;
@@ -397,7 +399,8 @@ impl Filter {
         while self.queues < served_queues(&self.interface, threads) {
             let (queue, _) = open_queue(&self.maps, &self.interface, self.queues, Role::Server)?;
             if self.is_polled {
-                // The option has just worked for other queues; without it this one uses interrupts.
+                // The option has worked for the other queues. If it fails, this queue uses
+                // interrupts.
                 let _ = profile::poll_busily(&queue.socket);
             }
             self.queues += 1;
@@ -406,9 +409,9 @@ impl Filter {
         if more.is_empty() {
             return Ok(None);
         }
-        // A virtual card runs the filter only on the queues that it had when it got the filter, and
-        // on all queues when it gets another one. Other drivers have it on new queues already, so
-        // that a failure may have no consequence.
+        // A virtual card (veth) runs the filter only on the queues that existed when the filter was
+        // attached; attaching it again covers all queues. Other drivers run it on new queues
+        // anyway, so a failure is ignored.
         if let (Some(link), Ok(program)) = (self.link_id, self.maps.load()) {
             let _ = bpf::replace_program(link, &program);
         }
@@ -421,6 +424,7 @@ impl Filter {
         self.pass_all_but(&[]);
     }
 
+    /// Directs new connections to all other addresses to the kernel. Returns failures for the log.
     fn pass_all_but(&mut self, wanted: &[SocketAddrV4]) -> Vec<String> {
         let mut failures = Vec::new();
         for (address, is_taken) in &mut self.taken {

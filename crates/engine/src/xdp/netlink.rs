@@ -65,7 +65,7 @@ pub struct Interface {
     pub mac: MacAddress,
     /// The MTU, in bytes.
     pub mtu: u32,
-    /// Whether it is up.
+    /// Whether the interface is up.
     pub is_up: bool,
     /// Number of receive queues.
     pub queues: u32,

@@ -1,5 +1,5 @@
-//! One queue of an interface with the TCP/IP stack above it, and what of the kernel's knowledge
-//! that stack is told.
+//! One queue of an interface with its TCP/IP stack, which follows the kernel's addresses,
+//! neighbours and routes.
 
 use std::io;
 use std::net::SocketAddrV4;
@@ -22,75 +22,83 @@ use super::role::Role;
 use super::socket::Queue;
 use crate::sys;
 
-/// Bursts that are sent before others of the thread have their turn.
+/// Maximum number of bursts that are sent in one turn, before the thread's other work goes on.
 const ROUNDS_MAX: usize = 4;
 
-/// How long a queue that the kernel does not take from is left alone.
+/// The interval at which a queue is tried again if the kernel did not take all of its frames.
 const STUCK_FOR: Duration = Duration::from_millis(1);
 
-/// Handshakes at each listener at a time, and connections that wait to be accepted.
+/// Maximum number of concurrent handshakes of each listener, and of its connections that wait to be
+/// accepted.
 const BACKLOG: usize = 4096;
 
-/// Connections in any state, those in TIME-WAIT among them, and bytes that all hold.
+/// Maximum number of a port's connections, including those in TIME-WAIT, and of the bytes that they
+/// hold together.
 const CONNECTIONS_MAX: usize = 1 << 20;
 const MEMORY_MAX: usize = 256 << 20;
 
-/// Largest packets that are sent and asked for, whatever the interface could carry: a frame has
-/// room for no more.
+/// Maximum size of packets that are sent, and that peers are asked to send: a frame has no room for
+/// larger ones, even if the interface's MTU is larger.
 const MTU_MAX: u32 = 1500;
 
-/// What IPv4 and TCP take of a packet.
+/// Length of the IPv4 and TCP headers, in bytes.
 const HEADERS: u32 = 40;
 
-/// The smallest MTU that IPv4 works with, and leaves room for data.
+/// Minimum MTU of an interface: the packet size that every IPv4 host accepts.
 pub(super) const MTU_MIN: u32 = 576;
 
-/// What a worker is given of one queue of an interface. It is opened on the thread that uses it.
+/// The parts of one queue of an interface, as the worker process receives them. The thread that
+/// uses the queue opens it.
 #[derive(Debug)]
 pub struct QueueParts {
-    /// The interface's name of the parts.
+    /// The name of the queue's interface.
     pub interface: String,
     /// The receive queue's number.
     pub number: u32,
-    /// The socket of AF_XDP, bound.
+    /// The AF_XDP socket, bound to the queue.
     pub socket: OwnedFd,
-    /// The file of its frames.
+    /// The memory file of the socket's frames.
     pub frames: OwnedFd,
-    /// What attaches the filter to the interface for as long as it is open; only the first of
-    /// several queues of an interface has it.
+    /// The link that keeps the filter attached to the interface while it is open. Only the first of
+    /// an interface's queues has it.
     pub link: Option<OwnedFd>,
-    /// Who begins the connections of the queue.
+    /// Which end starts the connections of the queue.
     pub role: Role,
 }
 
-/// A queue in use.
+/// A queue in use, with its stack.
 #[derive(Debug)]
 pub(super) struct Port {
     pub(super) stack: Stack,
     queue: Queue,
     interface: Interface,
+    /// The socket for changes of addresses, neighbours and routes; `None` if it could not be
+    /// opened.
     ways: Option<Netlink>,
+    /// The kernel's routes through the interface.
     routes: Vec<netlink::Route>,
+    /// The zero of the stack's time.
     begin: Instant,
     listeners: Map<SocketAddrV4, ListenerId>,
     gauges: Arc<Gauges>,
     pub(super) role: Role,
-    /// The interface is no more.
+    /// The interface no longer exists.
     pub(super) is_gone: bool,
-    /// It keeps the filter attached.
+    /// The link that keeps the filter attached.
     _link: Option<OwnedFd>,
 }
 
 impl Port {
-    /// Opens a queue. `now` is any beginning of its time.
+    /// Opens a queue. The stack's time starts at `now`.
     ///
     /// # Errors
-    /// Where the interface has gone meanwhile, and the kernel's.
+    /// If the interface no longer exists, or a system call fails.
     pub(super) fn open(parts: QueueParts, now: Instant) -> io::Result<Port> {
         let interface = Netlink::new()?.interface(&parts.interface)?;
         let (secret, clock_begins) = match parts.role {
             Role::Server => (Secret([sys::random()?, sys::random()?]), Duration::ZERO),
-            // A server still knows the connections of the client before this one.
+            // Servers may still hold connections of an earlier client process on this machine, so
+            // sequence numbers must continue from that process's.
             Role::Client => secret_of_machine()?,
         };
         let stack = Stack::new(Settings {
@@ -104,7 +112,7 @@ impl Port {
                 clock_begins,
                 ..netstack::tcp::Settings::default()
             },
-            // The filter lets nothing through that the kernel could want back.
+            // The filter passes only segments that no kernel socket could handle.
             unlistened: Unlistened::Refuse,
             connections_max: CONNECTIONS_MAX,
             memory_max: MEMORY_MAX,
@@ -114,7 +122,7 @@ impl Port {
         let mut port = Port {
             stack,
             gauges,
-            // Without it nobody can look on, and all else works.
+            // Without the ring for dumps, everything else works.
             queue: Queue::open(
                 parts.socket,
                 &parts.frames,
@@ -133,12 +141,13 @@ impl Port {
         Ok(port)
     }
 
-    /// What can be read when frames have come.
+    /// The descriptor that is readable when frames have arrived.
     pub(super) fn frames(&self) -> BorrowedFd<'_> {
         self.queue.as_fd()
     }
 
-    /// What can be read when neighbours, routes or the interface have changed.
+    /// The descriptor that is readable when neighbours, routes or the interface have changed;
+    /// `None` if changes are not reported.
     pub(super) fn ways(&self) -> Option<BorrowedFd<'_>> {
         self.ways.as_ref().map(AsFd::as_fd)
     }
@@ -148,14 +157,14 @@ impl Port {
         now.saturating_duration_since(self.begin)
     }
 
-    /// Takes in what has come. What is to be said to it leaves with [`send`](Port::send), after the
-    /// tasks have had their turn.
+    /// Handles received frames. Responses are sent by [`send`](Port::send), after the tasks have
+    /// been polled.
     pub(super) fn take_in(&mut self, now: Duration) {
         self.queue.begin_turn();
         self.stack.receive_from(now, &mut self.queue);
     }
 
-    /// Sends what is to leave. Whether there may be more of it.
+    /// Sends the stack's pending frames. Returns whether more may be pending.
     pub(super) fn send(&mut self, now: Duration) -> bool {
         for _ in 0..ROUNDS_MAX {
             self.queue.begin_burst();
@@ -168,7 +177,7 @@ impl Port {
         true
     }
 
-    /// How long nothing has to be done, if nothing happens.
+    /// How long the thread may wait if no event occurs; `None` without a limit.
     pub(super) fn rest(&self, now: Duration) -> Option<Duration> {
         let due = self.stack.next_deadline();
         let due = due.map(|due| due.saturating_sub(now));
@@ -179,7 +188,7 @@ impl Port {
         due.into_iter().chain(stuck).min()
     }
 
-    /// What the stack has to tell, with the engine's name of the connection.
+    /// The next event of the stack, with the connection's key in the engine.
     pub(super) fn poll_event(&mut self) -> Option<Told> {
         loop {
             let told = match self.stack.poll_event()? {
@@ -195,40 +204,40 @@ impl Port {
         }
     }
 
-    /// Takes connections at an address.
+    /// Listens at an address.
     pub(super) fn listen(&mut self, address: SocketAddrV4) {
-        // One that is there already serves both.
+        // If the stack listens there already, that listener serves both sockets.
         if let Ok(id) = self.stack.listen(address, BACKLOG) {
             self.listeners.insert(address, id);
         }
     }
 
-    /// Takes no more there.
+    /// Stops listening at an address.
     pub(super) fn unlisten(&mut self, address: SocketAddrV4) {
         if let Some(id) = self.listeners.remove(&address) {
             self.stack.unlisten(id);
         }
     }
 
-    /// Whether connections at an address may still come to stand: a handshake is under way, or a
+    /// Whether connections to an address may still be established: a handshake is in progress, or a
     /// received frame, which may be a SYN, has not been handled yet.
     pub(super) fn has_handshakes(&self, address: SocketAddrV4) -> bool {
         let listener = self.listeners.get(&address);
         listener.is_some_and(|id| self.queue.has_received() || self.stack.handshakes(*id) > 0)
     }
 
-    /// The connection that has waited for longest at an address, with the other end's.
+    /// Accepts the oldest waiting connection at an address. Also returns the peer's address.
     pub(super) fn accept(&mut self, address: SocketAddrV4) -> Option<(ConnectionId, SocketAddrV4)> {
         let id = *self.listeners.get(&address)?;
         let (connection, tuple) = self.stack.accept(id)?;
         Some((connection, tuple.remote))
     }
 
-    /// Asks for a connection to `to`, from `from` where that is given.
+    /// Starts to connect to `to`, from the local address `from` if it is given.
     ///
     /// # Errors
-    /// `EHOSTUNREACH` where the interface does not lead there or the kernel does not know the card
-    /// of the next hop (yet), and those of `connect()`.
+    /// `EHOSTUNREACH` if no route leads there, or the hardware address of the next hop is not known
+    /// (yet); also those of `connect()`.
     pub(super) fn connect(
         &mut self,
         now: Duration,
@@ -249,28 +258,28 @@ impl Port {
         })
     }
 
-    /// What is told of a connection is told by this name.
+    /// Sets the key that events of a connection carry.
     pub(super) fn name_connection(&mut self, id: ConnectionId, key: Key) {
         self.stack.set_name(id, Some(key));
     }
 
-    /// Nothing is told of a connection any more.
+    /// Ends the events of a connection.
     pub(super) fn forget_name(&mut self, id: ConnectionId) {
         self.stack.set_name(id, None);
     }
 
-    /// Has what was sent so far leave, before it is taken back by what comes next.
+    /// Sends the stack's pending frames now, before a reset discards the data.
     pub(super) fn flush(&mut self, now: Duration) {
         self.send(now);
     }
 
-    /// Shows what has been counted to other threads.
+    /// Publishes the counts for other threads.
     pub(super) fn show_counts(&self) {
         let (frames, segments) = (self.queue.counts(), self.stack.counts());
         self.gauges.show(frames, segments, self.stack.connections());
     }
 
-    /// Follows what has changed of neighbours and routes.
+    /// Applies the kernel's changes of addresses, neighbours and routes to the stack.
     pub(super) fn follow_ways(&mut self) {
         let Some(ways) = self.ways.take() else { return };
         let mut all_were_told = true;
@@ -288,10 +297,11 @@ impl Port {
         }
     }
 
+    /// Lists all neighbours and routes anew.
     fn learn_all_ways(&mut self) {
         self.routes.clear();
         let mut news = Vec::new();
-        // Without them segments go back to the card that the last one came from.
+        // If this fails, segments are sent to the hardware address that the last one came from.
         if let Ok(netlink) = Netlink::new() {
             let _ = netlink.list_ways(|one| news.push(one));
         }
@@ -301,7 +311,8 @@ impl Port {
         self.set_routes();
     }
 
-    /// Whether it was about routes.
+    /// Applies one change. Returns whether the routes have changed, which
+    /// [`set_routes`](Self::set_routes) then applies.
     fn learn(&mut self, news: News) -> bool {
         let ours = self.interface.index;
         match news {
@@ -347,8 +358,8 @@ impl Port {
     }
 }
 
-/// A secret that is the same until the machine starts anew, and how long ago that was: no other
-/// host knows it, though every user of this one may.
+/// A secret that stays the same until the machine reboots, and the time since the boot. Other hosts
+/// do not know the secret, but every user of this machine can read it.
 fn secret_of_machine() -> io::Result<(Secret, Duration)> {
     let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id")?;
     let digits: String = text.chars().filter(char::is_ascii_hexdigit).collect();
@@ -359,20 +370,20 @@ fn secret_of_machine() -> io::Result<(Secret, Duration)> {
     Ok((Secret([(number >> 64) as u64, number as u64]), since))
 }
 
-/// The largest segments for an MTU.
+/// The largest segment for an MTU, in bytes.
 fn segment_max(mtu: u32) -> u16 {
     let most = mtu.clamp(MTU_MIN, MTU_MAX) - HEADERS;
     u16::try_from(most).unwrap_or(u16::MAX)
 }
 
-/// What a port has to tell of a connection or of its listeners.
+/// An event of a port's connection, or of its listeners.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Told {
     /// Connections wait to be accepted.
     Acceptable,
-    /// The connection stands.
+    /// The connection is established.
     Connected(Key),
-    /// There is something to receive, or an end.
+    /// Data or the end of input can be received.
     Readable(Key),
     /// There is room to send.
     Writable(Key),

@@ -1,4 +1,5 @@
-//! The filter: which frames of an interface go to a queue of ours, and which to the kernel.
+//! The filter, an XDP program: it decides which frames of an interface go to one of our queues, and
+//! which to the kernel.
 //!
 //! ```text
 //!  frame ─▶ IPv4 without options, whole, TCP? ─no──────────────────────────▶ kernel (1)
@@ -13,17 +14,17 @@
 //!           the socket at this receive queue; without one ─────────────────▶ kernel
 //! ```
 //!
-//! (1) But for a router's word that a segment was too large for the next link, which is judged by
-//! the segment that it quotes, as if that had come from its receiver.
+//! (1) Except an ICMP message that a segment was too large for the next link (fragmentation
+//! needed). It is treated like the segment that it quotes, with both ends exchanged.
 //!
-//! A peer on the same machine leaves checksums to a card that there is none of. Whether such a
-//! segment is whole cannot be told, so its SYN goes to the kernel, which then has the connection,
-//! and every later segment of it, too. One SYN in 65,536 has such a checksum by chance; the
-//! kernel's listener serves it as well.
+//! A peer on the same machine leaves checksums to its card, although the segment never passes one.
+//! Whether such a segment is intact cannot be verified here, so its SYN goes to the kernel, which
+//! then has the connection and gets all of its later segments, too. By chance one valid SYN in
+//! 65,536 has such a checksum; the kernel's listener serves its connection as well.
 //!
-//! The program is written in the kernel's own instructions: there is no compiler for it on most
-//! machines that serve. `r6` is the frame's record, `r7` its first byte, `r8` the byte behind it,
-//! `r9` what is known of the listener.
+//! The program is assembled here from eBPF instructions, because most servers have no compiler for
+//! them. Throughout, `r6` is the `xdp_md` context, `r7` the first byte of the frame, `r8` the end
+//! of the frame, and `r9` the listener's entry in the map.
 
 use std::io;
 use std::net::SocketAddrV4;
@@ -31,26 +32,27 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
 use super::bpf::{BpfMap, BpfProgram, Instruction, MapKind};
 
-/// Addresses and ports that listeners of ours have at most.
+/// Maximum number of addresses with ports in the map of listeners.
 pub(super) const LISTENERS_MAX: u32 = 1024;
 
-/// Receive queues of an interface that can have a socket.
+/// Maximum number of receive queues of an interface that can have a socket.
 pub(super) const QUEUES_MAX: u32 = 64;
 
-/// What is counted: SYNs that were passed on because their checksums were not complete.
+/// The only counter: SYNs that went to the kernel because their checksums were partial.
 const PARTIAL_CHECKSUMS: u32 = 0;
 const COUNTERS: u32 = 1;
 
-/// What the filter does about connections to an address.
+/// Which connections to an address go to our queues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Taking {
-    /// New ones come to us.
+    /// New connections as well as established ones.
     All,
-    /// Those that we have stay; the kernel has new ones.
+    /// Only our established connections; new ones go to the kernel.
     Established,
 }
 
 impl Taking {
+    /// The value in the map of listeners.
     fn word(self) -> u32 {
         match self {
             Taking::All => 1,
@@ -62,16 +64,20 @@ impl Taking {
 /// The maps that the filter reads.
 #[derive(Debug)]
 pub(super) struct Maps {
+    /// The [`Taking`] of each address, by [`key_of`].
     listeners: BpfMap<8, 4>,
+    /// The AF_XDP sockets, by receive queue.
     sockets: BpfMap<4, 4>,
+    /// Counters, by index.
     counters: BpfMap<4, 8>,
 }
 
 impl Maps {
-    /// Empty ones with room for so many addresses and ports: everything goes to the kernel.
+    /// Creates empty maps, with room for `listeners_max` addresses. With empty maps every frame
+    /// goes to the kernel.
     ///
     /// # Errors
-    /// `PermissionDenied` without the capabilities for it.
+    /// `PermissionDenied` if the process lacks the capabilities for it.
     pub(super) fn new(listeners_max: u32) -> io::Result<Maps> {
         Ok(Maps {
             listeners: BpfMap::new(MapKind::Hash, "tidegate_listen", listeners_max)?,
@@ -80,34 +86,34 @@ impl Maps {
         })
     }
 
-    /// Says what is done about connections to `address`.
+    /// Sets which connections to `address` go to our queues.
     ///
     /// # Errors
-    /// `E2BIG` where there are too many addresses.
+    /// `E2BIG` if there are too many addresses.
     pub(super) fn listen(&self, address: SocketAddrV4, taking: Taking) -> io::Result<()> {
         self.listeners
             .put(key_of(address), taking.word().to_ne_bytes())
     }
 
-    /// Has frames of a receive queue go to this socket, as long as it is open.
+    /// Directs frames of a receive queue to this socket, as long as the socket is open.
     ///
     /// # Errors
-    /// The kernel's, where the socket is not bound to that queue.
+    /// Those of `bpf()`, for example if `socket` is not an AF_XDP socket.
     pub(super) fn hand(&self, queue: u32, socket: BorrowedFd<'_>) -> io::Result<()> {
         let number = socket.as_raw_fd();
         self.sockets.put(queue.to_ne_bytes(), number.to_ne_bytes())
     }
 
-    /// How many SYNs were passed on because their checksums were not complete.
+    /// The number of SYNs that went to the kernel because their checksums were partial.
     pub(super) fn partial_checksums(&self) -> u64 {
         let count = self.counters.find(PARTIAL_CHECKSUMS.to_ne_bytes());
         count.map_or(0, u64::from_ne_bytes)
     }
 
-    /// Has the kernel check the filter over these maps.
+    /// Loads the filter with these maps into the kernel.
     ///
     /// # Errors
-    /// The kernel's.
+    /// Those of `bpf()`; see [`BpfProgram::load`].
     pub(super) fn load(&self) -> io::Result<BpfProgram> {
         BpfProgram::load(&self.instructions(), "tidegate_filter")
     }
@@ -123,14 +129,15 @@ impl Maps {
     }
 }
 
-/// The key of an address: its bytes and its port's as they are on the wire, and two zeros.
+/// The key of an address in the map of listeners: the address and the port in network byte order,
+/// and two zeros.
 fn key_of(address: SocketAddrV4) -> [u8; 8] {
     let [a, b, c, d] = address.ip().octets();
     let [high, low] = address.port().to_be_bytes();
     [a, b, c, d, high, low, 0, 0]
 }
 
-/// Where things stand in a frame of Ethernet, IPv4 without options, and TCP.
+/// Offsets of fields in an Ethernet frame with IPv4 without options, and TCP.
 mod at {
     pub(super) const ETHER_TYPE: i16 = 12;
     pub(super) const VERSION: i16 = 14;
@@ -146,7 +153,7 @@ mod at {
     pub(super) const END: i32 = 54;
 }
 
-/// Where things stand in a message of ICMP, and in the segment that it quotes.
+/// Offsets of fields in a frame with an ICMP message, and in the segment that the message quotes.
 mod quoted {
     pub(super) const KIND: i16 = 34;
     pub(super) const VERSION: i16 = 42;
@@ -158,7 +165,7 @@ mod quoted {
     pub(super) const END: i32 = 70;
 }
 
-/// The kernel's functions, by their numbers.
+/// The numbers of the kernel's helper functions.
 mod function {
     pub(super) const MAP_LOOKUP: i32 = 1;
     pub(super) const REDIRECT_MAP: i32 = 51;
@@ -166,10 +173,10 @@ mod function {
     pub(super) const FIND_TCP_SOCKET: i32 = 99;
 }
 
-/// `XDP_PASS`: the frame goes on to the kernel.
+/// `XDP_PASS`: the frame goes to the kernel.
 const PASS: i32 = 2;
 
-/// Places in `struct xdp_md` and `struct bpf_sock`.
+/// Offsets of fields in `struct xdp_md` and `struct bpf_sock`.
 const RECORD_DATA: i16 = 0;
 const RECORD_DATA_END: i16 = 4;
 const RECORD_QUEUE: i16 = 16;
@@ -180,14 +187,14 @@ const LISTENING: i32 = 10;
 const SYN: i32 = 0x02;
 const SYN_AND_ACK: i32 = 0x12;
 
-/// Places on the program's stack, below its end.
+/// Offsets of variables on the program's stack, from the frame pointer `r10`.
 const KEY: i16 = -8;
 const TUPLE: i16 = -24;
 const COUNTER: i16 = -28;
 const TUPLE_LENGTH: i32 = 12;
 
-/// What is neither whole TCP over plain IPv4 nor for a listener of ours goes on. Leaves what is
-/// known of the listener in `r9`.
+/// Passes every frame to the kernel that is not an unfragmented TCP segment over IPv4 without
+/// options, or not for one of our listeners. Leaves the listener's entry in `r9`.
 fn find_listener(program: &mut Assembler, listeners: BorrowedFd<'_>) {
     use Register::*;
     program.copy(R6, R1);
@@ -211,7 +218,8 @@ fn find_listener(program: &mut Assembler, listeners: BorrowedFd<'_>) {
     program.load(AccessWidth::Word, R9, R0, 0);
 }
 
-/// Goes on only where the address and the port at these places are those of a listener of ours.
+/// Looks up the address and the port at these offsets in the map of listeners. Passes the frame to
+/// the kernel if there is no entry; otherwise `r0` points to it.
 fn look_up(program: &mut Assembler, listeners: BorrowedFd<'_>, address: i16, port: i16) {
     use Register::*;
     program.load(AccessWidth::Word, R2, R7, address);
@@ -227,8 +235,8 @@ fn look_up(program: &mut Assembler, listeners: BorrowedFd<'_>, address: i16, por
     program.jump_if(R0, 0, Label::Pass);
 }
 
-/// A router says that a segment was too large. What is quoted is ours, so that its ends change
-/// places.
+/// Handles the ICMP message "fragmentation needed". The quoted segment was sent by us, so its
+/// source is our address.
 fn look_at_icmp(program: &mut Assembler, listeners: BorrowedFd<'_>) {
     use Register::*;
     program.label(Label::Icmp);
@@ -254,8 +262,8 @@ fn look_at_icmp(program: &mut Assembler, listeners: BorrowedFd<'_>) {
     program.jump(Label::Lookup);
 }
 
-/// Stores the ends of a connection, which stand at these places: the addresses of the other one and
-/// of ours, and their ports.
+/// Stores the addresses and ports at these offsets on the stack as a `bpf_sock_tuple`: the
+/// addresses of the peer and of this host, then their ports.
 fn store_tuple(program: &mut Assembler, places: [i16; 4]) {
     use Register::*;
     let [source, destination, source_port, destination_port] = places;
@@ -270,8 +278,8 @@ fn store_tuple(program: &mut Assembler, places: [i16; 4]) {
     }
 }
 
-/// A SYN for a listener that takes none goes on, and one whose checksum is not complete: the sum of
-/// the pseudo header alone, as a sender leaves it to its card.
+/// Passes a SYN to the kernel if the listener takes no new connections, or if the checksum is
+/// partial: then it covers only the pseudo header, as a sender leaves it for its card to complete.
 fn look_at_syn(program: &mut Assembler, counters: BorrowedFd<'_>) {
     use Register::*;
     program.load(AccessWidth::Byte, R1, R7, at::FLAGS);
@@ -284,11 +292,12 @@ fn look_at_syn(program: &mut Assembler, counters: BorrowedFd<'_>) {
     program.add_register(R1, R2);
     program.load(AccessWidth::Half, R2, R7, at::TOTAL_LENGTH);
     program.swap_network_half(R2);
-    program.add(R2, -20); // what IPv4's header takes of it
+    program.add(R2, -20); // without the IPv4 header
     program.swap_network_half(R2);
     program.add_register(R1, R2);
     program.add(R1, i32::from(6_u16.to_be()));
-    // Two folds of a sum of up to 34 bits: to 32, and to 16; the last may carry once more.
+    // The sum has up to 34 bits: it is folded to 32 bits, then to 16, and once more for a last
+    // carry.
     program.fold(R1, R2, 32);
     program.fold(R1, R2, 16);
     program.fold(R1, R2, 16);
@@ -307,7 +316,8 @@ fn look_at_syn(program: &mut Assembler, counters: BorrowedFd<'_>) {
     program.jump(Label::Pass);
 }
 
-/// What belongs to a connection of the kernel's goes on. That it listens there itself says nothing.
+/// Passes the frame to the kernel if a kernel socket has its connection. A listening kernel socket
+/// does not count, since there is one at each of our listeners' addresses.
 fn look_for_kernel_socket(program: &mut Assembler) {
     use Register::*;
     program.label(Label::Known);
@@ -335,7 +345,7 @@ fn look_for_kernel_socket(program: &mut Assembler) {
     program.jump_unless(R9, LISTENING, Label::Pass);
 }
 
-/// To the socket at the receive queue that the frame came by.
+/// Directs the frame to the socket of the receive queue that it arrived at.
 fn redirect(program: &mut Assembler, sockets: BorrowedFd<'_>) {
     use Register::*;
     program.label(Label::Redirect);
@@ -349,6 +359,7 @@ fn redirect(program: &mut Assembler, sockets: BorrowedFd<'_>) {
     program.exit();
 }
 
+/// A register of eBPF.
 #[derive(Clone, Copy)]
 #[repr(u8)]
 enum Register {
@@ -365,6 +376,7 @@ enum Register {
     R10,
 }
 
+/// The width of a load or store, as instructions encode it: four, two or one bytes.
 #[derive(Clone, Copy)]
 #[repr(u8)]
 enum AccessWidth {
@@ -373,7 +385,7 @@ enum AccessWidth {
     Byte = 0x10,
 }
 
-/// Places that are jumped to, all of them further on.
+/// Targets of jumps. All jumps are forward.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Label {
     Icmp,
@@ -383,10 +395,11 @@ enum Label {
     Pass,
 }
 
-/// Writes instructions down, and fills in how far jumps go.
+/// Collects instructions, and resolves jumps to labels.
 #[derive(Default)]
 struct Assembler {
     instructions: Vec<Instruction>,
+    /// The indexes of jumps whose label has not been placed yet.
     jumps: Vec<(usize, Label)>,
 }
 
@@ -420,19 +433,19 @@ impl Assembler {
         self.push(0x57, to, Register::R0, 0, value);
     }
 
-    /// Adds what stands above the lower `bits` of a sum to those.
+    /// Adds the bits of `sum` above the lower `bits` to the lower ones. Overwrites `spare`.
     fn fold(&mut self, sum: Register, spare: Register, bits: i32) {
         self.copy(spare, sum);
         self.push(0x77, spare, Register::R0, 0, bits);
         match bits {
-            // What is done with 32 bits clears the others.
+            // A 32-bit move clears the upper half.
             32 => self.push(0xbc, sum, sum, 0, 0),
             _ => self.and(sum, 0xffff),
         }
         self.add_register(sum, spare);
     }
 
-    /// Turns 16 bits from the network's order into the machine's, or back.
+    /// Converts the lower 16 bits of a register between network and machine byte order.
     fn swap_network_half(&mut self, of: Register) {
         self.push(0xdc, of, Register::R0, 0, 16);
     }
@@ -445,13 +458,15 @@ impl Assembler {
         self.push(0x63 | size as u8, to, from, offset, 0);
     }
 
-    /// Adds to eight bytes that others add to as well.
+    /// Adds `from` to eight bytes in memory atomically, since several processors may run the
+    /// program.
     fn add_atomically(&mut self, to: Register, offset: i16, from: Register) {
         self.push(0xdb, to, from, offset, 0);
     }
 
     fn set_map(&mut self, to: Register, map: BorrowedFd<'_>) {
-        // Two instructions in one; the 1 says that the number is a map's descriptor.
+        // One instruction of double length. The source register 1 marks the immediate value as a
+        // map's descriptor.
         self.push(0x18, to, Register::R1, 0, map.as_raw_fd());
         self.push(0x00, Register::R0, Register::R0, 0, 0);
     }
@@ -489,7 +504,7 @@ impl Assembler {
         self.push(0x2d, one, other, 0, 0);
     }
 
-    /// The next instruction is at this place.
+    /// Places a label before the next instruction.
     fn label(&mut self, label: Label) {
         let here = self.instructions.len();
         let instructions = &mut self.instructions;

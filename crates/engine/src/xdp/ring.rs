@@ -1,9 +1,9 @@
-//! The four queues that a socket shares with the kernel: numbers of frames, or descriptions of what
-//! is in them.
+//! The rings that an AF_XDP socket shares with the kernel. Their entries are frame addresses, or
+//! descriptors of the data in frames.
 //!
-//! One end produces, the other consumes; each writes one of the two indexes, which go on for ever
-//! and whose difference is what stands in the queue. What stands in a place is written before the
-//! index says so (release), and read after it was (acquire).
+//! Each ring has a producer and a consumer, each of which writes one index. Indexes grow without
+//! limit (modulo 2^32); their difference is the number of entries in the ring. An entry is written
+//! before the producer's index is stored (release), and read after that index was loaded (acquire).
 #![allow(unsafe_code)]
 
 use std::io;
@@ -16,39 +16,46 @@ use rustix::net::xdp::XdpRingOffset;
 
 use super::umem::Mapping;
 
-/// `XDP_RING_NEED_WAKEUP`: the kernel does not look by itself.
+/// `XDP_RING_NEED_WAKEUP`: the kernel checks the ring only after a system call.
 const NEEDS_WAKEUP: u32 = 1;
 
-/// What can stand in a queue: integers, for which all bytes are values.
+/// An entry of a ring. It consists of integers, for which all byte patterns are valid.
 pub(super) trait Entry: Copy {}
 
 impl Entry for u64 {}
 
-/// What is in a frame (`struct xdp_desc`).
+/// A descriptor of the data in a frame (`struct xdp_desc`).
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Filled {
+    /// The offset of the data in the memory of the frames, in bytes.
     pub(super) address: u64,
+    /// The length of the data in bytes.
     pub(super) length: u32,
     pub(super) options: u32,
 }
 
 impl Entry for Filled {}
 
-/// One queue, as both ends have it.
+/// A mapped ring, as either end uses it.
 #[derive(Debug)]
 struct Shared<T> {
     mapping: Mapping,
+    /// Offset of the producer's index in the mapping.
     producer: usize,
+    /// Offset of the consumer's index.
     consumer: usize,
+    /// Offset of the flags, if the kernel has them.
     flags: Option<usize>,
+    /// Offset of the first entry.
     entries: usize,
+    /// The number of entries minus one.
     mask: u32,
     of: PhantomData<T>,
 }
 
 impl<T: Entry> Shared<T> {
-    /// Maps a queue of so many places, a power of two.
+    /// Maps a ring of `places` entries, which must be a power of two.
     fn map(
         file: impl AsFd,
         page_offset: u64,
@@ -71,7 +78,8 @@ impl<T: Entry> Shared<T> {
             mask: places - 1,
             of: PhantomData,
         };
-        // Everything that is read below lies in the mapping, at a place of its alignment.
+        // The methods below rely on these checks: the indexes and flags lie in the mapping, and
+        // everything is aligned.
         let indexes = [Some(shared.producer), Some(shared.consumer), shared.flags];
         let mut indexes = indexes.into_iter().flatten();
         let are_within = indexes.all(|at| at % 4 == 0 && shared.mapping.at(at, 4).is_some());
@@ -86,11 +94,12 @@ impl<T: Entry> Shared<T> {
         let Some(place) = self.mapping.at(at, 4) else {
             unreachable!("checked when the queue was mapped")
         };
-        // SAFETY: four bytes of the mapping at a place of their alignment, which both ends use by
-        // whole words only, for as long as the mapping is.
+        // SAFETY: `map` has checked that the four bytes lie in the mapping and are aligned. Both
+        // ends access them only as whole atomic words, and the mapping outlives the reference.
         unsafe { AtomicU32::from_ptr(place.cast::<u32>().as_ptr()) }
     }
 
+    /// The address of the entry with this index.
     fn place(&self, index: u32) -> NonNull<T> {
         let at = self.entries + (index & self.mask) as usize * size_of::<T>();
         let Some(place) = self.mapping.at(at, size_of::<T>()) else {
@@ -109,21 +118,21 @@ fn too_large() -> io::Error {
     io::ErrorKind::InvalidData.into()
 }
 
-/// The end that puts something in: of the fill queue, and of what is to be sent.
+/// The producing end of a ring: of the fill ring, or of the send ring.
 #[derive(Debug)]
 pub(super) struct Producer<T> {
     shared: Shared<T>,
-    /// Where the next one goes.
+    /// The index of the next entry to write.
     next: u32,
-    /// How far the other end had come when that was last looked at.
+    /// The index of the other end when it was last loaded.
     consumed: u32,
 }
 
 impl<T: Entry> Producer<T> {
-    /// This end of a queue of so many places.
+    /// Maps this end of a ring of `places` entries, which must be a power of two.
     ///
     /// # Errors
-    /// The kernel's, and `InvalidData` where the offsets cannot be.
+    /// Those of `mmap()`; `InvalidData` if the offsets are invalid.
     pub(super) fn map(
         file: impl AsFd,
         page_offset: u64,
@@ -140,7 +149,7 @@ impl<T: Entry> Producer<T> {
         })
     }
 
-    /// Places that are free.
+    /// The number of free entries.
     pub(super) fn room(&mut self) -> u32 {
         let places = self.shared.mask + 1;
         let is_free = |consumed: u32| places.saturating_sub(self.next.wrapping_sub(consumed));
@@ -151,50 +160,50 @@ impl<T: Entry> Producer<T> {
         is_free(self.consumed)
     }
 
-    /// Puts one in, which the other end sees once [`publish`](Self::publish) is called. False when
-    /// the queue is full.
+    /// Writes an entry, which the consumer sees after [`publish`](Self::publish). False if the ring
+    /// is full.
     pub(super) fn push(&mut self, entry: T) -> bool {
         if self.room() == 0 {
             return false;
         }
         let place = self.shared.place(self.next);
-        // SAFETY: the place is within the mapping, at its alignment, and ours: the other end has
-        // consumed what was there, and reads it again only when the index has passed it.
+        // SAFETY: the entry lies in the mapping and is aligned. It is free: the consumer has
+        // released it, and reads it again only after the producer's index has passed it.
         unsafe { place.write(entry) };
         self.next = self.next.wrapping_add(1);
         true
     }
 
-    /// Shows what was put in.
+    /// Makes the written entries visible to the consumer.
     pub(super) fn publish(&mut self) {
         let index = self.shared.index(self.shared.producer);
         index.store(self.next, Ordering::Release);
     }
 
-    /// How many the other end has not taken.
+    /// The number of written entries that the consumer has not released.
     pub(super) fn left(&self) -> u32 {
         let index = self.shared.index(self.shared.consumer);
         self.next.wrapping_sub(index.load(Ordering::Acquire))
     }
 
-    /// Whether the other end looks only when it is told to.
+    /// Whether the kernel checks the ring only after a system call.
     pub(super) fn needs_wakeup(&self) -> bool {
         self.shared.needs_wakeup()
     }
 }
 
-/// The end that takes something out: of what was received, and of what has been sent.
+/// The consuming end of a ring: of the receive ring, or of the completion ring.
 #[derive(Debug)]
 pub(super) struct Consumer<T> {
     shared: Shared<T>,
-    /// The next one to take.
+    /// The index of the next entry to read.
     next: u32,
-    /// How far the other end had come when that was last looked at.
+    /// The index of the other end when it was last loaded.
     produced: u32,
 }
 
 impl<T: Entry> Consumer<T> {
-    /// This end of a queue of so many places.
+    /// Maps this end of a ring of `places` entries, which must be a power of two.
     ///
     /// # Errors
     /// As for [`Producer::map`].
@@ -213,7 +222,8 @@ impl<T: Entry> Consumer<T> {
         })
     }
 
-    /// The next one, whose place is free once [`release`](Self::release) is called.
+    /// Reads the next entry; `None` if the ring is empty. The entry is free after
+    /// [`release`](Self::release).
     pub(super) fn pop(&mut self) -> Option<T> {
         if self.next == self.produced {
             let index = self.shared.index(self.shared.producer);
@@ -223,20 +233,21 @@ impl<T: Entry> Consumer<T> {
             }
         }
         let place = self.shared.place(self.next);
-        // SAFETY: the place is within the mapping, at its alignment; the other end has written it
-        // before its index passed it, and does not again before ours has.
+        // SAFETY: the entry lies in the mapping and is aligned. The producer wrote it before its
+        // index passed it, and does not write to it again before the consumer's index has passed
+        // it.
         let entry = unsafe { place.read() };
         self.next = self.next.wrapping_add(1);
         Some(entry)
     }
 
-    /// Whether there is one that has not been taken.
+    /// Whether the ring has an entry that was not read yet.
     pub(super) fn has_more(&self) -> bool {
         let index = self.shared.index(self.shared.producer);
         self.next != index.load(Ordering::Acquire)
     }
 
-    /// Gives back the places of what was taken.
+    /// Frees the entries that were read.
     pub(super) fn release(&mut self) {
         let index = self.shared.index(self.shared.consumer);
         index.store(self.next, Ordering::Release);

@@ -1,5 +1,5 @@
-//! A socket of AF_XDP with its four queues: what the privileged process makes, and what the one
-//! that serves receives and sends frames by.
+//! An AF_XDP socket with its four rings. The privileged process creates and binds it; the worker
+//! process receives and sends frames with it.
 //!
 //! ```text
 //!           fill queue: empty frames ─▶        ─▶ receive queue: frames with what came
@@ -26,27 +26,28 @@ use super::profile;
 use super::ring::{Consumer, Filled, Producer};
 use super::umem::{self, FRAME_SIZE, FRAMES_TO_RECEIVE, FRAMES_TO_SEND, Frame, Umem};
 
-/// Frames that are taken in, or handed over, before the other direction has its turn. A pair of
-/// virtual cards holds 256 frames between both ends, and drops more.
+/// Maximum number of frames that are received, or sent, before the other direction continues. A
+/// pair of virtual cards holds 256 frames between its ends, and drops more.
 pub(super) const BURST_MAX: usize = 64;
 
-/// Frames that are looked at in one turn, for those of connections among SYNs.
+/// Maximum number of received frames that one turn takes from the ring to find frames of
+/// connections among SYNs.
 const LOOKED_AT_MAX: usize = 512;
 
-/// SYNs that wait for their turn. Further ones are dropped, so that frames of connections have room
-/// however many SYNs arrive.
+/// Maximum number of waiting SYNs. Further ones are dropped, so that frames of connections have
+/// room however many SYNs arrive.
 const SYNS_MAX: usize = FRAMES_TO_RECEIVE as usize / 2;
 
-/// SYNs that every turn handles, however many frames of connections it has.
+/// Number of waiting SYNs that every turn handles, even if it has a full burst of other frames.
 const SYNS_MIN: usize = 16;
 
-/// How often the kernel is asked to send in one burst: it takes 32 frames a call.
+/// Maximum number of system calls per burst: the kernel sends 32 frames per call.
 const KICKS_MAX: usize = 4;
 
-/// A new socket whose queues have their sizes and whose frames stand in `file`.
+/// Creates a socket with rings of their full sizes, and the frames in `file`.
 ///
 /// # Errors
-/// The kernel's, with the call that failed.
+/// The call that failed, and its error.
 pub(super) fn make(file: &OwnedFd) -> Result<OwnedFd, (&'static str, io::Error)> {
     let failed = |call| move |error: Errno| (call, io::Error::from(error));
     let socket = rustix::net::socket_with(
@@ -68,11 +69,11 @@ pub(super) fn make(file: &OwnedFd) -> Result<OwnedFd, (&'static str, io::Error)>
     Ok(socket)
 }
 
-/// Binds a socket to a receive queue of an interface. Whether the card itself reads and writes the
-/// frames, without copies.
+/// Binds a socket to a receive queue of an interface. Returns whether the card itself reads and
+/// writes the frames, without copies.
 ///
 /// # Errors
-/// `EBUSY` where another socket has the queue.
+/// `EBUSY` if another socket is bound to the queue.
 pub(super) fn bind(socket: &OwnedFd, interface: u32, queue: u32) -> io::Result<bool> {
     let bind = |flags| {
         let flags = flags | SocketAddrXdpFlags::XDP_USE_NEED_WAKEUP;
@@ -87,45 +88,50 @@ pub(super) fn bind(socket: &OwnedFd, interface: u32, queue: u32) -> io::Result<b
     Ok(false)
 }
 
-/// Frames that a queue has carried.
+/// Counts of a queue's frames.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct FrameCounts {
     pub(super) received: u64,
     pub(super) sent: u64,
     /// SYNs that were dropped because too many waited.
     pub(super) dropped: u64,
-    /// Frames that are free to send with, now.
+    /// Frames that are available for sending now.
     pub(super) spare: u64,
 }
 
-/// A socket with its queues and frames, as the worker has it.
+/// A socket with its rings and frames, in the worker process.
 #[derive(Debug)]
 pub(super) struct Queue {
     socket: OwnedFd,
     umem: Umem,
+    /// The fill ring: empty frames for the kernel to receive into.
     fill: Producer<u64>,
+    /// The receive ring.
     received: Consumer<Filled>,
+    /// The send ring.
     to_send: Producer<Filled>,
+    /// The completion ring: frames that have been sent.
     completed: Consumer<u64>,
-    /// Frames of ours to send with.
+    /// Free frames for sending.
     spare: Vec<Frame>,
-    /// Frames that have come and have not been taken, within one call.
+    /// Reused buffer for the received frames of one call.
     came: Vec<(Frame, Range<usize>)>,
-    /// SYNs that have come and wait behind frames of connections.
+    /// Received SYNs that wait behind frames of connections.
     syns: VecDeque<(Frame, Range<usize>)>,
-    /// Frames put into the send queue since it was last shown to the kernel.
+    /// Number of frames in the current burst.
     burst: usize,
-    /// The kernel has not taken all that it was shown.
+    /// The kernel has not taken all published frames from the send ring.
     is_stuck: bool,
     counts: FrameCounts,
-    /// Who looks on.
+    /// The ring for dumps, if it could be created.
     tap: Option<Tap>,
-    /// The card is asked for frames.
+    /// The thread busy-polls the card.
     is_polled: bool,
 }
 
 impl Queue {
-    /// Takes over a socket that was made and bound elsewhere, with the file of its frames.
+    /// Takes over a socket that was created and bound elsewhere, with the memory file of its
+    /// frames.
     ///
     /// # Errors
     /// The kernel's.
@@ -165,10 +171,10 @@ impl Queue {
         Ok(queue)
     }
 
-    /// Gives the kernel an empty frame.
+    /// Passes an empty frame to the kernel, to receive into.
     fn refill(&mut self, frame: Frame) {
         if self.fill.room() == 0 {
-            // It cannot be: there are as many places as frames that are received into.
+            // This cannot happen: the ring has as many entries as there are frames for receiving.
             self.spare.push(frame);
             return;
         }
@@ -192,18 +198,18 @@ impl Queue {
         self.reclaim();
     }
 
-    /// Begins with what has come.
+    /// Begins a turn of receiving.
     pub(super) fn begin_turn(&mut self) {
         if let Some(tap) = &mut self.tap {
             tap.begin_turn();
         }
         if self.is_polled {
-            // Frames come into the ring within the call, which takes none itself.
+            // The call polls the card, which fills the receive ring; it returns no data itself.
             let _ = rustix::net::recv(&self.socket, &mut [0; 0], RecvFlags::DONTWAIT);
         }
     }
 
-    /// Has the kernel send what was put into the queue.
+    /// Passes the burst's frames to the kernel, to be sent.
     pub(super) fn flush(&mut self) {
         if self.burst == 0 && !self.is_stuck {
             return;
@@ -211,7 +217,7 @@ impl Queue {
         self.to_send.publish();
         for _ in 0..KICKS_MAX {
             if self.to_send.needs_wakeup() {
-                // Where it cannot take them now, they stay in the queue, and are tried again.
+                // Frames that the kernel cannot send now stay in the ring, and are tried again.
                 let _ = rustix::net::send(&self.socket, &[], SendFlags::DONTWAIT);
             }
             self.is_stuck = self.to_send.left() > 0;
@@ -226,7 +232,8 @@ impl Queue {
         self.has_syns() || self.received.has_more()
     }
 
-    /// Whether SYNs wait that have left the receive ring already: nothing tells of them any more.
+    /// Whether SYNs wait that were taken from the receive ring. The thread must not sleep then,
+    /// since the socket no longer reports them as readable.
     pub(super) fn has_syns(&self) -> bool {
         !self.syns.is_empty()
     }
@@ -257,22 +264,23 @@ impl Queue {
         }
     }
 
-    /// Whether frames wait that the kernel has not taken: nothing tells when it will.
+    /// Whether the queue must be tried again later: the kernel has not taken all frames, or no
+    /// frame is free for sending. No event reports when that changes.
     pub(super) fn is_stuck(&self) -> bool {
         self.is_stuck || self.spare.is_empty()
     }
 
-    /// Whether the card has to be asked for frames: nothing else tells of them.
+    /// Whether the thread busy-polls the card: no event reports received frames then.
     pub(super) fn is_polled(&self) -> bool {
         self.is_polled
     }
 
-    /// Whether the burst is full, and more may be there to be sent.
+    /// Whether the burst is full, so that more frames may be pending.
     pub(super) fn is_burst_full(&self) -> bool {
         self.burst >= BURST_MAX
     }
 
-    /// What has been counted so far.
+    /// The counts so far.
     pub(super) fn counts(&self) -> FrameCounts {
         FrameCounts {
             spare: self.spare.len() as u64,
@@ -281,8 +289,8 @@ impl Queue {
     }
 }
 
-/// Whether a frame of the filter's begins a connection: TCP over IPv4 without options, with SYN and
-/// without ACK.
+/// Whether a frame that passed the filter begins a connection: TCP over IPv4 without options, with
+/// SYN and without ACK.
 fn is_syn(frame: &[u8]) -> bool {
     const VERSION: usize = 14;
     const PROTOCOL: usize = 23;
@@ -303,7 +311,7 @@ impl AsFd for Queue {
 }
 
 impl Device for Queue {
-    /// At most [`BURST_MAX`] frames, or [`SYNS_MIN`] more.
+    /// Handles at most [`BURST_MAX`] frames, or up to [`SYNS_MIN`] more if SYNs wait.
     fn receive(&mut self, taker: &mut dyn FrameTaker) {
         let mut came = std::mem::take(&mut self.came);
         self.sort_received(&mut came);
@@ -317,7 +325,7 @@ impl Device for Queue {
             if let Some(tap) = &self.tap {
                 tap.take(bytes);
             }
-            // The filter lets nothing through that is not ours.
+            // The result does not matter, since the filter passes only frames for this stack.
             taker.take(bytes);
             self.refill(frame);
         }

@@ -1,5 +1,5 @@
-//! Streams that our own TCP carries: what is in flight on each, and how segments of a stream become
-//! bytes of a connection.
+//! Streams over our own TCP stack: the operations in flight on each, and the conversion of a
+//! stream's segments to bytes of a connection.
 
 use std::io::{self, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -14,21 +14,25 @@ use crate::carried::error_of;
 use crate::engine::{CloseMode, Control, OperationOutcome, Outgoing, SendStop};
 use crate::net::Segment;
 
-/// Bytes of a file that are read at once.
+/// Maximum number of bytes of a file that are read at once.
 const FILE_PART_MAX: u64 = 64 * 1024;
 
+/// A stream over a connection of our own TCP stack, with its operations in flight.
 #[derive(Debug)]
 pub(super) struct Carried {
     pub(super) key: Key,
+    /// The index of the connection's port in the engine.
     pub(super) port: usize,
     pub(super) id: ConnectionId,
-    /// The other end has been asked for the connection and has not answered.
+    /// A connect is in flight.
     pub(super) connecting: bool,
+    /// A receive is in flight.
     pub(super) receiving: bool,
+    /// The send in flight.
     pub(super) sending: Option<Box<Sending>>,
-    /// It is reset when it is closed.
+    /// Closing the stream resets the connection.
     resets: bool,
-    /// Nothing more is received, whatever comes.
+    /// The receiving side is shut down: receives return the end of input.
     is_shut: bool,
 }
 
@@ -54,7 +58,7 @@ impl Carried {
         }
     }
 
-    /// Receives what has come; `None` when that is nothing, and the stream waits for it.
+    /// Receives available data; `None` if there is none, and the receive waits.
     pub(super) fn receive(&mut self, stack: &mut Stack) -> Option<OperationOutcome> {
         if self.is_shut {
             return Some(OperationOutcome::Received(Ok(Buffer::empty())));
@@ -71,7 +75,7 @@ impl Carried {
         received.map(OperationOutcome::Received)
     }
 
-    /// Sends what there is room for; `None` when that is nothing, and the send waits.
+    /// Sends as much as the connection has room for; `None` if it has no room, and the send waits.
     pub(super) fn send(
         &mut self,
         stack: &mut Stack,
@@ -89,18 +93,19 @@ impl Carried {
         })
     }
 
-    /// Changes a property of the stream. What a receive that waits comes to, if that ends it.
+    /// Changes a property of the stream. Returns the outcome of the waiting receive if the change
+    /// ends it.
     pub(super) fn control(
         &mut self,
         stack: &mut Stack,
         control: Control,
     ) -> io::Result<Option<OperationOutcome>> {
         let finish = |stack: &mut Stack| {
-            // One that has ended meanwhile has nothing to finish.
+            // A connection that has ended needs no finish.
             let _ = stack.finish(self.id);
         };
         match control {
-            // No part of a segment waits for an acknowledgment anyway.
+            // The stack never delays a partial segment, so there is nothing to change.
             Control::NoDelay(_) => return Ok(None),
             Control::KernelTls => return Err(io::ErrorKind::Unsupported.into()),
             Control::ResetOnClose => {
@@ -119,37 +124,38 @@ impl Carried {
         Ok(was_waiting.then(|| OperationOutcome::Received(Ok(Buffer::empty()))))
     }
 
-    /// Lets go of the connection.
+    /// Closes the connection, with a reset if that was requested.
     pub(super) fn close(self, port: &mut Port, now: std::time::Duration) {
         port.forget_name(self.id);
         if self.resets {
             return port.stack.abort(self.id);
         }
         if port.stack.unread(self.id) > 0 {
-            // The connection is reset over what was left unread; what was sent before is to be on
-            // its way by then, as with a socket.
+            // Unread data makes the release reset the connection. As with a kernel socket, data
+            // sent before must leave first.
             port.flush(now);
         }
         port.stack.release(now, self.id);
     }
 }
 
+/// Receives into a pooled buffer. `unread` is the number of available bytes.
 #[expect(unsafe_code, reason = "memory that is written at its start alone")]
 fn receive_bytes(stack: &mut Stack, id: ConnectionId, unread: usize) -> io::Result<Buffer> {
     Buffer::receive(|memory| {
         let count = unread.min(memory.len());
         let (part, _) = memory.split_at_mut(count);
-        // No more is cleared than is about to be written.
+        // Zero only the part that will be written.
         part.fill(MaybeUninit::new(0));
-        // SAFETY: all of it has just been written.
+        // SAFETY: all bytes of `part` have just been initialized.
         let part = unsafe { &mut *(std::ptr::from_mut(part) as *mut [u8]) };
         let count = stack.receive(id, part).map_err(error_of)?;
         Ok(part.split_at_mut(count.unwrap_or_default()).0)
     })
 }
 
-/// Has the connection take segments, as far as it has room. How many bytes it took, and why it took
-/// no more.
+/// Passes segments to the connection, as far as it has room. Returns the number of bytes taken, and
+/// why the send stopped.
 fn transmit(
     stack: &mut Stack,
     id: ConnectionId,
@@ -165,7 +171,7 @@ fn transmit(
                 outgoing.pop_front();
                 continue;
             }
-            // The connection holds a share of the bytes, and no copy.
+            // The connection holds a reference to the bytes, not a copy.
             Some(Segment::Bytes(bytes)) => stack.send(id, bytes.clone()).map_err(error_of),
             Some(Segment::Piped { .. } | Segment::Keys(_) | Segment::Record { .. }) => {
                 return (taken, SendStop::Failed(io::ErrorKind::Unsupported.into()));
@@ -194,7 +200,8 @@ fn transmit(
     }
 }
 
-/// Sends a part of a file, of at most so many bytes: how many; none where there is no room.
+/// Sends a part of a file, at most `most` bytes, and returns their number: 0 if the connection has
+/// no room.
 fn send_file(
     stack: &mut Stack,
     id: ConnectionId,

@@ -1,9 +1,10 @@
-//! The memory that frames stand in: one file in memory, mapped by the worker and known to the
-//! kernel, in frames of one size.
+//! The memory of a queue's frames: a memory file that the worker process maps and that is
+//! registered with the kernel, divided into frames of equal size.
 //!
-//! A frame is the kernel's or ours. Ours is named by a [`Frame`], of which there is one at most:
-//! it is given away with the frame, and comes back with it. What the kernel says is checked, so
-//! that a frame that it has not got cannot come back twice.
+//! Each frame belongs either to the kernel or to us. For each frame of ours there is exactly one
+//! [`Frame`], which is consumed when the frame is given to the kernel and created anew when the
+//! kernel returns it. Addresses from the kernel are checked, so that a frame that the kernel does
+//! not have cannot be returned.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -14,19 +15,19 @@ use std::ptr::NonNull;
 use rustix::fs::MemfdFlags;
 use rustix::mm::{MapFlags, ProtFlags};
 
-/// Frames of one queue that the kernel receives into. They bridge the time in which the thread
-/// waits for its processor: 8,192 frames are 20 ms of 400,000 frames a second. A SYN that finds no
-/// frame is lost, and its client sends it again only after a second.
+/// Number of a queue's frames for receiving. They must last while the thread waits for its
+/// processor: 8,192 frames are 20 ms of 400,000 frames a second. A SYN that finds no frame is lost,
+/// and its client sends it again only after a second.
 pub(super) const FRAMES_TO_RECEIVE: u32 = 8192;
 
-/// Frames of one queue that are sent from.
+/// Number of a queue's frames for sending.
 pub(super) const FRAMES_TO_SEND: u32 = 2048;
 
-/// All frames of one queue.
+/// Number of all frames of a queue.
 pub(super) const FRAMES: u32 = FRAMES_TO_RECEIVE + FRAMES_TO_SEND;
 
-/// Bytes of a frame, for which those of the largest that an MTU allows and what the kernel keeps
-/// before it have to have room.
+/// Size of a frame in bytes. It has room for the largest Ethernet frame of an MTU of 1500, and for
+/// the kernel's headroom before the data.
 pub(super) const FRAME_SIZE: usize = 2048;
 
 /// A mapped region of memory that is shared with the kernel.
@@ -37,25 +38,26 @@ pub(super) struct Mapping {
 }
 
 impl Mapping {
-    /// So many bytes of a file from this place on.
+    /// Maps `length` bytes of a file from `offset` on, and allocates all pages.
     ///
     /// # Errors
-    /// The kernel's.
+    /// The error of the failed call.
     pub(super) fn new(file: impl AsFd, offset: u64, length: usize) -> io::Result<Mapping> {
         Mapping::with(file, offset, length, MapFlags::SHARED | MapFlags::POPULATE)
     }
 
-    /// The first bytes of a file, whose pages come to be when they are first used.
+    /// Maps the first `length` bytes of a file. Pages are allocated when they are first used.
     ///
     /// # Errors
-    /// The kernel's.
+    /// The error of the failed call.
     pub(super) fn sparse(file: impl AsFd, length: usize) -> io::Result<Mapping> {
         Mapping::with(file, 0, length, MapFlags::SHARED)
     }
 
     fn with(file: impl AsFd, offset: u64, length: usize, flags: MapFlags) -> io::Result<Mapping> {
         let protection = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: a new region at a place of the kernel's choice, which aliases nothing of ours.
+        // SAFETY: the kernel chooses the place of the new mapping, so that it overlaps no memory of
+        // ours.
         let start = unsafe {
             rustix::mm::mmap(
                 std::ptr::null_mut(),
@@ -70,10 +72,11 @@ impl Mapping {
         Ok(Mapping { start, length })
     }
 
-    /// The address of the byte at `offset`, where `length` bytes begin that are all in the region.
+    /// The address of the byte at `offset`; `None` unless the `length` bytes from there on lie in
+    /// the region.
     pub(super) fn at(&self, offset: usize, length: usize) -> Option<NonNull<u8>> {
         let end = offset.checked_add(length)?;
-        // SAFETY: the place is within the region.
+        // SAFETY: the offset is within the region.
         (end <= self.length).then(|| unsafe { self.start.add(offset) })
     }
 
@@ -84,26 +87,27 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: the region is this one's alone, and whatever has pointed into it is gone with it.
+        // SAFETY: this mapping owns the region, and its users keep it until their pointers into it
+        // are no longer used.
         let _ = unsafe { rustix::mm::munmap(self.start.as_ptr().cast(), self.length) };
     }
 }
 
-/// A file in memory for the frames of one queue.
+/// Creates a memory file for the frames of one queue.
 ///
 /// # Errors
-/// The kernel's.
+/// The error of the failed call.
 pub(super) fn file() -> io::Result<OwnedFd> {
     let file = rustix::fs::memfd_create("tidegate-frames", MemfdFlags::CLOEXEC)?;
     rustix::fs::ftruncate(&file, (FRAMES as usize * FRAME_SIZE) as u64)?;
     Ok(file)
 }
 
-/// Has the kernel know the frames of a file as those of this socket. The process that does it pays
-/// for locked memory; the kernel keeps it when the mapping is gone.
+/// Registers the frames in a file with a socket. The memory counts as locked for the calling
+/// process; the kernel keeps it after the mapping is removed.
 ///
 /// # Errors
-/// The kernel's: `ENOBUFS` where no more memory may be locked.
+/// Those of `setsockopt()`: `ENOBUFS` if no more memory may be locked.
 pub(super) fn register(socket: impl AsFd, file: impl AsFd) -> io::Result<()> {
     use rustix::net::xdp::{XdpUmemReg, XdpUmemRegFlags};
     let length = FRAMES as usize * FRAME_SIZE;
@@ -120,7 +124,7 @@ pub(super) fn register(socket: impl AsFd, file: impl AsFd) -> io::Result<()> {
     Ok(())
 }
 
-/// A frame that is ours.
+/// Ownership of one frame; the value is its number.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Frame(u32);
 
@@ -128,15 +132,15 @@ pub(super) struct Frame(u32);
 #[derive(Debug)]
 pub(super) struct Umem {
     mapping: Mapping,
-    /// Whether the kernel has a frame, by its number.
+    /// By the frame's number: whether the kernel has the frame.
     is_kernels: Vec<bool>,
 }
 
 impl Umem {
-    /// Maps the frames of a file, all of which are ours.
+    /// Maps the frames in a file, and returns all of them as ours.
     ///
     /// # Errors
-    /// The kernel's, and `InvalidData` where the file is no such file.
+    /// Those of `mmap()`; `InvalidData` if the file does not have the size of the frames.
     pub(super) fn map(file: impl AsFd) -> io::Result<(Umem, Vec<Frame>)> {
         let length = FRAMES as usize * FRAME_SIZE;
         let found = rustix::fs::fstat(&file)?.st_size;
@@ -150,7 +154,7 @@ impl Umem {
         Ok((umem, (0..FRAMES).map(Frame).collect()))
     }
 
-    /// Gives a frame to the kernel: its address there.
+    /// Gives a frame to the kernel, and returns the frame's address for ring entries.
     pub(super) fn give(&mut self, frame: Frame) -> u64 {
         if let Some(is_kernels) = self.is_kernels.get_mut(frame.0 as usize) {
             *is_kernels = true;
@@ -158,8 +162,8 @@ impl Umem {
         u64::from(frame.0) * FRAME_SIZE as u64
     }
 
-    /// Takes back the frame that an address of the kernel's is in, and where in it that is; `None`
-    /// where the kernel has not got it.
+    /// Takes back the frame that contains an address from the kernel, and returns it with the
+    /// address's offset in it. `None` if the kernel does not have that frame.
     pub(super) fn take_back(&mut self, address: u64) -> Option<(Frame, usize)> {
         let number = u32::try_from(address / FRAME_SIZE as u64).ok()?;
         let is_kernels = self.is_kernels.get_mut(number as usize)?;
@@ -167,13 +171,14 @@ impl Umem {
         std::mem::take(is_kernels).then_some((Frame(number), offset))
     }
 
-    /// Bytes of a frame; none where they are not all in it.
+    /// The bytes in `part` of a frame; empty if `part` is not within the frame.
     pub(super) fn bytes(&self, frame: &Frame, part: Range<usize>) -> &[u8] {
         let Some((start, length)) = self.place(frame, &part) else {
             return &[];
         };
-        // SAFETY: all of the bytes are in the mapping, and the frame is ours: the kernel does not
-        // write to it until it is given away, which takes the name that is borrowed here.
+        // SAFETY: all bytes are in the mapping, and the frame is ours. The kernel writes to it only
+        // after `give`, which borrows `self` mutably and thus cannot be called while the slice
+        // exists.
         unsafe { std::slice::from_raw_parts(start.as_ptr(), length) }
     }
 
@@ -182,11 +187,12 @@ impl Umem {
         let Some((start, length)) = self.place(frame, &(0..FRAME_SIZE)) else {
             return &mut [];
         };
-        // SAFETY: as for `bytes`; and no other slice of it can be, since its name, of which there
-        // is one, is borrowed alone.
+        // SAFETY: as for `bytes`. The slice borrows `self` mutably, so no other slice of a frame
+        // exists.
         unsafe { std::slice::from_raw_parts_mut(start.as_ptr(), length) }
     }
 
+    /// The address and length of a part of a frame; `None` if the part is not within the frame.
     fn place(&self, frame: &Frame, part: &Range<usize>) -> Option<(NonNull<u8>, usize)> {
         let length = part.end.checked_sub(part.start)?;
         if part.end > FRAME_SIZE {
