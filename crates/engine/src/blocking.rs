@@ -54,6 +54,7 @@ type Job = Box<dyn FnOnce() + Send>;
 pub(crate) enum Weight {
     /// About one access to the disk.
     Small,
+    /// Possibly many accesses to the disk.
     Large,
     /// Small, and no task waits for the result.
     Unhurried,
@@ -81,7 +82,9 @@ struct Pool {
     busy_with_large: usize,
     /// The number of small jobs taken while the large job at the front waited.
     overtaken: usize,
+    /// The number of pool threads.
     threads: usize,
+    /// The number of threads that wait for a job.
     idle: usize,
 }
 
@@ -131,7 +134,7 @@ impl Pool {
         Some((Weight::Large, job))
     }
 
-    /// Notes the end of a job that [`Pool::take`] returned.
+    /// Notes that a job which [`Pool::take`] returned has ended.
     fn done(&mut self, weight: Weight) {
         if weight == Weight::Large {
             self.busy_with_large -= 1;
@@ -140,13 +143,14 @@ impl Pool {
 }
 
 static POOL: Mutex<Option<Pool>> = Mutex::new(None);
+/// Wakes an idle thread when a job is queued.
 static WORK: Condvar = Condvar::new();
 
 /// Runs `f` on a pool thread and resolves to its result. The job is queued by the first poll and
 /// then runs to completion, even if the future is dropped. A panic in `f` resumes in the task that
 /// awaits the future.
 ///
-/// The job counts as small: see the top of this page.
+/// The job counts as small; [`blocking_long`] is for jobs that may take long.
 pub fn blocking<T: Send + 'static>(
     f: impl FnOnce() -> T + Send + 'static,
 ) -> impl Future<Output = T> {
@@ -169,6 +173,7 @@ pub fn background(f: impl FnOnce() + Send + 'static) {
     in_background(Weight::Small, f);
 }
 
+/// Runs a [`background`] job of the given weight.
 fn in_background(weight: Weight, f: impl FnOnce() + Send + 'static) {
     if try_enter(|worker| worker.blocks_inline) != Some(false) {
         f();
@@ -297,9 +302,11 @@ pub fn shorten_background_deadlines(limit: Duration) {
 
 /// The work that the process finishes before it ends.
 struct Background {
+    /// The number of unfinished works without a deadline.
     unlimited: usize,
     /// Threads in [`finish_background`], which are woken as work ends.
     waiting: usize,
+    /// The unfinished works with a deadline.
     limited: Vec<Limited>,
     /// The number of the next work with a deadline.
     next: u64,
@@ -312,10 +319,12 @@ struct Background {
 struct Limited {
     number: u64,
     deadline: Instant,
+    /// The name under which abandoned work is reported.
     what: &'static str,
 }
 
 impl Background {
+    /// The earlier of `deadline` and `end`.
     fn hastened(&self, deadline: Instant) -> Instant {
         self.end.map_or(deadline, |end| end.min(deadline))
     }
@@ -328,6 +337,7 @@ static BACKGROUND: Mutex<Background> = Mutex::new(Background {
     next: 0,
     end: None,
 });
+/// Wakes the threads in [`finish_background`] when work ends.
 static BACKGROUND_DONE: Condvar = Condvar::new();
 
 /// Like [`blocking`], with a given weight.
@@ -446,12 +456,14 @@ fn gather(job: Job) -> MutexGuard<'static, Option<Pool>> {
     }
 }
 
+/// The future of [`weighed`].
 struct Blocking<F, T> {
     f: Option<F>,
     weight: Weight,
     shared: Arc<Mutex<JobResult<T>>>,
 }
 
+/// The state that the future shares with its job.
 struct JobResult<T> {
     result: Option<std::thread::Result<T>>,
     waker: Option<Waker>,

@@ -23,6 +23,7 @@ use crate::task;
 pub(crate) const SHARE: u32 = 32;
 
 thread_local! {
+    /// Operations that the current task may still complete in this turn.
     static LEFT: Cell<u32> = const { Cell::new(SHARE) };
 }
 

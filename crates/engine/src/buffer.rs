@@ -23,7 +23,9 @@ use crate::frames::Frame;
 pub(crate) type Memory = Box<[MaybeUninit<u8>]>;
 
 thread_local! {
+    /// The size of receive buffers in bytes.
     static SIZE: Cell<usize> = const { Cell::new(RECEIVE_BUFFER_SIZE_DEFAULT) };
+    /// The pool of spare buffers.
     static SPARE: RefCell<Vec<Memory>> = const { RefCell::new(Vec::new()) };
     /// The smallest number of spare buffers since the last call of `shrink`.
     static UNUSED: Cell<usize> = const { Cell::new(0) };
@@ -239,6 +241,7 @@ impl Buffer {
         }
     }
 
+    /// Whether the bytes fill less than half of the memory.
     fn is_mostly_empty(&self) -> bool {
         self.len() < self.room.memory().len() / 2
     }
@@ -249,6 +252,7 @@ impl Buffer {
         bytes <= self.left()
     }
 
+    /// The number of bytes that can still be appended.
     fn left(&self) -> usize {
         self.room.memory().len() - self.end.get() as usize
     }

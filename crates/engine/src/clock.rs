@@ -6,15 +6,20 @@ use std::cell::Cell;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 thread_local! {
+    /// The monotonic time at the beginning of this turn; `None` without a runtime.
     static NOW: Cell<Option<Instant>> = const { Cell::new(None) };
+    /// The time since `START` at the beginning of this turn.
     static UPTIME: Cell<Duration> = const { Cell::new(Duration::ZERO) };
+    /// The time since 1970 at the beginning of this turn.
     static WALL: Cell<Duration> = const { Cell::new(Duration::ZERO) };
+    /// When the runtime started; `None` without a runtime.
     static START: Cell<Option<Instant>> = const { Cell::new(None) };
-    /// The current time in milliseconds since the start, rounded up.
+    /// `UPTIME` in milliseconds, rounded up.
     static NEXT_MS: Cell<u64> = const { Cell::new(0) };
 }
 
-/// A deadline in milliseconds of its thread's runtime, rounded up so that no wait ends early.
+/// A deadline, in milliseconds since the start of its thread's runtime. Rounded up, so that no wait
+/// ends early.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Deadline(u64);
 
@@ -22,14 +27,15 @@ impl Deadline {
     /// A deadline that is never reached.
     pub const NEVER: Deadline = Deadline(u64::MAX);
 
-    /// The deadline `wait` after this turn of the loop. Cheaper than a conversion from an
-    /// `Instant`.
+    /// The deadline that lies `wait` after the beginning of this turn of the loop. Cheaper than a
+    /// conversion from an `Instant`.
     #[inline]
     #[must_use]
     pub fn within(wait: Duration) -> Deadline {
         Deadline(NEXT_MS.get().saturating_add(ms_rounded_up(wait)))
     }
 
+    /// The deadline in milliseconds since the start of the runtime.
     pub(crate) fn ms(self) -> u64 {
         self.0
     }
@@ -98,6 +104,7 @@ fn read_wall() -> Duration {
 /// The clock of a worker. Counts milliseconds since its start.
 pub(crate) struct Clock {
     start: Instant,
+    /// Milliseconds from `start` to the beginning of this turn, rounded down.
     now_ms: u64,
     /// The millisecond in which the wall clock was last read.
     wall_read_ms: Option<u64>,

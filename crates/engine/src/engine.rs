@@ -129,8 +129,8 @@ pub trait Engine {
         sys::take_datagram_socket(connected(socket.descriptor())?)
     }
 
-    /// Closes the datagram socket `key`. No operation on it may be in flight. If it `is_own`, no
-    /// other process has it.
+    /// Closes the datagram socket `key`. No operation on it may be in flight. `is_own` says that no
+    /// other process has the socket.
     fn close_datagrams(&mut self, _key: Key, socket: Socket, _is_own: bool) {
         drop(socket);
     }

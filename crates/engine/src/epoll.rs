@@ -73,6 +73,7 @@ pub(crate) struct Epoll {
     /// Allocated when datagrams are first used.
     messages: Option<Box<Messages>>,
     reserve: Reserve,
+    /// Decides whether to receive at once from a new connection.
     haste: EagerReceive,
     /// Whether a [`PollPolicy::OnReadable`] descriptor became readable since the last
     /// [`Epoll::take_seldom`].
@@ -95,6 +96,7 @@ impl EagerReceive {
     /// change.
     const PROBE: u8 = 32;
 
+    /// Whether to receive at once from a new connection.
     fn tries(&mut self) -> bool {
         if self.found.count_ones() >= u8::BITS / 2 {
             return true;
@@ -103,6 +105,7 @@ impl EagerReceive {
         self.untried == 0
     }
 
+    /// Notes whether an immediate receive has found data.
     fn learn(&mut self, found: bool) {
         self.found = self.found << 1 | u8::from(found);
     }
@@ -136,7 +139,9 @@ struct Source {
 /// A send that waits for room in the socket's send buffer.
 struct Sending {
     outgoing: Box<Outgoing>,
+    /// Maximum number of bytes of files to send in one turn.
     chunk: u64,
+    /// Whether and how to close the socket after everything has been sent.
     ending: CloseMode,
 }
 
@@ -175,6 +180,7 @@ struct Listener {
     socket: Option<Rc<Socket>>,
     /// An accept is in flight.
     accepting: bool,
+    /// Whether to accept all waiting connections per event.
     many: bool,
 }
 
@@ -335,6 +341,7 @@ impl Epoll {
         None
     }
 
+    /// Handles an event of a datagram socket, or of another watched descriptor.
     fn datagram_event(&mut self, key: Key, flags: EventFlags, completions: &mut Vec<Completion>) {
         let index = key.index & !(DATAGRAM as u32);
         let Some(datagrams) = self.datagrams.get_mut(index as usize) else {
@@ -473,6 +480,8 @@ impl Epoll {
         }
     }
 
+    /// Handles an event of a listener: accepts connections, or unregisters a listener without an
+    /// accept.
     fn listener_event(&mut self, key: Key, completions: &mut Vec<Completion>) {
         let Some(listener) = self.listeners.get_mut(key.index as usize) else {
             return;
@@ -528,6 +537,7 @@ impl Epoll {
         }
     }
 
+    /// Handles an event of a connection.
     fn source_event(&mut self, key: Key, flags: EventFlags, completions: &mut Vec<Completion>) {
         let Some(source) = self.sources.get_mut(key.index as usize) else {
             return;

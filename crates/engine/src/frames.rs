@@ -28,7 +28,9 @@ const PAGE: usize = 4096;
 /// The frames of an engine, which takes them on its thread. The region is freed with the last frame
 /// in use.
 pub struct Frames {
+    /// The slot of each frame, by number.
     slots: Box<[Arc<Slot>]>,
+    /// The numbers of available frames.
     free: Vec<u32>,
     home: Arc<FramePool>,
 }

@@ -1,5 +1,5 @@
-//! Kernel TLS: the kernel encrypts what a socket sends, so that sendfile(2) can send files over
-//! TLS.
+//! Kernel TLS: the kernel encrypts the data that a socket sends, so that sendfile(2) can send files
+//! over TLS.
 //!
 //! <https://docs.kernel.org/networking/tls.html>, `linux/tls.h`. A stream is first prepared
 //! ([`Stream::prepare_kernel_tls`](crate::net::Stream::prepare_kernel_tls)), which fails if the

@@ -42,8 +42,9 @@ pub fn on_idle(give_back: fn()) {
 
 /// Whether the allocator is trimmed after a busy time.
 pub(crate) enum Allocator {
+    /// The allocator is trimmed.
     Told,
-    /// Simulated threads have no pool thread for the trim.
+    /// The allocator is not trimmed, because simulated threads have no pool thread for it.
     NotTold,
 }
 
@@ -96,7 +97,8 @@ impl Reactor {
         }
     }
 
-    /// Handles the timer.
+    /// Handles the timer: frees spare buffers, and after a busy time also schedules the callbacks
+    /// and the trim.
     pub(crate) fn give_memory_back(&mut self) {
         self.memory.waiting = false;
         buffer::shrink();

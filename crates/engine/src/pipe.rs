@@ -36,8 +36,8 @@ pub struct Pipe {
 }
 
 impl Pipe {
-    /// Returns an empty pipe; `None` if the thread has [`PIPES_MAX`] pipes, or the kernel cannot
-    /// create one.
+    /// Returns an empty pipe; `None` if the thread has its maximum number of pipes, or the kernel
+    /// cannot create one.
     #[must_use]
     pub fn take() -> Option<Pipe> {
         if let Some(spare) = SPARES.with_borrow_mut(Vec::pop) {

@@ -16,13 +16,14 @@ use std::task::{Context, Poll};
 /// Block sizes are multiples of this many bytes.
 const STEP: usize = 512;
 
-/// Smaller blocks are left to the allocator, which is fast with them.
+/// Minimum size of a pooled block, in bytes. The allocator is fast with smaller ones.
 const KEPT_FROM: usize = 1024;
 
 /// The size of the largest pooled block, in steps.
 const STEPS_MAX: usize = 16;
 
-/// Bytes that one thread pools at most: the blocks of about a hundred concurrent requests.
+/// Maximum total size of the blocks that one thread pools, in bytes: enough for about a hundred
+/// concurrent requests.
 const KEPT_BYTES_MAX: usize = 1024 * 1024;
 
 /// Alignment of every pooled block.

@@ -119,8 +119,8 @@ impl Remote {
 }
 
 impl Inbox {
-    /// Has a task polled. Repeated wake-ups before the runtime checks its inbox notify at most
-    /// once, and nothing is allocated.
+    /// Schedules a task to be polled. Repeated wake-ups before the runtime checks its inbox notify
+    /// at most once, and nothing is allocated.
     fn wake(&self, index: u32) {
         let is_new = match index {
             MAIN => !self.main_woken.swap(true, Ordering::AcqRel),

@@ -20,10 +20,12 @@ use crate::worker::{self, Reactor, enter};
 use crate::xdp::Xdp;
 use crate::{budget, buffer, memory, select, sim, task};
 
-/// Rounds in which tasks that wake each other are polled before the kernel is asked again.
+/// Maximum number of rounds in which ready tasks are polled before the engine is asked for
+/// completions. Tasks that wake each other take several rounds.
 const PASSES_MAX: usize = 8;
 
 thread_local! {
+    /// The hooks of [`on_turn_end`].
     static HOOKS: RefCell<Vec<Box<dyn FnMut()>>> = const { RefCell::new(Vec::new()) };
 }
 
@@ -32,6 +34,7 @@ thread_local! {
 pub struct Runtime {
     remote: Remote,
     completions: Vec<Completion>,
+    /// Reused buffer for the indexes of the tasks that are polled in a round.
     batch: Vec<u32>,
     /// Reused buffer for the jobs that other threads have posted.
     jobs: Vec<Box<dyn FnOnce() + Send>>,

@@ -1,5 +1,5 @@
-//! Values that a thread keeps after use for their memory, which the next value of the same kind
-//! reuses. They are freed after a busy time.
+//! Values that a thread keeps after use, so that the next value of the same kind reuses their
+//! memory. They are freed after a busy time.
 
 use std::cell::{Cell, RefCell};
 

@@ -35,11 +35,13 @@ struct Queue {
     remote: Option<Remote>,
     /// The number of tasks for which the inbox has room.
     remote_room: u32,
+    /// The indexes of tasks that are polled in the next round.
     ready: Vec<u32>,
     /// Tasks that have yielded: they are polled after the next wait.
     yielded: Vec<u32>,
     /// By task index: whether the task is in `ready`.
     queued: Vec<bool>,
+    /// Whether the future of `block_on` is to be polled.
     main: bool,
 }
 
@@ -103,7 +105,7 @@ pub fn yield_now() -> impl Future<Output = ()> {
     })
 }
 
-/// Has the waker's task polled again after the next wait of the loop.
+/// Schedules the waker's task to be polled again after the next wait of the loop.
 pub(crate) fn yield_task(waker: &Waker) {
     let data = waker.data().addr();
     let ours = QUEUE.with_borrow_mut(|queue| {

@@ -26,14 +26,18 @@ impl Drop for Open {
     }
 }
 
-/// Whether the file system of an open file can tell what is in memory; determined at the first
-/// query.
+/// Whether the file system of an open file can report which data is in the page cache: one of the
+/// values below, determined at the first read.
 #[derive(Debug, Default)]
 pub(super) struct Answers(pub(super) AtomicU8);
 
+/// Not determined yet.
 pub(super) const UNKNOWN: u8 = 0;
+/// The file system supports `RWF_NOWAIT`.
 pub(super) const TELLS: u8 = 1;
+/// The file system keeps all data in memory.
 pub(super) const IN_MEMORY: u8 = 2;
+/// The file system does not support `RWF_NOWAIT`.
 pub(super) const CANNOT_TELL: u8 = 3;
 
 impl File {

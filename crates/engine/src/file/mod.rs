@@ -24,7 +24,7 @@ use crate::blocking::{Weight, blocking, weighed};
 use crate::budget;
 use handle::OPEN_FILES;
 
-/// Bytes that are copied at once from file to file.
+/// Buffer size of a copy from file to file, in bytes.
 const COPY_SIZE: u64 = 64 * 1024;
 
 /// The metadata of a file.
@@ -288,8 +288,8 @@ impl File {
         Ok((memory, filled))
     }
 
-    /// Writes `parts` one after another, starting at `offset`, on a pool thread. The file must have
-    /// been created with [`File::from`].
+    /// Writes `parts` one after another, starting at `offset`, on a pool thread. The file must be
+    /// open for writing, so it cannot come from [`open`].
     ///
     /// # Errors
     /// Those of `pwrite()`.

@@ -26,10 +26,10 @@ const READ_STEP: usize = 128 * 1024;
 /// How long a range that was read counts as cached if the file system cannot tell.
 const REMEMBERED_WHEN_READ: Duration = Duration::from_secs(10);
 
-/// How long a range counts as cached after the file system has said so.
+/// How long a range counts as cached after a probe has found it cached.
 const REMEMBERED_WHEN_TOLD: Duration = Duration::from_secs(1);
 
-/// Steps that form a group: 2 MiB of a file, as much as one turn sends by default.
+/// Number of steps in a group, one bit each: 2 MiB of a file, as much as one turn sends by default.
 const STEPS: u64 = u16::BITS as u64;
 
 /// Slots in a thread's table of groups: together they cover 512 MiB of files.
@@ -114,11 +114,12 @@ pub(crate) fn warm_prefix(file: &File, offset: u64, length: u64) -> u64 {
     }
 }
 
+/// Whether the byte at the offset `place` is cached.
 fn is_warm(file: &File, place: u64) -> bool {
     match read_warm(file, place, &mut [0]) {
         Ok(_) | Err(Errno::INTR) => true,
         Err(Errno::AGAIN) => false,
-        // Sending meets and reports the same error.
+        // The send will fail with the same error, and report it.
         Err(_) => true,
     }
 }
@@ -149,7 +150,8 @@ pub(crate) fn warm(file: &File, offset: u64, length: u64) {
     }
 }
 
-/// Notes on this thread that a range is cached now: it was read, or the file system has said so.
+/// Notes on this thread that a range is cached now, because it was read or a probe has found it
+/// cached.
 pub(crate) fn note_warm(file: &File, offset: u64, length: u64) {
     let Some((device, inode)) = file.identity().filter(|_| length > 0) else {
         return;
@@ -214,6 +216,7 @@ fn remembered(file: &File) -> Duration {
 }
 
 impl Warm {
+    /// Whether this note is about `group` and still valid.
     fn holds(&self, group: &Group, now: Instant, remembered: Duration) -> bool {
         self.group == *group && now.saturating_duration_since(self.since) < remembered
     }
@@ -230,11 +233,13 @@ fn groups(offset: u64, length: u64) -> impl Iterator<Item = (u64, u16)> {
     })
 }
 
+/// The group's slot in the table.
 fn place_of(group: &Group) -> usize {
     use std::hash::BuildHasher;
     base::hash::State.hash_one(group) as usize % TABLE_SIZE
 }
 
+/// Classifies a file system without `RWF_NOWAIT`: [`IN_MEMORY`] or [`CANNOT_TELL`].
 fn answer_of(file: &File) -> u8 {
     match rustix::fs::fstatfs(file) {
         // The type of the field differs between architectures.

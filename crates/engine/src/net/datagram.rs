@@ -26,7 +26,7 @@ impl<B> Datagram<B> {
         }
     }
 
-    /// A datagram between the same ends: an answer goes back the way that the question came.
+    /// A datagram with the same two addresses, such as the answer to a received one.
     #[must_use]
     pub fn with<C>(&self, bytes: C) -> Datagram<C> {
         Datagram {

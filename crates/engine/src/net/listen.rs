@@ -296,10 +296,12 @@ fn set_keepalive(socket: &OwnedFd, keepalive: KeepAlive, results: &mut Vec<Resul
     }
 }
 
+/// Like [`named`], for an `Errno`.
 fn failed(call: &'static str) -> impl Fn(rustix::io::Errno) -> CallError {
     move |error| named(call)(error.into())
 }
 
+/// Adds the name of the failed call to an error.
 fn named(call: &'static str) -> impl Fn(io::Error) -> CallError {
     move |error| CallError { call, error }
 }

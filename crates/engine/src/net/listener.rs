@@ -29,16 +29,21 @@ pub(crate) struct ListenerState {
     socket: Rc<Socket>,
     /// Whether accepted connections inherit `TCP_NODELAY`, so that it need not be set on each.
     nodelay: bool,
+    /// An accept operation is in flight.
     accepting: bool,
     /// The accept operation has been cancelled, and its completion is still to come.
     pausing: bool,
+    /// [`Listener::stop`] was called.
     stopped: bool,
     /// The handle is dropped: the entry remains until the accept operation has completed.
     dropped: bool,
     /// Listed in `unwatched_listeners`, which [`Reactor::pause_listeners`] checks.
     unwatched: bool,
+    /// The task that waits for a connection.
     waiting: Option<Waker>,
+    /// Accepted connections that no task has taken yet, with the peer's address if known.
     accepted: VecDeque<(Socket, Option<SocketAddr>)>,
+    /// The error of an accept that no task has taken yet.
     error: Option<io::Error>,
 }
 

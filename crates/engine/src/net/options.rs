@@ -53,6 +53,7 @@ pub struct ConnectError {
 }
 
 impl ConnectError {
+    /// Adds the failed step to an error.
     pub(crate) fn at(step: ConnectStep) -> impl Fn(io::Error) -> ConnectError {
         move |error| ConnectError { step, error }
     }

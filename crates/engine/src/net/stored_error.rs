@@ -7,8 +7,11 @@ use std::io;
 pub(super) struct StoredError(i32);
 
 impl StoredError {
+    /// No error.
     pub(super) const NONE: StoredError = StoredError(0);
+    /// A file was shorter than its segment (`UnexpectedEof`).
     pub(super) const SHORT_FILE: StoredError = StoredError(-1);
+    /// Another error without an `errno`.
     pub(super) const OTHER: StoredError = StoredError(-2);
 
     pub(super) fn of(error: &io::Error) -> StoredError {

@@ -208,6 +208,7 @@ impl Carrier {
         news
     }
 
+    /// Converts an event of a stack; `None` if the network does not know the connection.
     fn news(&self, side: LinkSide, event: Event) -> Option<CarrierEvent> {
         let number = |id| self.ends.get(&(side, id)).copied();
         match event {
@@ -231,6 +232,7 @@ impl Carrier {
     }
 }
 
+/// The faults that apply to frames.
 fn of_wire(faults: &Faults) -> WireFaults {
     WireFaults {
         delay_min: faults.delay_min,
@@ -242,6 +244,7 @@ fn of_wire(faults: &Faults) -> WireFaults {
     }
 }
 
+/// The address if it is IPv4; the stacks do not support IPv6.
 fn of_version_4(address: SocketAddr) -> io::Result<SocketAddrV4> {
     match address {
         SocketAddr::V4(address) => Ok(address),

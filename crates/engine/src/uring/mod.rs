@@ -99,11 +99,13 @@ struct Source {
     generation: u32,
     /// `None` as soon as the kernel has been told to close the socket.
     socket: Option<OwnedFd>,
+    /// A receive, or a poll for bytes, is in flight.
     receiving: bool,
     /// Receives are multishot: see [`Op::Recv`].
     keep: bool,
     /// The receive has been cancelled: it must not be re-armed.
     ending: bool,
+    /// The send in flight.
     sending: Option<Box<Sending>>,
     /// The address that a connect in flight reads.
     address: Option<Box<SocketAddrAny>>,
@@ -114,6 +116,7 @@ struct Listener {
     generation: u32,
     /// `Some` while an accept is in flight.
     socket: Option<Rc<Socket>>,
+    /// An accept is in flight.
     accepting: bool,
     ending: bool,
 }
@@ -526,6 +529,7 @@ impl Uring {
         }
     }
 
+    /// Handles a completion of an accept.
     fn accepted(&mut self, key: Key, result: i32, more: bool, completions: &mut Vec<Completion>) {
         let mut ours = key;
         if let Some(listener) = self.listeners.get_mut(key.index as usize)
@@ -585,6 +589,7 @@ impl Uring {
         Some((OpKind::Recv, OperationOutcome::Received(result)))
     }
 
+    /// Handles the completion of a send. `None` if a further completion is awaited.
     fn sent(&mut self, key: Key, result: i32) -> Option<(OpKind, OperationOutcome)> {
         let source = self.source(key)?;
         let mut sending = source.sending.take()?;
@@ -603,6 +608,8 @@ impl Uring {
         Some(self.sent_outcome(sending, result, false))
     }
 
+    /// Handles the completion of a close that was linked to a send. If the close was cancelled, the
+    /// stream gets its descriptor back.
     fn closed_after_send(&mut self, key: Key, result: i32) -> Option<(OpKind, OperationOutcome)> {
         let source = self.source(key)?;
         let sending = source.sending.take()?;
@@ -616,6 +623,7 @@ impl Uring {
         Some(self.sent_outcome(sending, sent, closed))
     }
 
+    /// The outcome of a send with the given result; `closed` says that the socket was closed.
     fn sent_outcome(
         &mut self,
         mut sending: Box<Sending>,
@@ -684,6 +692,7 @@ impl Uring {
         Some((OpKind::Send, outcome))
     }
 
+    /// Keeps the record of a finished send for reuse.
     fn give_sending(&mut self, mut sending: Box<Sending>) {
         sending.parts.clear();
         if self.spare.len() < base::limits::SPARE_BUFFERS_MAX {

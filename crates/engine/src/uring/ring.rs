@@ -201,6 +201,7 @@ impl Ring {
         }
     }
 
+    /// Takes all available completions from the kernel.
     fn collect(&mut self) {
         self.arrived.extend(self.ring.completion());
     }
@@ -285,6 +286,7 @@ fn is_transient(error: &io::Error) -> bool {
     )
 }
 
+/// Adds the name of the failed call to an error.
 fn named(error: &io::Error) -> io::Error {
     io::Error::new(error.kind(), format!("io_uring_enter() failed: {error}"))
 }

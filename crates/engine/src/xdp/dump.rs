@@ -116,14 +116,15 @@ fn record_length(frame: usize) -> usize {
 #[derive(Debug)]
 pub(super) struct Tap {
     ring: Ring,
+    /// Whether a dump wants the frames of this turn.
     is_wanted: bool,
 }
 
 impl Tap {
-    /// Opens the ring of a queue.
+    /// Creates the ring of a queue.
     ///
     /// # Errors
-    /// If the memory of the ring cannot be made or mapped.
+    /// If the ring's memory file cannot be created or mapped.
     pub(super) fn open(interface: &str, queue: u32) -> io::Result<Tap> {
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
         let file = rustix::fs::memfd_create(format!("{NAME} {queue} {interface}"), flags)?;
@@ -178,7 +179,9 @@ pub struct Dump {
     pub interface: String,
     /// The receive queue's number.
     pub queue: u32,
+    /// Position of the next record to read.
     position: u64,
+    /// The count of lost frames when this dump started.
     lost_before: u64,
 }
 

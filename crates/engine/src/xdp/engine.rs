@@ -1,5 +1,5 @@
-//! The engine: connections of the user-space TCP on queues of interfaces, beside the kernel's
-//! engine of the same thread.
+//! The engine that combines connections of our own TCP stack, on queues of interfaces, with the
+//! kernel's engine of the same thread.
 //!
 //! Every listening socket belongs to the kernel. If an interface with a queue reaches the socket,
 //! the stack on that queue listens at the same address, and the filter decides which of the two
@@ -32,7 +32,7 @@ use crate::notifier::Notifier;
 use crate::reserve::READ_AWAY_MAX;
 use crate::sys;
 
-/// Connections accepted per listener in one wait.
+/// Maximum number of connections that are accepted per listener in one wait.
 const ACCEPTED_MAX: usize = 64;
 
 /// A listening socket whose address is on an interface with a queue.
@@ -86,6 +86,7 @@ impl Xdp {
             .is_some_and(|stream| stream.key == key)
     }
 
+    /// Removes the stream `key`, if it is on a port.
     fn take_carried(&mut self, key: Key) -> Option<Carried> {
         let stream = self.streams.get_mut(key.index as usize)?;
         stream.take_if(|stream| stream.key == key)
@@ -187,13 +188,14 @@ impl Xdp {
         outcome
     }
 
+    /// The entry of a listening socket.
     fn listening_at(&mut self, socket: &Socket) -> Option<&mut Listening> {
         let descriptor = socket.descriptor()?.as_raw_fd();
         let mut listening = self.listening.iter_mut();
         listening.find(|listening| listening.descriptor == descriptor)
     }
 
-    /// The oldest waiting connection of any stack at an address.
+    /// Accepts a connection that waits at an address in any stack. Also returns the peer's address.
     fn accept_carried(&mut self, address: SocketAddrV4) -> Option<(Socket, SocketAddr)> {
         let listening = self
             .listening
@@ -274,6 +276,7 @@ impl Xdp {
         has_more | self.hand_out(completions)
     }
 
+    /// Completes the operations that an event of a port concerns.
     fn tell(&mut self, told: Told, completions: &mut Vec<Completion>) {
         match told {
             Told::Acceptable => self.has_acceptable = true,
@@ -308,6 +311,7 @@ impl Xdp {
         }
     }
 
+    /// Continues the waiting send of a stream.
     fn tell_writable(&mut self, key: Key, completions: &mut Vec<Completion>) {
         let sending = self
             .carried(key)
@@ -660,6 +664,7 @@ impl Engine for Xdp {
 }
 
 impl Xdp {
+    /// The local and the remote address of the stream `key`, which is on a port.
     fn ends(&self, key: Key) -> io::Result<netstack::tcp::Tuple> {
         let stream = self.streams.get(key.index as usize);
         let stream = stream.and_then(Option::as_ref);

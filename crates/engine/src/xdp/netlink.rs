@@ -45,6 +45,7 @@ const ADDRESS_HEADER: usize = 8;
 const ROUTE_HEADER: usize = 12;
 const NEIGHBOUR_HEADER: usize = 12;
 
+/// `IFF_UP`: the interface is up.
 const UP: u32 = 1;
 
 /// States in which a neighbour's hardware address is usable (`NUD_VALID`).
@@ -112,7 +113,7 @@ impl Netlink {
     /// Opens a socket for requests.
     ///
     /// # Errors
-    /// The kernel's.
+    /// Those of the system calls, and the error in the kernel's answer.
     pub(super) fn new() -> io::Result<Netlink> {
         Netlink::open(None, 0)
     }
@@ -120,7 +121,7 @@ impl Netlink {
     /// Opens a socket for requests to another netlink protocol.
     ///
     /// # Errors
-    /// The kernel's.
+    /// Those of the system calls, and the error in the kernel's answer.
     pub(super) fn of(protocol: Protocol) -> io::Result<Netlink> {
         Netlink::open(Some(protocol), 0)
     }
@@ -128,7 +129,7 @@ impl Netlink {
     /// Opens a non-blocking socket that also receives change notifications.
     ///
     /// # Errors
-    /// The kernel's.
+    /// Those of the system calls, and the error in the kernel's answer.
     pub(super) fn listening() -> io::Result<Netlink> {
         Netlink::open(None, GROUPS)
     }
@@ -144,7 +145,7 @@ impl Netlink {
     /// The interface with this name.
     ///
     /// # Errors
-    /// `NotFound` if there is none, and the kernel's.
+    /// `NotFound` if there is none; also those of the system calls.
     pub(super) fn interface(&self, name: &str) -> io::Result<Interface> {
         let mut found = None;
         self.list(kind::GET_LINK, |news| {
@@ -168,7 +169,7 @@ impl Netlink {
     /// Lists all neighbours and routes.
     ///
     /// # Errors
-    /// The kernel's.
+    /// Those of the system calls, and the error in the kernel's answer.
     pub(super) fn list_ways(&self, mut take: impl FnMut(News)) -> io::Result<()> {
         self.list(kind::GET_NEIGHBOUR, &mut take)?;
         self.list(kind::GET_ROUTE, &mut take)
@@ -209,7 +210,7 @@ impl Netlink {
     /// Requests a list with this header. Passes the type and body of each entry.
     ///
     /// # Errors
-    /// The kernel's.
+    /// Those of the system calls, and the error in the kernel's answer.
     pub(super) fn ask(
         &self,
         what: u16,
@@ -282,6 +283,7 @@ impl Message<'_> {
         io::Error::from_raw_os_error(number.saturating_neg())
     }
 
+    /// The change that the message reports; `None` if it is malformed or of no interest here.
     fn news(&self) -> Option<News> {
         match self.kind {
             kind::NEW_LINK => self.link().map(News::Link),

@@ -44,6 +44,7 @@ const SETTINGS: [(&str, &str); 2] = [
 /// The kernel's default of both settings.
 const DEFAULT: &str = "0";
 
+/// Sets a socket option of the level `SOL_SOCKET`.
 fn set(socket: BorrowedFd<'_>, option: libc::c_int, value: libc::c_int) -> io::Result<()> {
     // SAFETY: the call reads the value within its length before it returns.
     let result = unsafe {
@@ -103,6 +104,7 @@ pub(super) fn is_polled(socket: impl AsFd) -> bool {
 /// The guard of an interface with deferred interrupts; dropping it restores the previous settings.
 #[derive(Debug, Default)]
 pub(super) struct DeferredInterrupts {
+    /// The files of the changed settings, with their previous values.
     before: Vec<(PathBuf, String)>,
 }
 
