@@ -302,11 +302,11 @@ pub fn shorten_background_deadlines(limit: Duration) {
 
 /// The work that the process finishes before it ends.
 struct Background {
-    /// The number of unfinished works without a deadline.
+    /// The number of [`ExitBlocker`]s without a deadline.
     unlimited: usize,
     /// Threads in [`finish_background`], which are woken as work ends.
     waiting: usize,
-    /// The unfinished works with a deadline.
+    /// The [`ExitBlocker`]s with a deadline.
     limited: Vec<Limited>,
     /// The number of the next work with a deadline.
     next: u64,

@@ -34,7 +34,7 @@ thread_local! {
 /// Bytes received from a peer. Dereferences to the bytes that are not yet consumed. An empty buffer
 /// from a receive means end of input.
 pub struct Buffer {
-    /// The memory.
+    /// The memory, which may have room behind the bytes.
     room: BufferStorage,
     /// The offset of the first byte that is not yet consumed.
     start: u32,

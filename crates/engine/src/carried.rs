@@ -1,4 +1,4 @@
-//! Errors of our own TCP, as the kernel's sockets would report them.
+//! Converts errors of our own TCP stack to those that kernel sockets report.
 
 use std::io;
 

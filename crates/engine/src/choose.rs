@@ -1,4 +1,4 @@
-//! Chooses the engine: the requested one if the kernel supports it, else the best that works.
+//! Chooses the engine: the requested one if the kernel supports it, otherwise epoll.
 
 use crate::uring;
 
@@ -26,7 +26,8 @@ impl std::fmt::Display for EngineKind {
     }
 }
 
-/// The engine to use if `wanted` is requested, and the reason in words for the log.
+/// The engine to use if `wanted` is configured, and the reason in words for the log. Of the
+/// requested engines only io_uring is probed.
 #[must_use]
 pub fn choose(wanted: Option<EngineKind>) -> (EngineKind, String) {
     match wanted {

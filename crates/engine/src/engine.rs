@@ -17,9 +17,9 @@
 //! them to [`Engine::close_datagrams`].
 //!
 //! **Datagrams** stay with the thread, too: an operation on datagrams that cannot complete at once
-//! ends with [`OperationOutcome::Ready`], and is submitted again. An engine that sends
-//! asynchronously holds references to the bytes; one that receives asynchronously keeps the
-//! datagrams until the next operation.
+//! ends with [`OperationOutcome::Ready`], and the caller submits it again. An engine that sends
+//! asynchronously would have to hold references to the bytes, and one that receives asynchronously
+//! would have to keep the datagrams until the next operation.
 
 use std::collections::VecDeque;
 use std::io;
@@ -276,9 +276,9 @@ pub struct Token {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum OpKind {
-    /// [`Op::Accept`], with a key of the listener table. The keys of [`OpKind::Readable`],
-    /// [`OpKind::RecvMsg`] and [`OpKind::SendMsg`] are of the datagram table, those of all other
-    /// kinds of the stream table.
+    /// The kind of [`Op::Accept`], with a key of the listener table. The keys of
+    /// [`OpKind::Readable`], [`OpKind::RecvMsg`] and [`OpKind::SendMsg`] belong to the datagram
+    /// table, those of all other kinds to the stream table.
     Accept = 0,
     /// The kind of [`Op::Connect`] in a token.
     Connect = 1,
@@ -379,11 +379,12 @@ pub enum CloseMode {
     /// The connection goes on after the send.
     #[default]
     Never,
-    /// Close, but the peer may send more meanwhile, and must still receive everything that was
-    /// sent.
+    /// Close so that the peer receives everything that was sent, even if it sends more data
+    /// meanwhile.
     Careful,
-    /// Close, and the peer has said that it sends nothing more, so the FIN may leave in the packet
-    /// of the last bytes. If the peer does send more, it may lose data that was sent to it.
+    /// Close a connection whose peer has announced that it sends nothing more, so the FIN may leave
+    /// in the packet of the last bytes. If the peer does send more, it may lose data that was sent
+    /// to it.
     Quick,
 }
 

@@ -43,7 +43,7 @@ const NOTIFIER: u64 = u64::MAX;
 /// Event data of another engine's descriptor that is watched as [`PollPolicy::OnReadable`].
 const SELDOM: u64 = u64::MAX - 1;
 
-/// The bits of a key's generation that fit beside the listener mark.
+/// The bits of a key's generation for which event data has room.
 const GENERATION_MASK: u32 = 0x7fff_ffff;
 
 /// Bit that marks an event of a datagram socket: the top bit of the index, which never grows so

@@ -1,7 +1,7 @@
-//! The event loop of a worker: one thread, one [`Runtime`], one kernel engine (epoll, io_uring or a
-//! simulation).
+//! The event loop of a worker: one thread, one [`Runtime`], one engine (epoll, io_uring, AF_XDP
+//! with our own TCP stack, or a simulation).
 //!
-//! Read in this order: [`Engine`] is the narrow interface that `epoll.rs`, `uring` and `sim`
+//! Read in this order: [`Engine`] is the narrow interface that `epoll.rs`, `uring`, `xdp` and `sim`
 //! implement; `worker.rs` holds the state of a thread (streams, listeners, timers) and turns
 //! completions into wake-ups; `runtime.rs` runs the loop and `task.rs` polls the tasks; `spares.rs`
 //! recycles memory, and `memory.rs` returns it to the allocator after a busy time; [`net`],

@@ -14,7 +14,7 @@ use crate::notifier::Notifier;
 
 type Job = Box<dyn FnOnce() + Send>;
 
-/// Stands for the future given to `block_on`, which is not in the slab of tasks.
+/// The index that stands for the future given to `block_on`, which is not in the slab of tasks.
 pub(crate) const MAIN: u32 = u32::MAX;
 
 /// A handle of a runtime for other threads. Cheap to clone.

@@ -126,8 +126,8 @@ impl Runtime {
         }
     }
 
-    /// Ends a turn: sends queued data, runs the hooks, waits, and takes what other threads have
-    /// posted.
+    /// Ends a turn: sends queued data, runs the hooks, waits, and handles wake-ups and jobs from
+    /// other threads.
     fn turn(&mut self) {
         enter(|worker| {
             worker.flush_streams();

@@ -558,7 +558,7 @@ fn send_bytes(
 }
 
 /// Sends several byte strings in one call.
-#[inline(never)] // Its list of parts is large, and the usual case has one.
+#[inline(never)] // The list of parts takes much stack, and most sends have one part.
 fn send_parts(
     socket: BorrowedFd<'_>,
     outgoing: &Outgoing,

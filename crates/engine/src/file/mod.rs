@@ -189,9 +189,9 @@ const READ: OFlags = OFlags::RDONLY
 /// Wraps an opened file or directory, and reads its metadata.
 ///
 /// # Errors
-/// `EMFILE` if open files use at least half of the process's descriptor limit and this descriptor
-/// is one of the last: those are reserved for connections, without which no client can be served.
-/// Also the errors of `fstat()`.
+/// `EMFILE` if open files use at least half of the process's descriptor limit and the number of
+/// this descriptor is in the last sixteenth. The last sixteenth is reserved for connections, so
+/// that clients can be served. Also the errors of `fstat()`.
 pub fn described(file: OwnedFd) -> io::Result<(File, Metadata)> {
     let limit = descriptors_max();
     // The kernel assigns the lowest free number.

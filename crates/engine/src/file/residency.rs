@@ -1,9 +1,9 @@
 //! Which ranges of a file are in the page cache, so that reading them does not wait for a disk.
 //!
-//! Most file systems can tell: a read that must not wait (`RWF_NOWAIT`) fails if it would have to.
-//! A range that was completely cached is not probed again for a moment, since each 128 KiB takes a
-//! call. File systems in memory (tmpfs) need no probe. Some cannot tell, notably overlayfs, on
-//! which containers run: there a range counts as cold until a pool thread has read it, and as warm
+//! Most file systems can tell: a read with `RWF_NOWAIT` fails if it would have to wait. A range
+//! that was completely cached is not probed again for a moment, since each 128 KiB takes a call.
+//! File systems in memory (tmpfs) need no probe. Some file systems cannot tell, notably overlayfs,
+//! which containers use: there a range counts as cold until a pool thread has read it, and as warm
 //! for a while after that.
 
 use std::cell::RefCell;

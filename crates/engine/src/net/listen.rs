@@ -233,7 +233,8 @@ pub fn adjust(socket: &OwnedFd, options: &ListenOptions) -> Vec<CallError> {
     results.into_iter().filter_map(Result::err).collect()
 }
 
-/// Sets the options that can be changed on an open socket, too.
+/// Sets the options that can also be changed later, on an open socket. Returns the result of each
+/// call.
 fn changeable(socket: &OwnedFd, o: &ListenOptions) -> Vec<Result<(), CallError>> {
     let mut results = Vec::new();
     if let Some(bytes) = o.rcvbuf {

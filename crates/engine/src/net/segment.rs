@@ -26,9 +26,9 @@ pub enum Segment {
     /// Bytes in a pipe, from [`Stream::splice`](super::Stream::splice), sent without copying them
     /// through this process.
     Piped {
-        /// The pipe, which holds these bytes first.
+        /// The pipe, with the segment's bytes at its front.
         pipe: Arc<Pipe>,
-        /// Their number.
+        /// The number of the segment's bytes.
         length: u64,
     },
     /// Keys for kernel TLS: the kernel encrypts everything after this segment. The stream fails if

@@ -173,9 +173,9 @@ impl Stream {
         enter(|worker| worker.finish(stream.key, false));
     }
 
-    /// Like [`finish`](Self::finish), for a peer that has said that it sends nothing more: the FIN
-    /// leaves in the packet of the last bytes and needs no call of its own. If the peer sends more
-    /// nevertheless, it may lose data that was sent to it.
+    /// Like [`finish`](Self::finish), for a peer that has announced that it sends nothing more: the
+    /// FIN leaves in the packet of the last bytes and needs no call of its own. If the peer sends
+    /// more nevertheless, it may lose data that was sent to it.
     pub fn finish_quickly(self) {
         let stream = ManuallyDrop::new(self);
         enter(|worker| worker.finish(stream.key, true));
@@ -324,8 +324,8 @@ impl Stream {
         });
     }
 
-    /// Enables kernel TLS, so that the stream accepts [`Segment::Keys`], after which the kernel
-    /// encrypts. Until then data is sent as it is.
+    /// Enables kernel TLS, so that the stream accepts [`Segment::Keys`]. The kernel encrypts the
+    /// data after that segment, and sends the data before it unencrypted.
     ///
     /// # Errors
     /// If the kernel does not support it, one side has closed the connection, or it is not TCP.

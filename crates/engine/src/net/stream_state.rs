@@ -15,7 +15,7 @@ pub(super) enum HandleState {
     Held,
     /// The handle is dropped; the socket closes when all data has been sent.
     Finishing {
-        /// The peer has said that it sends nothing more.
+        /// The peer has announced that it sends nothing more.
         peer_is_done: bool,
     },
     /// The handle is dropped, and queued data need not be sent.

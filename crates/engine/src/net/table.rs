@@ -250,7 +250,7 @@ impl StreamState {
 
 // Receiving.
 impl Reactor {
-    #[inline(always)] // Every request passes it, from one of its two callers.
+    #[inline(always)] // Every request goes through this function.
     pub(crate) fn poll_recv(
         &mut self,
         key: Key,
@@ -346,7 +346,7 @@ impl Reactor {
             Some(Ok(mut buffer)) => {
                 state.receive = ReceiveState::Bytes;
                 if state.reader.is_none() && state.backlog > 0 {
-                    buffer.fit(); // it may stay for long
+                    buffer.fit(); // the buffer may be kept for long
                 }
                 state.put_arrived(buffer);
             }

@@ -141,8 +141,8 @@ impl Network {
         mailbox.ok_or_else(|| io::ErrorKind::NotConnected.into())
     }
 
-    /// The pending error of a datagram to a destination that does not exist; the first operation
-    /// after it is known reports it.
+    /// Fails, once, if the network has reported by now that the destination of an earlier datagram
+    /// does not exist. Every operation on the socket checks this first.
     pub(super) fn refusal(&mut self, number: i32) -> io::Result<()> {
         let now = self.now;
         let known = self.mailbox(number)?.refused_at.take_if(|at| *at <= now);
@@ -169,7 +169,7 @@ impl Network {
     }
 }
 
-/// The source address for `to`, unless another one is chosen.
+/// The default source address of datagrams to `to`: the loopback address.
 fn own_ip(to: IpAddr) -> IpAddr {
     match to {
         IpAddr::V4(_) => Ipv4Addr::LOCALHOST.into(),

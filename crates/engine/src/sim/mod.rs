@@ -254,6 +254,8 @@ pub(crate) struct Sim {
 struct Pending {
     key: Key,
     receiving: bool,
+    /// The send in flight: its segments, its limit of file bytes per turn, and how it closes the
+    /// socket.
     sending: Option<(Box<Outgoing>, u64, CloseMode)>,
     /// The connect in flight: when it succeeds, or `Duration::MAX` if that is not known.
     connecting: Option<Duration>,

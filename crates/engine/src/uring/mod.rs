@@ -55,7 +55,8 @@ use datagrams::Datagrams;
 use ring::Ring;
 use sending::{LINKED_SEND_MAX, Sending};
 
-/// How often, and how long each time, the engine waits for operations in flight when it ends.
+/// When the engine ends, it waits for operations in flight in at most this many rounds of this
+/// length.
 const DRAIN_ROUNDS_MAX: usize = 100;
 const DRAIN_ROUND: Duration = Duration::from_millis(10);
 

@@ -2,15 +2,15 @@
 //! user space above them ([`netstack`]).
 //!
 //! ```text
-//!  privileged process                          process that serves
-//!  ------------------                          -------------------
+//!  privileged process                          worker process
+//!  ------------------                          --------------
 //!  open: filter, maps, socket, frames ─ QueueParts ─▶ attach: a Port of this thread's engine
-//!  Filter::take: whose listeners                 (without one the engine is the kernel's alone)
+//!  Filter::take: which listeners                 (without one the engine is the kernel's alone)
 //! ```
 //!
-//! The queues stay attached as long as the serving process has the descriptors: when the process
-//! ends for any reason, the kernel closes them and handles all connections again. So the privileged
-//! process keeps the map of listeners, but none of the [`QueueParts`].
+//! The queues stay attached as long as the worker process has the descriptors. When that process
+//! ends for any reason, the kernel closes the descriptors and handles all connections itself again.
+//! So the privileged process keeps the map of listeners, but none of the [`QueueParts`].
 //!
 //! The files: `bpf.rs` has the system call, `program.rs` the filter, `umem.rs` the memory of the
 //! frames, `ring.rs` the rings shared with the kernel, `socket.rs` a socket with both, `netlink.rs`
@@ -76,7 +76,7 @@ pub struct Options {
     pub mode: Mode,
     /// How threads learn of received frames.
     pub profile: Profile,
-    /// Serving threads; each has a receive queue.
+    /// The number of threads that serve connections; each has a receive queue.
     pub threads: u32,
     /// Whether the kernel's firewall rules may be bypassed.
     pub bypasses_firewall: bool,
@@ -87,7 +87,7 @@ pub struct Options {
 /// An opened interface.
 #[derive(Debug)]
 pub struct Opened {
-    /// The queues for the serving threads, in the order of the threads.
+    /// The queues for the worker's threads, in the order of the threads.
     pub parts: Vec<QueueParts>,
     /// The filter that selects connections.
     pub filter: Filter,
@@ -339,8 +339,8 @@ fn attach_program(
     }
 }
 
-/// Selects which connections go to the queues of an interface. The kernel detaches it when the last
-/// of the [`QueueParts`] is closed.
+/// Selects which connections go to the queues of an interface. The kernel detaches the filter when
+/// the last descriptor of its link is closed; the first of the [`QueueParts`] holds the link.
 #[derive(Debug)]
 pub struct Filter {
     maps: Maps,

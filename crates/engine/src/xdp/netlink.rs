@@ -126,7 +126,7 @@ impl Netlink {
         Netlink::open(Some(protocol), 0)
     }
 
-    /// Opens a non-blocking socket that also receives change notifications.
+    /// Opens a socket that also receives change notifications.
     ///
     /// # Errors
     /// Those of the system calls, and the error in the kernel's answer.

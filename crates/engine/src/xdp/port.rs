@@ -77,7 +77,7 @@ pub(super) struct Port {
     ways: Option<Netlink>,
     /// The kernel's routes through the interface.
     routes: Vec<netlink::Route>,
-    /// The zero of the stack's time.
+    /// When the stack's time starts.
     begin: Instant,
     listeners: Map<SocketAddrV4, ListenerId>,
     gauges: Arc<Gauges>,

@@ -3,8 +3,8 @@
 //! | | `balanced` | `latency` |
 //! |---|---|---|
 //! | frames are fetched from the card | by the kernel, after an interrupt | by the thread (`SO_BUSY_POLL`) |
-//! | the thread, with nothing to do | sleeps | asks again |
-//! | interrupts of the card | on | put off while the thread asks (`SO_PREFER_BUSY_POLL`) |
+//! | the thread, with nothing to do | sleeps | polls again |
+//! | interrupts of the card | on | deferred while the thread polls (`SO_PREFER_BUSY_POLL`) |
 //!
 //! The thread recognizes the profile by its socket's options, which the privileged process has set.
 #![allow(unsafe_code)]
@@ -34,8 +34,8 @@ const BUSY_POLL_US: libc::c_int = 20;
 const BUSY_POLL_BUDGET: libc::c_int = 64;
 
 /// Interrupts stay off for this many polls without a frame, and a timer of this many nanoseconds
-/// replaces them in case the thread stops polling. The odd nanosecond tells these settings from an
-/// administrator's, for [`reset_left_over`].
+/// replaces them in case the thread stops polling. The odd nanosecond distinguishes these settings
+/// from an administrator's, for [`reset_left_over`].
 const SETTINGS: [(&str, &str); 2] = [
     ("napi_defer_hard_irqs", "2"),
     ("gro_flush_timeout", "200001"),

@@ -2,9 +2,9 @@
 //! process receives and sends frames with it.
 //!
 //! ```text
-//!           fill queue: empty frames ─▶        ─▶ receive queue: frames with what came
+//!           fill ring: empty frames ─▶          ─▶ receive ring: received frames
 //!   worker                            ─ kernel ─
-//!           send queue: frames to go ─▶        ─▶ completion queue: frames that have gone
+//!           send ring: frames to send ─▶        ─▶ completion ring: sent frames
 //! ```
 
 use std::collections::VecDeque;

@@ -35,7 +35,7 @@ impl Reactor {
         waker: &Waker,
     ) -> Poll<io::Result<()>> {
         let Some(state) = self.streams.get_mut(key) else {
-            return Poll::Ready(Ok(())); // a receive tells
+            return Poll::Ready(Ok(())); // the next receive reports it
         };
         let is_known = state.arrived.is_some()
             || state.receive == ReceiveState::Ended
