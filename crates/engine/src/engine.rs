@@ -232,6 +232,7 @@ pub trait Engine {
     }
 }
 
+/// The descriptor, or `NotConnected` if there is none.
 fn connected(descriptor: Option<BorrowedFd<'_>>) -> io::Result<BorrowedFd<'_>> {
     descriptor.ok_or_else(|| io::ErrorKind::NotConnected.into())
 }

@@ -38,6 +38,7 @@ const EVENTS_MAX: usize = 512;
 
 /// Bit that marks an event of a listener; the other 31 upper bits are the generation of the key.
 const LISTENER: u64 = 1 << 63;
+/// Event data of the notifier, and of a descriptor that is watched as [`PollPolicy::Often`].
 const NOTIFIER: u64 = u64::MAX;
 
 /// Event data of another engine's descriptor that is watched as [`PollPolicy::OnReadable`].
@@ -173,6 +174,7 @@ impl Datagrams {
     }
 }
 
+/// The state of one listening socket.
 #[derive(Default)]
 struct Listener {
     generation: u32,
@@ -394,6 +396,7 @@ impl Epoll {
         None
     }
 
+    /// Receives if data may have arrived. `None` if none has, and the receive waits.
     fn receive(&mut self, key: Key) -> Option<OperationOutcome> {
         let Some(source) = source_of(&mut self.sources, key) else {
             return Some(OperationOutcome::Received(Err(disconnected())));
@@ -418,6 +421,7 @@ impl Epoll {
         None
     }
 
+    /// See [`Engine::await_bytes`].
     fn watch_bytes(&mut self, key: Key) -> bool {
         let Some(source) = source_of(&mut self.sources, key).filter(|source| !source.ended) else {
             return false;
@@ -431,6 +435,7 @@ impl Epoll {
         true
     }
 
+    /// Sends if the socket may have room. `None` if it has none, and the send waits.
     fn send(&mut self, mut sending: Sending, key: Key) -> Option<OperationOutcome> {
         let Some(source) = source_of(&mut self.sources, key) else {
             return Some(self.sent(key, sending, 0, SendStop::Failed(disconnected())));

@@ -42,6 +42,7 @@ struct Slot {
     number: u32,
 }
 
+/// The memory of the frames, and the frames that were returned.
 struct FramePool {
     region: NonNull<u8>,
     layout: Layout,

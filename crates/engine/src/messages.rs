@@ -52,9 +52,12 @@ const SEGMENTS_LENGTH_MAX: usize = 65_000;
 /// not use them after it.
 pub(crate) struct Messages {
     headers: [libc::mmsghdr; BATCH_MAX],
+    /// The byte strings of the messages: two for each when receiving, one for each datagram when
+    /// sending.
     parts: [[libc::iovec; 2]; BATCH_MAX],
     /// The number of datagrams in each message to be sent.
     counts: [usize; BATCH_MAX],
+    /// The peer's address of each message.
     names: [SocketName; BATCH_MAX],
     controls: [Control; BATCH_MAX],
     /// Receive buffers. Their number doubles after each receive that fills all of them, up to
@@ -65,7 +68,9 @@ pub(crate) struct Messages {
 
 /// Room for one datagram of any length.
 struct DatagramBuffer {
+    /// A receive buffer.
     first: Memory,
+    /// Memory for the bytes of a datagram that do not fit into `first`.
     rest: Memory,
 }
 
@@ -377,6 +382,7 @@ fn segments(datagrams: &VecDeque<Datagram<Bytes>>, at: usize, length_max: usize)
     count
 }
 
+/// Converts the result of a call: a number of messages, or -1 with `errno`.
 fn counted(result: i32) -> Result<usize, Errno> {
     usize::try_from(result)
         .map_err(|_| Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO))
@@ -582,6 +588,7 @@ pub(crate) struct Readiness {
     failing: bool,
     /// There may be room to send.
     writable: bool,
+    /// The longest datagrams that can be sent as segments.
     segmentation: Segmentation,
 }
 

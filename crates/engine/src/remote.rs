@@ -21,6 +21,7 @@ pub(crate) const MAIN: u32 = u32::MAX;
 #[derive(Clone)]
 pub struct Remote(Arc<Inbox>);
 
+/// The state that the handles of a runtime share with it.
 struct Inbox {
     number: u32,
     notifier: Notifier,
@@ -33,8 +34,10 @@ struct Inbox {
     posted: Mutex<Posted>,
 }
 
+/// The jobs that other threads have posted.
 #[derive(Default)]
 struct Posted {
+    /// The runtime has ended, so further jobs are dropped.
     closed: bool,
     jobs: Vec<Job>,
 }

@@ -33,6 +33,7 @@ struct Turn {
 }
 
 impl Turn {
+    /// Draws at random which future is polled first.
     fn draw() -> Turn {
         // Xorshift (Marsaglia 2003). A counter would not do: with two pairs in a loop, each pair
         // might always draw the same value.

@@ -32,12 +32,14 @@ pub fn sleep_until(deadline: Instant) -> Sleep {
 #[must_use = "futures do nothing unless awaited"]
 pub struct Sleep {
     deadline: Instant,
+    /// The record of the sleep in the thread's table, once it was polled.
     sleeper: Option<Key>,
 }
 
 /// The thread's record of a started sleep.
 pub(crate) struct Sleeper {
     waker: Option<Waker>,
+    /// The entry in the timer wheel, until it fires.
     entry: Option<Entry>,
 }
 

@@ -56,6 +56,7 @@ pub fn share_bytes(bytes: Vec<u8>) -> Bytes {
 /// value and limits the memory that it holds.
 pub struct Spares<T, const MAX: usize> {
     kept: RefCell<Vec<T>>,
+    /// The callback for [`on_idle`], which empties this set.
     clear: fn(),
     /// Whether [`on_idle`] has been called on this thread.
     is_known: Cell<bool>,

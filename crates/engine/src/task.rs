@@ -189,6 +189,7 @@ pub(crate) fn poll_ready(batch: &mut Vec<u32>) -> bool {
     any
 }
 
+/// Polls a task once, and removes it if it has ended.
 fn poll_task(index: u32) {
     let taken = TASKS.with_borrow_mut(|tasks| {
         let key = tasks.key_at(index)?;
@@ -242,6 +243,7 @@ static VTABLE: RawWakerVTable = RawWakerVTable::new(
     |_| {},
 );
 
+/// Wakes the task of a waker, on this thread or another.
 fn wake_anywhere(data: usize) {
     let (runtime, index) = (runtime_of(data), index_of(data));
     let here = QUEUE.try_with(|queue| {

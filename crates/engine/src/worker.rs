@@ -45,10 +45,12 @@ pub(crate) struct Reactor {
     pub(crate) datagrams: Slab<DatagramsState>,
     /// The number of open sockets that this thread has connected, or is connecting.
     pub(crate) outgoing: usize,
+    /// The records of started sleeps.
     pub(crate) sleepers: Slab<Sleeper>,
     pub(crate) timers: TimerWheel<Timer>,
     pub(crate) clock: Clock,
     pub(crate) settings: Settings,
+    /// The handle of this thread's runtime for other threads.
     pub(crate) remote: Remote,
     pub(crate) pulse: Pulse,
     /// Whether blocking jobs run inline on this thread, which makes a simulation repeatable.
@@ -229,6 +231,7 @@ impl Reactor {
         }
     }
 
+    /// Passes a completion to the stream, listener or datagram socket that it concerns.
     fn complete(&mut self, completion: Completion) {
         let Completion {
             token,
@@ -265,6 +268,7 @@ impl Reactor {
         }
     }
 
+    /// Handles the timers that are due.
     fn run_timers(&mut self) {
         let mut due = std::mem::take(&mut self.due);
         self.timers.advance(self.clock.now_ms(), &mut due);

@@ -58,6 +58,7 @@ struct Warm {
     group: Group,
     /// One bit for each step.
     steps: u16,
+    /// When the first of the steps was found cached.
     since: Instant,
 }
 

@@ -280,6 +280,7 @@ fn weight(datagram: &Datagram<Bytes>) -> usize {
 
 // Receiving.
 impl Reactor {
+    /// Returns the next received datagram, or starts a receive and registers the task.
     fn poll_datagram(&mut self, key: Key, waker: &Waker) -> Poll<io::Result<Datagram<Buffer>>> {
         loop {
             let Some(state) = self.datagrams.get_mut(key) else {
@@ -313,6 +314,7 @@ impl Reactor {
         }
     }
 
+    /// Reads from a watched descriptor, or waits for readability and registers the task.
     fn poll_watched(&mut self, key: Key, waker: &Waker) -> Poll<io::Result<usize>> {
         loop {
             let Some(state) = self.datagrams.get_mut(key) else {
@@ -459,6 +461,8 @@ impl Reactor {
 
 // The life of an entry.
 impl Reactor {
+    /// The handle is dropped: sends scheduled datagrams, cancels operations in flight and closes
+    /// the socket.
     fn drop_datagrams(&mut self, key: Key) {
         if let Some(state) = self.datagrams.get_mut(key)
             && std::mem::take(&mut state.is_flush_scheduled)

@@ -161,6 +161,8 @@ impl Drop for Accept<'_> {
 }
 
 impl Reactor {
+    /// Adds the next accepted connection to the table of streams, or starts an accept and registers
+    /// the task.
     fn poll_accept(&mut self, key: Key, waker: &Waker) -> Poll<io::Result<Key>> {
         loop {
             let Some(state) = self.listeners.get_mut(key) else {
@@ -232,6 +234,7 @@ impl Reactor {
         }
     }
 
+    /// See [`Listener::stop`].
     fn stop_accepting(&mut self, key: Key) {
         let Some(state) = self.listeners.get_mut(key) else {
             return;
@@ -282,6 +285,7 @@ impl Reactor {
         }
     }
 
+    /// The handle is dropped: closes accepted connections and cancels the accept.
     fn remove_listener(&mut self, key: Key) {
         let Some(state) = self.listeners.get_mut(key) else {
             return;

@@ -14,6 +14,7 @@ impl StoredError {
     /// Another error without an `errno`.
     pub(super) const OTHER: StoredError = StoredError(-2);
 
+    /// Stores an error; the text of an error without an `errno` is lost.
     pub(super) fn of(error: &io::Error) -> StoredError {
         match error.raw_os_error() {
             Some(number) => StoredError(number),
@@ -22,6 +23,7 @@ impl StoredError {
         }
     }
 
+    /// The stored error; `None` for [`StoredError::NONE`].
     pub(super) fn error(self) -> Option<io::Error> {
         match self {
             StoredError::NONE => None,

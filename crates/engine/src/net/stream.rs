@@ -371,6 +371,7 @@ impl Drop for Stream {
 pub struct Recv<'a> {
     stream: &'a Stream,
     deadline: Deadline,
+    /// Whether the engine may receive repeatedly: see [`Stream::recv_idle`].
     idle: bool,
     waiting: bool,
 }

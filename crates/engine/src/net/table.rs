@@ -100,6 +100,7 @@ pub(crate) struct StreamState {
 
     /// The address of an IPv4 client, if accepting returned it.
     pub(crate) peer: Option<SocketAddrV4>,
+    /// The addresses that were queried, or an IPv6 client's address.
     pub(crate) addresses: Option<Box<Addresses>>,
 }
 
@@ -162,6 +163,7 @@ impl StreamState {
         }
     }
 
+    /// Takes the first received buffer.
     #[inline]
     fn take_arrived(&mut self) -> Option<Buffer> {
         let first = self.arrived.take()?;
@@ -182,6 +184,7 @@ impl StreamState {
         }
     }
 
+    /// Adds a received buffer behind the others.
     fn put_arrived(&mut self, buffer: Buffer) {
         let more = &mut self.more_received;
         let last = match more.as_mut().and_then(|more| more.back_mut()) {
@@ -206,6 +209,7 @@ impl StreamState {
         }
     }
 
+    /// The number of received buffers that no task has taken yet.
     fn arrived_count(&self) -> usize {
         usize::from(self.arrived.is_some())
             + self.more_received.as_ref().map_or(0, |more| more.len())
@@ -226,6 +230,7 @@ impl StreamState {
         })
     }
 
+    /// When the send timeout ends; `NEVER` if all data has been sent.
     fn send_deadline_ms(&self) -> u64 {
         if self.backlog == 0 {
             return NEVER;
@@ -234,6 +239,7 @@ impl StreamState {
         self.progress_ms + 1 + u64::from(self.send_timeout_ms)
     }
 
+    /// Whether an operation of the stream is still to complete, so that the entry must stay.
     fn in_flight(&self) -> bool {
         self.receiving
             || self.connecting
@@ -250,6 +256,7 @@ impl StreamState {
 
 // Receiving.
 impl Reactor {
+    /// Returns received data, or starts a receive and registers the task.
     #[inline(always)] // Every request goes through this function.
     pub(crate) fn poll_recv(
         &mut self,
@@ -761,6 +768,7 @@ impl Reactor {
         }
     }
 
+    /// Handles a completed connect.
     pub(crate) fn connected(&mut self, key: Key, result: io::Result<()>) {
         let Some(state) = self.streams.get_mut(key) else {
             return;
@@ -900,6 +908,7 @@ impl Reactor {
         self.release(key);
     }
 
+    /// Handles a completed close.
     pub(crate) fn closed(&mut self, key: Key) {
         if let Some(state) = self.streams.get_mut(key) {
             state.socket = SocketState::Closed;

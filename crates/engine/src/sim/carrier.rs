@@ -93,6 +93,7 @@ impl Carrier {
         self.wire.faults = of_wire(faults);
     }
 
+    /// The host on one side of the wire.
     fn stack(&mut self, side: LinkSide) -> &mut Stack {
         match side {
             LinkSide::Near => &mut self.clients,

@@ -225,6 +225,7 @@ impl Drop for Client {
     }
 }
 
+/// The network of this thread's simulation, or `NotConnected`.
 fn network() -> io::Result<Rc<RefCell<Network>>> {
     NETWORK
         .with_borrow(Clone::clone)
@@ -281,6 +282,7 @@ impl Sim {
         })
     }
 
+    /// The operations in flight on a stream's socket; adds an empty record if there is none.
     fn pending(&mut self, socket: i32, key: Key) -> &mut Pending {
         self.pending.entry(socket).or_insert(Pending {
             key,
@@ -340,6 +342,8 @@ impl Sim {
         })
     }
 
+    /// Sends segments as far as the connection has room. Returns the number of bytes sent, and why
+    /// the send stopped.
     fn transmit(&mut self, socket: i32, outgoing: &mut Outgoing, chunk: u64) -> (u64, SendStop) {
         let mut network = self.network.borrow_mut();
         let mut taken = 0;

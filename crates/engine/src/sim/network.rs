@@ -94,11 +94,13 @@ pub(super) struct Network {
     pub(super) mailboxes: BTreeMap<i32, Mailbox>,
     /// Times at which a target may change; ordered by time, then by insertion.
     pub(super) events: BinaryHeap<Reverse<(Duration, u64, EventTarget)>>,
+    /// The serial number of the last event.
     pub(super) next_event: u64,
     /// The transport of streams, unless they are delivered directly.
     pub(super) carrier: Option<Carrier>,
 }
 
+/// What an event concerns. Sockets are named by number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum EventTarget {
     Carrier,
@@ -107,6 +109,7 @@ pub(super) enum EventTarget {
     Mailbox(i32),
 }
 
+/// A listening socket.
 #[derive(Debug)]
 pub(super) struct SimListener {
     pub(super) address: SocketAddr,
@@ -125,6 +128,7 @@ pub(super) struct SimSocket {
     pub(super) peer: SocketAddr,
     /// Bytes in transit to this end or unread, with their arrival times.
     pub(super) arriving: VecDeque<(Duration, Vec<u8>)>,
+    /// Total length of `arriving`, in bytes.
     pub(super) held: usize,
     /// Earliest arrival time of further data to this end.
     pub(super) last_arrival: Duration,
@@ -202,6 +206,7 @@ impl Network {
         self.now + self.faults.delay_min + Duration::from_nanos(extra)
     }
 
+    /// Schedules a check of a target at a time.
     pub(super) fn schedule_event(&mut self, at: Duration, place: EventTarget) {
         self.next_event += 1;
         self.events.push(Reverse((at, self.next_event, place)));
@@ -381,6 +386,8 @@ impl Network {
         Some(outcome.map_err(io::Error::from_raw_os_error))
     }
 
+    /// Accepts a connection that waits at a listener: returns its server end and the client's
+    /// address. `None` if none waits.
     pub(super) fn accept(&mut self, number: i32) -> Option<io::Result<(i32, SocketAddr)>> {
         let listener = self.listeners.get_mut(&number)?;
         if let Some(errno) = listener.errors.pop_front() {

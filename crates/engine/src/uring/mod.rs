@@ -112,6 +112,7 @@ struct Source {
     address: Option<Box<SocketAddrAny>>,
 }
 
+/// The state of one listening socket.
 #[derive(Default)]
 struct Listener {
     generation: u32,
@@ -151,6 +152,7 @@ const GENERATION_BITS: u32 = 32 - KIND_BITS;
 const GENERATION_MASK: u32 = (1 << GENERATION_BITS) - 1;
 const NOTIFIER: u64 = OTHER | 1 << 32;
 
+/// The user data of a submission: its kind, and the index and generation of its key.
 fn user_data(kind: u64, key: Key) -> u64 {
     kind | u64::from(key.generation & GENERATION_MASK) << KIND_BITS | u64::from(key.index) << 32
 }
@@ -560,6 +562,7 @@ impl Uring {
         });
     }
 
+    /// Handles a completion of a receive. `None` if it found no buffer and is to be re-armed.
     fn received(
         &mut self,
         key: Key,

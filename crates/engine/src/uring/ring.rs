@@ -45,6 +45,7 @@ pub(super) const OPERATIONS: [(&str, u8); 8] = [
 /// named: kernels differ in whether an empty list forbids all or none.
 const UNREGISTER_BUFFERS: u8 = 23;
 
+/// The two queues, with the submissions and completions that wait.
 pub(super) struct Ring {
     ring: IoUring,
     /// Submissions that found the queue full, in order; later ones go behind them.
@@ -107,6 +108,7 @@ impl Ring {
         })
     }
 
+    /// Restricts the ring, and enables it: see [`confine`].
     pub(super) fn confine(&self) -> io::Result<()> {
         confine(&self.ring)
     }

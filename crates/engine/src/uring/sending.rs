@@ -16,7 +16,9 @@ pub(super) const LINKED_SEND_MAX: usize = 256 * 1024;
 
 /// A send in flight, with all memory that the kernel reads for it.
 pub(super) struct Sending {
+    /// The segments to send.
     pub(super) outgoing: Box<Outgoing>,
+    /// Maximum number of bytes of files to send in one turn.
     pub(super) chunk: u64,
     /// Whether and how the connection closes after the send.
     pub(super) last: CloseMode,
@@ -27,6 +29,7 @@ pub(super) struct Sending {
     /// The descriptor given to the linked close; restored if the close is cancelled.
     pub(super) closing: RawFd,
     header: libc::msghdr,
+    /// The byte strings of the send.
     pub(super) parts: Vec<libc::iovec>,
 }
 

@@ -20,7 +20,9 @@ const LINK_CREATE: u32 = 28;
 const LINK_UPDATE: u32 = 29;
 const LINK_BY_ID: u32 = 30;
 
+/// `BPF_PROG_TYPE_XDP`, the type of the program.
 const PROGRAM_XDP: u32 = 6;
+/// `BPF_XDP`, the type of attachment.
 const ATTACH_XDP: u32 = 37;
 
 /// Size of the buffer for the verifier's log of a rejected program, in bytes.
@@ -57,6 +59,7 @@ pub(super) struct Instruction {
     pub(super) immediate: i32,
 }
 
+/// Attributes of `BPF_MAP_CREATE`.
 #[repr(C)]
 #[derive(Default)]
 struct CreateMap {
@@ -70,6 +73,7 @@ struct CreateMap {
     name: [u8; 16],
 }
 
+/// Attributes of `BPF_MAP_LOOKUP_ELEM` and `BPF_MAP_UPDATE_ELEM`.
 #[repr(C)]
 struct MapElement {
     map: u32,
@@ -79,6 +83,7 @@ struct MapElement {
     flags: u64,
 }
 
+/// Attributes of `BPF_PROG_LOAD`.
 #[repr(C)]
 #[derive(Default)]
 struct LoadProgram {
@@ -96,6 +101,7 @@ struct LoadProgram {
     attach_type: u32,
 }
 
+/// Attributes of `BPF_PROG_TEST_RUN`.
 #[cfg(test)]
 #[repr(C)]
 #[derive(Default)]
@@ -110,6 +116,7 @@ struct RunProgram {
     duration: u32,
 }
 
+/// Attributes of `BPF_LINK_CREATE`.
 #[repr(C)]
 struct CreateLink {
     program: u32,
@@ -118,6 +125,7 @@ struct CreateLink {
     flags: u32,
 }
 
+/// Attributes of `BPF_OBJ_GET_INFO_BY_FD`.
 #[repr(C)]
 struct ObjectInfo {
     object: u32,
@@ -134,6 +142,7 @@ struct LinkInfo {
     program: u32,
 }
 
+/// Attributes of `BPF_LINK_GET_FD_BY_ID`.
 #[repr(C)]
 #[derive(Default)]
 struct LinkById {
@@ -142,6 +151,7 @@ struct LinkById {
     open_flags: u32,
 }
 
+/// Attributes of `BPF_LINK_UPDATE`.
 #[repr(C)]
 struct UpdateLink {
     link: u32,
@@ -244,6 +254,7 @@ impl<const KEY: usize, const VALUE: usize> BpfMap<KEY, VALUE> {
         unsafe { bpf(MAP_LOOKUP, &mut attributes) }.map(|_| value)
     }
 
+    /// The attributes for an operation on one entry; `value` is the address of its value.
     fn element(&self, key: &[u8; KEY], value: u64) -> MapElement {
         MapElement {
             map: number(&self.0),

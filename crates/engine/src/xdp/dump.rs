@@ -39,6 +39,7 @@ const WANTED_UNTIL: usize = 0;
 const WRITTEN: usize = 64;
 const READ: usize = 128;
 const LOST: usize = 192;
+/// Size of the first page, behind which the records begin.
 const FIRST_PAGE: usize = 4096;
 
 /// Bytes before each frame: time and length.
@@ -60,6 +61,7 @@ impl Ring {
         Ok(Ring { mapping, file })
     }
 
+    /// The word at this position of the first page.
     fn word(&self, at: usize) -> &AtomicU64 {
         let place = self.mapping.at(at, size_of::<u64>());
         let place = place.expect("the first page has these words");

@@ -35,7 +35,7 @@ use crate::sys;
 /// Maximum number of connections that are accepted per listener in one wait.
 const ACCEPTED_MAX: usize = 64;
 
-/// A listening socket whose address is on an interface with a queue.
+/// A listening socket with an IPv4 address, which connections on a queue may reach.
 struct Listening {
     descriptor: RawFd,
     address: SocketAddrV4,
@@ -47,11 +47,13 @@ struct Listening {
 
 /// The engine. Without a port, it only forwards to the kernel's engine.
 pub(crate) struct Xdp {
+    /// The kernel's engine.
     kernel: Epoll,
     /// The port of each queue; `None` after the port was given up.
     ports: Vec<Option<Port>>,
     /// Streams by the index of their key.
     streams: Vec<Option<Carried>>,
+    /// The listening sockets with IPv4 addresses.
     listening: Vec<Listening>,
     /// Whether connections may wait to be accepted.
     has_acceptable: bool,
@@ -119,6 +121,7 @@ impl Xdp {
         })
     }
 
+    /// Closes the stream `key`, if it is on a port.
     fn close(&mut self, key: Key) {
         let now = Instant::now();
         if let Some(stream) = self.take_carried(key)

@@ -322,6 +322,7 @@ fn check(interface: &Interface) -> Result<(), String> {
     Ok(())
 }
 
+/// Attaches the filter. Returns its link, and whether it runs in the driver.
 fn attach_program(
     program: &bpf::BpfProgram,
     interface: &Interface,

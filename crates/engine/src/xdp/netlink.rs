@@ -32,7 +32,9 @@ mod kind {
     pub(super) const GET_NEIGHBOUR: u16 = 30;
 }
 
+/// `NLM_F_REQUEST`: the message is a request.
 const REQUEST: u16 = 1;
+/// `NLM_F_DUMP`: the request is for all entries.
 const LIST: u16 = 0x300;
 
 /// Multicast groups of changes: links, neighbours, addresses and routes of IPv4.
@@ -406,11 +408,13 @@ impl<'a> Iterator for Attributes<'a> {
     }
 }
 
+/// The 16-bit number at an offset.
 fn half(bytes: &[u8], at: usize) -> Option<u16> {
     let bytes = bytes.get(at..)?.first_chunk()?;
     Some(u16::from_ne_bytes(*bytes))
 }
 
+/// The 32-bit number at an offset.
 pub(super) fn word(bytes: &[u8], at: usize) -> Option<u32> {
     let bytes = bytes.get(at..)?.first_chunk()?;
     Some(u32::from_ne_bytes(*bytes))

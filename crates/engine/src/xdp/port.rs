@@ -347,6 +347,7 @@ impl Port {
         false
     }
 
+    /// Passes the routes to the stack, in the order of their priority.
     fn set_routes(&mut self) {
         self.routes.sort_by_key(|route| route.priority);
         let routes = self.routes.iter().map(|route| Route {

@@ -182,6 +182,7 @@ const RECORD_DATA_END: i16 = 4;
 const RECORD_QUEUE: i16 = 16;
 const SOCKET_STATE: i16 = 72;
 
+/// `TCP_LISTEN`: the state of a listening socket.
 const LISTENING: i32 = 10;
 
 const SYN: i32 = 0x02;

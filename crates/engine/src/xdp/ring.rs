@@ -90,6 +90,7 @@ impl<T: Entry> Shared<T> {
         }
     }
 
+    /// The index, or the flags, at this offset of the mapping.
     fn index(&self, at: usize) -> &AtomicU32 {
         let Some(place) = self.mapping.at(at, 4) else {
             unreachable!("checked when the queue was mapped")
@@ -114,6 +115,7 @@ impl<T: Entry> Shared<T> {
     }
 }
 
+/// The error for a ring whose offsets or size are invalid.
 fn too_large() -> io::Error {
     io::ErrorKind::InvalidData.into()
 }

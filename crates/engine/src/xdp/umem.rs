@@ -54,6 +54,7 @@ impl Mapping {
         Mapping::with(file, 0, length, MapFlags::SHARED)
     }
 
+    /// Maps a part of a file for reading and writing, with these flags.
     fn with(file: impl AsFd, offset: u64, length: usize, flags: MapFlags) -> io::Result<Mapping> {
         let protection = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: the kernel chooses the place of the new mapping, so that it overlaps no memory of
