@@ -79,7 +79,7 @@ struct AddressGroup {
     /// The `default_server`, else the first server.
     default: Arc<Server>,
     names: ServerNames,
-    /// Whether the lines agree about protocols.
+    /// Whether the `listen` lines agree about protocols. A disagreement is only warned about.
     agreement: ProtocolAgreement,
     /// The servers, in the order of the file.
     servers: Vec<(Arc<Server>, Option<Position>)>,
@@ -137,7 +137,7 @@ impl Addresses {
         Ok(())
     }
 
-    /// Whether nginx would build a hash of names.
+    /// Whether nginx would build a hash of server names for any of the addresses.
     pub(crate) fn need_table(&self) -> bool {
         let has_table =
             |one: &AddressGroup| one.is_name_significant() && one.names.has_other_than_patterns();
@@ -216,7 +216,7 @@ impl AddressGroup {
         Ok(())
     }
 
-    /// Whether the requested server name makes a difference.
+    /// Whether the server name that a client requests can change its server or its captures.
     fn is_name_significant(&self) -> bool {
         self.servers.len() > 1 || self.names.may_capture()
     }

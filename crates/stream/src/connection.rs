@@ -107,7 +107,7 @@ impl Connection {
         transport.map_or_else(|| Address::Unix("".into()), address)
     }
 
-    /// The generation for a session that starts now.
+    /// The generation for a session that starts now: the pinned one, or else the current one.
     pub(crate) fn generation(&self) -> Rc<GenerationView> {
         let kept = self.kept.get().map(Rc::clone);
         kept.unwrap_or_else(|| self.worker.current())

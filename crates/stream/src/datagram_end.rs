@@ -42,13 +42,16 @@ pub(crate) struct DatagramEnd {
     pub(crate) arrived: RefCell<VecDeque<Buffer>>,
     /// The size of the queued datagrams that counts towards [`ARRIVED_MAX`].
     pub(crate) occupied: Cell<usize>,
+    /// Wakes the task that waits in [`next`](Self::next) or [`aborted`](Self::aborted).
     pub(crate) reader: RefCell<Option<Waker>>,
+    /// The state of the session.
     pub(crate) course: Cell<SessionStatus>,
     /// The session's place among the connections of its thread.
     pub(crate) place: Cell<Option<u32>>,
 }
 
 impl DatagramEnd {
+    /// Queues a received datagram for the session, or drops it if the queue is full.
     pub(crate) fn arrive(&self, mut bytes: Buffer) {
         let occupied = self.occupied.get() + bytes.len() + OVERHEAD;
         if occupied > ARRIVED_MAX {
@@ -83,8 +86,8 @@ impl DatagramEnd {
         }
     }
 
-    /// The client's next datagram; `None` once the session is [ending](Self::finish) and all received
-    /// datagrams have been taken. Cancel-safe.
+    /// The client's next datagram; `None` once the session is [ending](Self::finish) and all
+    /// datagrams received before have been taken. Cancel-safe.
     pub(crate) async fn next(&self) -> Option<Buffer> {
         poll_fn(|context| {
             if let Some(bytes) = self.take() {
@@ -175,7 +178,8 @@ pub(crate) async fn send(socket: &DatagramSocket, datagram: Datagram<Bytes>) -> 
     Ok(())
 }
 
-/// Sends what was pushed to a socket. What finds no room is sent later, and not waited for.
+/// Sends the datagrams that were pushed to a socket. Datagrams for which the kernel has no room are
+/// sent later, without waiting.
 ///
 /// # Errors
 /// The first error of `sendmsg()`, which may be about an earlier datagram (`ECONNREFUSED`).

@@ -42,10 +42,11 @@ impl SessionKey {
     }
 }
 
-/// Source and destination of a PROXY protocol header; `None` if it names none.
+/// Source and destination in a PROXY protocol header; `None` if the header has no addresses.
 type ProxiedEnds = Option<(SocketAddr, SocketAddr)>;
 
-/// The PROXY protocol header of a datagram: its length in bytes, and its addresses.
+/// Parses a datagram's PROXY protocol header: its length in bytes, and its addresses. `None` if the
+/// header is missing or malformed.
 fn proxied(datagram: &[u8]) -> Option<(usize, ProxiedEnds)> {
     let header = parse_datagram(datagram, LENGTH_MAX).ok()?;
     let ends = header.told.and_then(|told| told.ends());
@@ -55,7 +56,7 @@ fn proxied(datagram: &[u8]) -> Option<(usize, ProxiedEnds)> {
 /// The sessions of datagrams between the same ends.
 enum SessionsBetween {
     One(Rc<Connection>),
-    /// Each datagram has a PROXY protocol header, which tells its session.
+    /// Sessions by the addresses in the PROXY protocol header that each datagram has.
     ByHeader(Map<ProxiedEnds, Rc<Connection>>),
 }
 
@@ -71,7 +72,7 @@ impl SessionsBetween {
         }
     }
 
-    /// Removes a session. Whether there are no others.
+    /// Removes a session; returns whether no other session is left.
     fn remove(&mut self, connection: &Rc<Connection>) -> bool {
         match self {
             SessionsBetween::One(one) => Rc::ptr_eq(one, connection),
@@ -114,8 +115,8 @@ impl Sessions {
         }
     }
 
-    /// Has further datagrams belong to a session: all between these ends, or those with `told` in
-    /// their header.
+    /// Assigns further datagrams to a session: with `told`, those between these ends whose header
+    /// has these addresses, otherwise all between these ends.
     fn insert(&self, ends: &SessionKey, told: Option<ProxiedEnds>, connection: &Rc<Connection>) {
         let mut known = self.0.borrow_mut();
         let connection = Rc::clone(connection);
@@ -127,7 +128,7 @@ impl Sessions {
         let sessions = known.entry(ends.clone()).or_insert_with(by_header);
         match sessions {
             SessionsBetween::ByHeader(sessions) => drop(sessions.insert(told, connection)),
-            // Another configuration is used from now on.
+            // A reload has enabled a header per datagram for the address.
             SessionsBetween::One(_) => {
                 *sessions = SessionsBetween::ByHeader([(told, connection)].into_iter().collect());
             }
@@ -192,7 +193,7 @@ impl Sessions {
         }
         worker.set_idle(registered.place(), true);
         let listed = match header {
-            // The session of a broken header ends at once.
+            // A session whose header is malformed ends at once and gets no further datagrams.
             Some(None) => None,
             header => {
                 self.insert(&ends, header.flatten().map(|(_, told)| told), &connection);
@@ -213,11 +214,12 @@ pub(crate) struct Listed {
     sessions: Rc<Sessions>,
     ends: SessionKey,
     connection: Rc<Connection>,
+    /// Counts the session among the thread's sessions over UDP.
     _counted: DatagramSession,
 }
 
 impl Drop for Listed {
-    /// Datagrams that the session has not taken start another one.
+    /// Datagrams that the session has not taken are received again, and start another session.
     fn drop(&mut self) {
         self.sessions.remove(&self.ends, &self.connection);
         let ClientEnd::Datagrams(end) = &self.connection.end else {

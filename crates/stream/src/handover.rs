@@ -50,6 +50,7 @@ pub(crate) enum Pass {
 pub(crate) struct Handover {
     listener: ListenerId,
     handler: Rc<dyn ConnectionHandler>,
+    /// The address that the `pass` directive names, which becomes the connection's local address.
     local: Address,
 }
 
@@ -143,8 +144,8 @@ fn address_of(session: &Session, text: &[u8]) -> Result<Address, Status> {
     Err(Status::InternalServerError)
 }
 
-/// Hands over a connection that nothing else refers to. The session keeps its places under limits
-/// until the connection ends.
+/// Hands over a connection that nothing else refers to. The session's places under connection
+/// limits are kept until the connection ends.
 pub(crate) fn hand_over(
     connection: Connection,
     peer: Address,

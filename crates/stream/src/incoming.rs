@@ -1,4 +1,5 @@
-//! A session before its content, as the PROXY protocol header and the TLS handshake see it.
+//! A session before its content: the interface that reception of the PROXY protocol header and the
+//! TLS handshake use.
 
 use std::cell::RefCell;
 use std::fmt::{self, Write};

@@ -28,6 +28,7 @@ use crate::returned::Return;
 use crate::session::Session;
 use crate::set::Assignments;
 
+/// A server of the `stream` block.
 pub(crate) struct Server {
     pub(crate) name: Bytes,
     pub(crate) error_log: Arc<ErrorLog>,

@@ -1,8 +1,9 @@
 //! The PROXY protocol of clients: `listen … proxy_protocol`, and `set_real_ip_from` with the
 //! addresses of the header.
 //!
-//! Over UDP, which nginx does not support here, a session's first datagram begins with a header, as
-//! `proxy_protocol` sends it, or each datagram does (`datagrams.rs`).
+//! Over UDP, which nginx does not support for this option, either the first datagram of a session
+//! begins with a header, as `proxy_protocol` of another proxy sends it, or each datagram does
+//! (`datagrams.rs`).
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -46,8 +47,8 @@ pub(crate) async fn read(session: &mut Session) -> Result<Buffer, Status> {
     })
 }
 
-/// Takes the header off the session's first datagram, unless that has been done, and stores its
-/// values.
+/// Parses the header of the session's first datagram and stores its values. Removes the header from
+/// the datagram unless `datagrams.rs` has already done so.
 ///
 /// # Errors
 /// The final status of a session without a valid header.
@@ -80,6 +81,7 @@ fn read_datagram(session: &mut Session) -> Result<(), Status> {
     Ok(())
 }
 
+/// The access of `set_real_ip_from` to a session.
 pub(crate) struct SessionRealIp;
 
 impl ByProxy<Session> for SessionRealIp {

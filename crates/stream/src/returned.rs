@@ -15,7 +15,8 @@ use variables::{Compiling as _, Text};
 use crate::connection::ClientEnd;
 use crate::session::{Session, Status};
 
-/// How long a client may take none of the text before it is closed; nginx's value.
+/// The connection is closed if the client accepts no bytes of the text for this long; nginx's
+/// value.
 const SEND_TIMEOUT: Duration = Duration::from_secs(5);
 
 static RETURN: Setting<Template> = Setting::new("return", &["value"], parse::template)

@@ -7,7 +7,7 @@
 
 use proto::Span;
 
-/// Maximum number of disjoint parts of the stream.
+/// Maximum number of disjoint parts of the CRYPTO stream.
 const GAPS_MAX: usize = 64;
 /// Maximum length of a connection ID, in bytes.
 const ID_MAX: usize = 20;
@@ -97,7 +97,7 @@ impl CryptoStream {
     }
 
     /// Adds the frames of a packet whose protection has been removed. False if they are malformed,
-    /// not allowed in an Initial packet, or beyond the length limit.
+    /// not allowed in an Initial packet, beyond the length limit, or leave too many gaps.
     pub(super) fn take_frames(&mut self, payload: &[u8]) -> bool {
         let mut rest = DatagramReader {
             bytes: payload,

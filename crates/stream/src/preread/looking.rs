@@ -20,8 +20,8 @@ use crate::preread::Preread;
 use crate::session::{Session, Status};
 
 impl Preread {
-    /// Reads the client's first bytes until their protocol is known; `received` are those already
-    /// read. The session keeps all of them for its content.
+    /// Reads the client's first bytes until they contain a ClientHello or a CONNECT, or cannot;
+    /// `received` are those already read. The session keeps all of them for its content.
     ///
     /// # Errors
     /// The status of the session if the client sends too little or too much.
@@ -92,7 +92,7 @@ impl Preread {
         Ok(())
     }
 
-    /// Reads the beginning of a TLS handshake; `None` if the client sends something else.
+    /// Reads until the client's ClientHello is complete; `None` if the client sends something else.
     async fn look_for_hello(
         &self,
         session: &Session,
@@ -117,7 +117,7 @@ impl Preread {
     }
 }
 
-/// Stores the handshake, and selects the server by its name.
+/// Stores the ClientHello in the session, and selects the server by the requested name.
 fn note_hello(session: &mut Session, hello: Option<ClientHelloInfo>) {
     let name = hello.as_ref().and_then(|hello| host(&hello.server_name));
     session.preread_hello = hello.map(Box::new);
@@ -126,7 +126,7 @@ fn note_hello(session: &mut Session, hello: Option<ClientHelloInfo>) {
     }
 }
 
-/// The limit of preread bytes is exceeded.
+/// Logs that `preread_buffer_size` is exhausted; returns the final status of the session.
 fn buffer_full(session: &Session) -> Status {
     logs::error!(session, Error, "preread buffer full");
     Status::BadRequest

@@ -69,7 +69,9 @@ pub(crate) const DIRECTIVES: &[&dyn Declared] = &[
 pub(crate) struct Preread {
     buffer_size: usize,
     timeout: Duration,
+    /// Whether a TLS handshake is preread (`ssl_preread`).
     of_tls: bool,
+    /// Whether an MQTT CONNECT is preread (`mqtt_preread`).
     of_mqtt: bool,
 }
 

@@ -57,8 +57,8 @@ impl QuicPreread {
             has_initial = true;
             at += packet.len();
         }
-        // Packets that were sent after the first Initial packets, such as 0-RTT data, may overtake
-        // them.
+        // Once an Initial packet has arrived, datagrams without one are tolerated: packets that the
+        // client has sent later, such as 0-RTT data, may overtake its further Initial packets.
         if !has_initial && self.keys.is_none() {
             return PrereadResult::Other;
         }

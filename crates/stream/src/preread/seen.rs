@@ -44,7 +44,7 @@ pub(crate) fn find(name: &str) -> Option<BuiltinVariable<Session>> {
     Some(BuiltinVariable::computed(evaluate))
 }
 
-/// Appends a value of the handshake; false if there was no handshake.
+/// Appends a value of the ClientHello; false if none was preread.
 fn with(session: &Session, out: &mut Vec<u8>, value: fn(&ClientHelloInfo) -> &[u8]) -> bool {
     let hello = session.preread_hello.as_deref();
     hello.is_some_and(|hello| {

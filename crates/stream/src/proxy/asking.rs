@@ -183,8 +183,8 @@ pub(super) struct ByConnection<'a> {
     pub(super) socket: Socket,
     /// The TLS settings, if TLS is used.
     pub(super) secured: Option<&'a ResolvedTls>,
-    /// Whether the client's bytes are counted during the first attempt, as nginx, which then
-    /// already reads from a client that has sent something before.
+    /// Whether the client's preread bytes are counted during the first attempt, as in nginx: if
+    /// nginx has read from a client before, it reads on while it connects.
     pub(super) client_is_read: Cell<bool>,
 }
 

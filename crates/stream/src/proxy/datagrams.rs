@@ -24,7 +24,7 @@ const ANSWERS_LATE_MAX: Duration = Duration::from_secs(5);
 /// The most datagrams of a client that are sent to its peer together.
 const TOGETHER_MAX: u64 = 32;
 
-/// The end of a session.
+/// How a session ended.
 pub(super) struct Ended {
     pub(super) status: Status,
     /// Whether the peer was at fault.
@@ -58,7 +58,7 @@ struct Relay<'a> {
     requests: u64,
     /// Number of datagrams from the peer, including network errors, as in nginx.
     responses: u64,
-    /// The last response was a datagram.
+    /// Whether the peer's last response was a datagram, not a network error.
     is_answering: bool,
     has_peer_failed: bool,
 }
@@ -191,7 +191,7 @@ impl Relay<'_> {
         }
         match send_pushed(self.upstream).await {
             Ok(()) => {}
-            // The error is about an earlier datagram; these have been sent.
+            // The error is about an earlier datagram; the datagrams of this call have been sent.
             Err(error) if error.kind() == ErrorKind::ConnectionRefused => {
                 self.responses += 1;
                 self.tell_refusal(session, &error);
@@ -213,8 +213,8 @@ impl Relay<'_> {
     /// How many datagrams of the client may be sent together now.
     fn together_max(&self) -> u64 {
         let counts_responses = self.settings.responses.is_some_and(|each| each > 0);
-        // Of datagrams that were sent together, the kernel tells of one refusal only, and where
-        // responses are counted, each refusal counts.
+        // The kernel reports only one refusal for datagrams that are sent together, but each
+        // refusal counts as a response.
         let must_be_alone = counts_responses && !self.is_answering;
         if must_be_alone || self.rates.upload > 0 {
             return 1;
@@ -307,7 +307,7 @@ impl Relay<'_> {
         expected.is_some_and(|each| self.responses >= each.saturating_mul(self.requests))
     }
 
-    /// Logs the end of the session.
+    /// Logs the end of the session; returns its final status.
     fn tell(&self, session: &Session, reason: &Reason) -> Status {
         let what = match reason {
             Reason::Done => "udp done",

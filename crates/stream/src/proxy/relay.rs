@@ -16,11 +16,13 @@ use super::settings::{Proxy, Rates};
 use crate::session::Session;
 use crate::subject::{SessionBytes, WithoutFields};
 
-/// From so many receives in a row on that fill their buffer, bytes go through a pipe.
+/// After this many consecutive receives that fill their buffer, bytes are spliced through a pipe.
 const FULL_BUFFERS: u32 = 8;
 
-/// After so many waits in a row that each less than so many bytes followed, bytes are copied again.
+/// After this many consecutive waits that are each followed by fewer than [`MANY`] bytes, bytes are
+/// copied again.
 const FEW_MAX: u32 = 4;
+/// Minimum number of bytes after a wait for which a pipe is worth its system calls.
 const MANY: u64 = 16 << 10;
 
 /// Why forwarding in one direction ended.
@@ -41,7 +43,7 @@ enum RelayEnd {
     Upstream,
 }
 
-/// The receivers of a peer's first byte time.
+/// The recipients of a peer's first byte time.
 #[derive(Clone, Copy)]
 struct FirstByte<'a> {
     time: &'a Cell<Option<Duration>>,
@@ -211,8 +213,8 @@ impl RelayDirection<'_> {
         self.rate == 0 && self.from.can_splice(self.to)
     }
 
-    /// Forwards bytes through pipes, as long as many come, and there is a pipe. Returns when a
-    /// receive is to tell what comes next.
+    /// Splices bytes through pipes while many arrive and a pipe is available. Returns when the next
+    /// bytes should be received into a buffer.
     async fn carry_through_pipes(&self) -> Result<(), Ended> {
         let mut few = 0;
         let mut has_waited = false;
@@ -230,8 +232,9 @@ impl RelayDirection<'_> {
         Ok(())
     }
 
-    /// Forwards what the kernel has received through a pipe, and returns how much that was. The
-    /// receiver takes what the pipe holds before it is filled again. Waits hold no pipe.
+    /// Splices the bytes that the kernel has received through a pipe, and returns their number. The
+    /// receiver takes all bytes of the pipe before it is filled again. The pipe is given back
+    /// before the next wait for the sender.
     async fn pass_through(&self, pipe: Pipe) -> Result<u64, Ended> {
         let (pipe, mut total) = (Arc::new(pipe), 0);
         loop {
@@ -305,8 +308,8 @@ impl RelayDirection<'_> {
         }
     }
 
-    /// Waits until at most `limit` bytes are queued for the receiver, as long as it takes some of
-    /// them in time. Returns at once if the receiver is gone.
+    /// Waits until at most `limit` bytes are queued for the receiver. Fails if nothing is forwarded
+    /// in either direction for too long, or if the receiver is gone.
     async fn wait_for_receiver(&self, limit: usize) -> Result<(), Ended> {
         let timeout = self.settings.timeout;
         let mut backlog = self.to.backlog();

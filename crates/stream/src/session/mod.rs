@@ -68,6 +68,7 @@ pub(crate) struct Session {
     pub(crate) servers: Arc<AddressServers>,
     /// The server that handles the session.
     pub(crate) server: Arc<Server>,
+    /// The time of accept, or of the first datagram.
     pub(crate) began: Instant,
     /// Set when the session ends.
     pub(crate) status: Status,
@@ -85,7 +86,8 @@ pub(crate) struct Session {
     pub(crate) realip_address: Option<Address>,
     /// Bytes that were read from the client and remain to be forwarded.
     pub(crate) preread: Cell<Bytes>,
-    /// Number of the client's bytes that `preread` replaces, if it was changed.
+    /// Number of bytes that the client sent in place of `preread`, if `mqtt_set_connect` has changed
+    /// `preread`.
     pub(crate) preread_replaced: Cell<Option<u64>>,
     /// Whether the preread bytes have been counted.
     preread_counted: Cell<bool>,
@@ -95,7 +97,7 @@ pub(crate) struct Session {
     pub(crate) preread_connect: Option<Box<SeenConnect>>,
     /// Counts the session in its server's zone, if there is one.
     metered: Option<MeteredSession>,
-    /// The session's places under limits.
+    /// The session's places under connection limits.
     places: RefCell<ConnectionLimitState<Session>>,
     /// The client's ClientHello, during the handshake.
     pub(crate) hello: Option<Box<ClientHello>>,
@@ -157,7 +159,8 @@ impl Session {
         Box::new(Session::new(connection, local, stream, Arc::new(servers)))
     }
 
-    /// A session of the same client with a server, in its initial state.
+    /// A new session of the same client with this server, to evaluate variables in the names of its
+    /// certificates during the handshake.
     pub(crate) fn beginning_of(&self, server: &Arc<Server>) -> Session {
         let (connection, servers) = (Rc::clone(&self.connection), Arc::clone(&self.servers));
         let (generation, stream) = (Rc::clone(&self.generation), Rc::clone(&self.stream));
@@ -203,21 +206,23 @@ impl Session {
         told.unwrap_or_else(|| self.connection.peer())
     }
 
-    /// Counts the first datagram of a session over UDP, as in nginx even if it is not used.
+    /// Counts the first datagram of a session over UDP; as in nginx, even if its content is not
+    /// used.
     fn count_first(&self) {
         if let ClientEnd::Datagrams(end) = &self.connection.end {
             self.received.set(end.waiting() as u64);
         }
     }
 
-    /// Takes the session's first datagram, if its content is not used.
+    /// Discards the first datagram of a session over UDP whose content is not used, so that the
+    /// datagram starts no other session.
     pub(crate) fn take_first(&self) {
         if let ClientEnd::Datagrams(end) = &self.connection.end {
             end.take();
         }
     }
 
-    /// Whether something was read from a client over TCP before the session's content.
+    /// Whether bytes of a client over TCP are read before the session's content.
     pub(crate) fn has_been_read(&self) -> bool {
         let is_secure = self
             .connection
