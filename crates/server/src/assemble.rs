@@ -1,4 +1,4 @@
-//! A whole configuration: every protocol's part of it, put together into a generation.
+//! Compilation of a whole configuration: every protocol's part, assembled into a generation.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -14,9 +14,9 @@ use crate::events::Events;
 use crate::protocols::PARTS;
 use crate::unknown::Unknown;
 
-/// A configuration ready to serve, with what must be opened for it.
+/// A configuration ready to serve, with the resources that must be opened before.
 pub struct Compiled {
-    /// What the workers serve by.
+    /// The configuration for the workers.
     pub generation: Generation,
     /// The main level's `error_log`.
     pub error_log: Arc<ErrorLog>,
@@ -28,7 +28,7 @@ pub struct Compiled {
     pub logs: Vec<Arc<LogFile>>,
     /// Directories that must exist and belong to the workers' user.
     pub directories: Vec<PathBuf>,
-    /// Where workers open files themselves.
+    /// Paths at which workers open files themselves.
     pub places: Vec<FilePlace>,
     /// Programs that workers run.
     pub programs: Vec<Program>,
@@ -36,8 +36,8 @@ pub struct Compiled {
     pub diagnostics: Vec<Diagnostic>,
 }
 
-/// Compiles a parsed configuration; every error of the file comes back, not the first alone. Errors
-/// are logged to `default_error_log` where no line writes `error_log`: to what `-e` says.
+/// Compiles a parsed configuration. Returns all errors of the file, not only the first. Without an
+/// `error_log` line, errors are logged to `default_error_log`, the destination of `-e`.
 pub fn compile(
     tree: &conf::Tree,
     environment: &Environment<'_>,
@@ -46,7 +46,7 @@ pub fn compile(
     compile_with(PARTS, tree, environment, default_error_log)
 }
 
-/// Like [`compile`], with these protocols.
+/// Like [`compile`], for the given protocols.
 pub(crate) fn compile_with(
     parts: &[&dyn ProtocolPart],
     tree: &conf::Tree,

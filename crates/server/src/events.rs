@@ -1,4 +1,4 @@
-//! The `events` block: engine and connections.
+//! The `events` block: the engine of worker threads and their connections.
 //!
 //! <https://nginx.org/en/docs/ngx_core_module.html#events>
 
@@ -160,18 +160,18 @@ fn xdp_profile(setter: &Setter<'_>) -> Result<XdpProfile, Fault> {
     }
 }
 
-/// `use xdp` and what belongs to it.
+/// The settings of `use xdp`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Xdp {
-    /// The value of `xdp_interface` in this scope.
+    /// The value of `xdp_interface`: at least one interface, without duplicates.
     pub interfaces: Vec<String>,
-    /// The value of `xdp_mode` in this scope.
+    /// The value of `xdp_mode`.
     pub mode: XdpMode,
-    /// The value of `xdp_profile` in this scope.
+    /// The value of `xdp_profile`.
     pub profile: XdpProfile,
-    /// The value of `xdp_required` in this scope.
+    /// The value of `xdp_required`.
     pub is_required: bool,
-    /// The value of `xdp_bypass_firewall` in this scope.
+    /// The value of `xdp_bypass_firewall`.
     pub bypasses_firewall: bool,
 }
 
@@ -214,20 +214,20 @@ impl Xdp {
     }
 }
 
-/// Bytes of the longest name that Linux gives to an interface.
+/// Maximum length of a network interface's name in Linux, in bytes.
 const INTERFACE_NAME_MAX: usize = 15;
 
 /// The compiled `events` block.
 pub struct Events {
-    /// The engine that `use` names.
+    /// The engine that `use` selects; `None` without `use`.
     pub engine: Option<EngineKind>,
-    /// `use xdp`.
+    /// The settings of `use xdp`; `None` for other engines.
     pub xdp: Option<Xdp>,
-    /// The value of `worker_connections` in this scope.
+    /// The value of `worker_connections`, per worker thread; at least 1.
     pub connections: usize,
-    /// The value of `multi_accept` in this scope.
+    /// The value of `multi_accept`.
     pub multi_accept: bool,
-    /// The value of `debug_connection` in this scope.
+    /// The clients of `debug_connection`.
     pub debug_connections: DebugConnections,
 }
 
@@ -269,7 +269,7 @@ impl Feature for Events {
     }
 }
 
-/// The `events` block of a configuration, or its root where there is none.
+/// The `events` block of a configuration, or its root if there is no such block.
 pub fn scope(root: ScopeRef<'_>) -> ScopeRef<'_> {
     root.children("events").next().unwrap_or(root)
 }

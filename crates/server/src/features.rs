@@ -1,9 +1,9 @@
-//! The list of all modules, in nginx's order (`auto/modules`): phases and head filters run through
-//! it from its end.
+//! The list of all modules, in nginx's order (`auto/modules`). Phases and head filters call the
+//! modules from the end of the list.
 //!
-//! What is here and not in nginx stands where its order against the others needs it. The crate
-//! knows its modules here and nowhere else: the table of all directives and the list of variables
-//! are made of it.
+//! A module that nginx does not have is at the place that its order relative to the others
+//! requires. No other file of the crate names modules: the table of all directives and the list of
+//! variables are generated from this list.
 
 use framework::compile::Feature;
 use http::config::core::{Core, ServerCore};
@@ -64,11 +64,12 @@ pub const FEATURES: Modules = Modules(&[
         transport::client::find,
         transport::proxy_protocol::find,
     ]),
-    // nginx has these in its core module.
+    // Part of nginx's core module.
     Entry::module::<disable_symlinks::DisableSymlinks>(),
     Entry::module::<early_hints::EarlyHints>(),
     Entry::module::<post_action::PostAction>(),
-    // The client's address is known when it answers.
+    // Early in the list, hence late in its phase: the client's address is known when a challenge is
+    // answered.
     Entry::of(&[acme::DIRECTIVES, acme::ISSUER_DIRECTIVES])
         .named(&["ngx_http_acme_module"])
         .variables(&[acme::find])
@@ -77,12 +78,13 @@ pub const FEATURES: Modules = Modules(&[
         .gathers(acme::add)
         .plan(acme::register, acme::SHORTCUTS),
     Entry::module::<AccessLogs>(),
-    // Before the groups, one of which may be where spans go: what is prepared is from the end.
+    // Before the groups, hence prepared after them: an exporter may send its spans to a group.
     Entry::of(&[]).prepare(otel::prepare),
     Entry::of(&[upstream::DIRECTIVES, rules::upstream::DIRECTIVES])
         .prepare(upstream::compile)
         .gathers(upstream::add),
-    // Behind the groups: what it says of them is gathered before they are made.
+    // After the groups, hence prepared before them: the checks of groups are collected before the
+    // groups are compiled.
     Entry::of(&[health_check::DIRECTIVES])
         .prepare(health_check::prepare)
         .gathers(health_check::add)
@@ -132,8 +134,8 @@ pub const FEATURES: Modules = Modules(&[
     Entry::module::<referer::Referers>()
         .named(&["ngx_http_referer_module"])
         .variables(&[referer::find]),
-    // Behind the blocks above, because a name is of the `set` that names it, also where one of them
-    // defines it.
+    // After the blocks above, hence prepared before them: a variable that is assigned by `set`
+    // belongs to `set`, even if one of these blocks defines it too.
     Entry::of(&[rewrite::DIRECTIVES])
         .named(&["ngx_http_rewrite_module"])
         .tasks(rewrite::TASKS)
@@ -214,9 +216,9 @@ pub const FEATURES: Modules = Modules(&[
         .content("api", api::content),
     Entry::of(&[dashboard::DIRECTIVES]).content("dashboard", dashboard::content),
     Entry::module::<dav_ext::DavExt>().prepare(dav_ext::compile),
-    // From here on header filters.
+    // Header filters follow.
     Entry::of(&[]).registers(range::register),
-    // Whether a client takes gzip is asked by several modules, by its directives.
+    // Several modules use these directives to check whether a client accepts gzip.
     Entry::module::<gzip::Gzip>(),
     Entry::module::<compress::Compression>()
         .named(&[
@@ -241,8 +243,8 @@ pub const FEATURES: Modules = Modules(&[
     Entry::module::<slice::SliceSize>()
         .named(&["ngx_http_slice_filter_module"])
         .variables(&[slice::find]),
-    // Last, as nginx has modules that are loaded: what it looks at a request for comes before all
-    // that scripts do.
+    // Last, like modules that nginx loads dynamically: its work for a request comes before all
+    // scripts.
     Entry::of(&[otel::DIRECTIVES])
         .named(&["ngx_otel_module"])
         .tasks(otel::TASKS)

@@ -1,10 +1,11 @@
-//! The server as a whole: the list of its modules, what comes of a configuration, and the
-//! connection handlers behind its addresses.
+//! The server as a whole: the list of its modules, the compilation of a configuration, and the
+//! connection handlers of its listening addresses.
 //!
-//! [`features`] collects the directives, each declared beside the code it serves; [`assemble`]
-//! makes a generation of a configuration; [`explain`] tells the way of an imagined request. What
-//! happens to a request is the crate `http`, whose page to read first is [`http::request`], and
-//! `modules`. This crate does not know processes, signals or how configuration files are read.
+//! [`features`] lists the modules with their directives, which are declared next to the code that
+//! uses them; [`assemble`] compiles a configuration to a generation; [`explain`] describes the
+//! processing of an imagined request. Requests are served by the crates `http`, whose first page to
+//! read is [`http::request`], and `modules`. This crate contains no processes, no signals and no
+//! reading of configuration files.
 
 pub mod assemble;
 pub mod events;

@@ -1,5 +1,5 @@
-//! The list of all protocols that the server speaks with its clients, and nothing else that names
-//! them: directives, variables, connection handlers.
+//! The list of all protocols that the server speaks with its clients. No other file names the
+//! protocols: directives, variables and connection handlers are collected from this list.
 
 use std::rc::Rc;
 use std::sync::{Arc, OnceLock};
@@ -20,17 +20,17 @@ use crate::features::FEATURES;
 pub const PARTS: &[&dyn ProtocolPart] =
     &[&FEATURES, stream::part::STREAM, memcached::part::MEMCACHED];
 
-/// Directives of the process, whatever its protocols.
+/// Directives that do not belong to any protocol.
 pub(crate) const DIRECTIVES: &[Directives] = &[Events::DIRECTIVES, ErrorLog::DIRECTIVES];
 
-/// Every directive of the server. One that several modules look at is there more than once.
+/// All directives of the server. A directive that several modules use occurs several times.
 pub fn directives() -> impl Iterator<Item = &'static dyn Declared> {
     let of_parts = PARTS.iter().flat_map(|part| part.directives());
     let tables = DIRECTIVES.iter().copied().chain(of_parts);
     tables.flatten().copied()
 }
 
-/// The directives of all parts with those that the caller brings (the process's own).
+/// The directives of all parts, and those of the caller (of the process).
 pub fn registry(others: &'static [&'static [&'static dyn Declared]]) -> &'static Registry {
     static NAMES: OnceLock<Vec<&'static str>> = OnceLock::new();
     static REGISTRY: OnceLock<Registry> = OnceLock::new();
@@ -49,19 +49,18 @@ pub fn registry(others: &'static [&'static [&'static dyn Declared]]) -> &'static
     })
 }
 
-/// Whether some protocol has a variable of this name (in lower case, without `$`) that no line
-/// defines.
+/// Whether a protocol has a built-in variable with this name (in lower case, without `$`).
 pub fn has_variable(name: &str) -> bool {
     PARTS.iter().any(|part| part.has_variable(name))
 }
 
-/// What a thread accepts for: a connection handler for each protocol.
+/// A connection handler for each protocol, for one thread.
 pub fn handlers() -> Vec<Rc<dyn ConnectionHandler>> {
     PARTS.iter().map(|part| part.handler()).collect()
 }
 
-/// The worker of a thread that is no one of [`framework::workers::Workers`]: for one question, or
-/// in a simulated network.
+/// A worker for a thread outside [`framework::workers::Workers`]: to answer a question, or in a
+/// simulated network.
 pub fn worker(
     generation: Arc<Generation>,
     connections_max: usize,

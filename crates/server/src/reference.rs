@@ -1,9 +1,9 @@
-//! What nginx and NGINX Plus have by name: every directive and every variable, with its module.
+//! The names that nginx, NGINX Plus and third-party modules have: every directive and variable,
+//! with its module.
 //!
-//! The names are facts, in files beside this one, as are those of modules that others have written.
-//! The parser asks here about a name that the table does not know, `tidegate docs` and
-//! docs/compatibility.md list what is here and what is not. What a name means, or how its arguments
-//! look, is not known here.
+//! The names are in files next to this one. The parser looks up directives that the table does not
+//! have; `tidegate docs` and docs/compatibility.md list which names Tidegate has. The meaning of a
+//! name and the syntax of its arguments are not recorded.
 
 use std::sync::OnceLock;
 
@@ -16,26 +16,26 @@ const OTHERS: &str = include_str!("reference/others.txt");
 
 const JAVASCRIPT: &str = "nginx's JavaScript module";
 
-/// A directive or variable of theirs.
+/// A directive or variable of nginx, NGINX Plus or a third-party module.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReferenceName {
-    /// A variable, without its `$`; else a directive.
+    /// Whether the name is a variable's, without `$`; otherwise a directive's.
     pub is_variable: bool,
-    /// The module, as in `http_fastcgi`.
+    /// The module, such as `http_fastcgi`.
     pub module: &'static str,
-    /// The name. That of a family of variables ends with `_`.
+    /// The name. The name of a family of variables ends with `_`.
     pub name: &'static str,
-    /// The module or product that has the name.
+    /// The product that has the module, or the name of a third-party module.
     pub owner: &'static str,
 }
 
-/// Everything that nginx has, by module.
+/// All names of nginx, by module.
 pub fn nginx() -> &'static [ReferenceName] {
     static NAMES: OnceLock<Vec<ReferenceName>> = OnceLock::new();
     NAMES.get_or_init(|| read(NGINX, |_| "nginx"))
 }
 
-/// What NGINX Plus and the JavaScript module have beyond it.
+/// The names that only NGINX Plus and the JavaScript module have.
 pub fn plus() -> &'static [ReferenceName] {
     static NAMES: OnceLock<Vec<ReferenceName>> = OnceLock::new();
     NAMES.get_or_init(|| {
@@ -46,34 +46,35 @@ pub fn plus() -> &'static [ReferenceName] {
     })
 }
 
-/// What modules of others have.
+/// The names of third-party modules.
 fn others() -> &'static [ReferenceName] {
     static NAMES: OnceLock<Vec<ReferenceName>> = OnceLock::new();
     NAMES.get_or_init(|| read(OTHERS, |module| module))
 }
 
-/// Every directive of a name; where several modules have it, nginx's own come first.
+/// The directives with this name; nginx's own come first.
 pub fn directives(name: &str) -> impl Iterator<Item = &'static ReferenceName> {
     all(name).filter(|known| !known.is_variable)
 }
 
-/// Every variable of a name in lower case, without `$`; of a family any name is one.
+/// The variables with this name (in lower case, without `$`), including the family that it belongs
+/// to.
 pub fn variables(name: &str) -> impl Iterator<Item = &'static ReferenceName> {
     let families = family(name).into_iter().flat_map(all);
     all(name).chain(families).filter(|known| known.is_variable)
 }
 
-/// What is known of a directive that the table does not have, for the parser's error.
+/// The owner of a directive that the table does not have, for the parser's error.
 pub fn directive(name: &str) -> Option<ForeignName> {
     directives(name).next().map(known)
 }
 
-/// What is known of a variable that Tidegate does not have.
+/// The owner of a variable that Tidegate does not have.
 pub fn variable(name: &str) -> Option<ForeignName> {
     variables(name).next().map(known)
 }
 
-/// What to write for a directive that nginx once had.
+/// The replacement for a directive that nginx has removed.
 pub fn removed(name: &str) -> Option<&'static str> {
     Some(match name {
         "ssl" => "nginx has removed it in 1.25.1: write \"listen … ssl\"",
@@ -87,7 +88,7 @@ pub fn removed(name: &str) -> Option<&'static str> {
     })
 }
 
-/// Names of others, as [`conf::Registry`] asks for them.
+/// The lookup of directives that Tidegate does not have, as [`conf::Registry`] expects it.
 pub const ELSEWHERE: KnownElsewhere = directive;
 
 fn known(name: &ReferenceName) -> ForeignName {
@@ -102,7 +103,7 @@ fn known(name: &ReferenceName) -> ForeignName {
     }
 }
 
-/// The remark about a module of others: it names the module.
+/// The remark about a third-party module, which contains the module's name.
 fn remark_of_others(module: &'static str) -> &'static str {
     static REMARKS: OnceLock<Map<&'static str, &'static str>> = OnceLock::new();
     let remarks = REMARKS.get_or_init(|| {
@@ -124,7 +125,7 @@ fn remark_of_others(module: &'static str) -> &'static str {
         .unwrap_or("Tidegate does not have it")
 }
 
-/// The names by themselves.
+/// The directives and variables with exactly this name.
 fn all(name: &str) -> impl Iterator<Item = &'static ReferenceName> {
     static BY_NAME: OnceLock<Map<&'static str, Vec<&'static ReferenceName>>> = OnceLock::new();
     let by_name = BY_NAME.get_or_init(|| {
@@ -137,7 +138,7 @@ fn all(name: &str) -> impl Iterator<Item = &'static ReferenceName> {
     by_name.get(name).into_iter().flatten().copied()
 }
 
-/// The longest family that a variable belongs to.
+/// The longest family of variables that the name belongs to.
 fn family(name: &str) -> Option<&'static str> {
     let families = nginx().iter().chain(plus());
     families
@@ -147,7 +148,7 @@ fn family(name: &str) -> Option<&'static str> {
         .max_by_key(|family| family.len())
 }
 
-/// The lines of a list: `directive MODULE NAME` or `variable MODULE NAME`.
+/// Parses the lines of a list: `directive MODULE NAME` or `variable MODULE NAME`.
 fn read(list: &'static str, owner: fn(&'static str) -> &'static str) -> Vec<ReferenceName> {
     let lines = list.lines().filter(|line| !line.starts_with('#'));
     lines

@@ -1,21 +1,21 @@
-//! Errors of variables that a configuration uses and nothing defines.
+//! Errors for variables that a configuration uses but does not define.
 
 use conf::{Fault, Files, Position, Tree};
 
 use crate::protocols;
 use crate::reference;
 
-/// The names, each with where it is used.
+/// The names of undefined variables, with the positions of their uses.
 pub struct Unknown<'a> {
     names: Vec<(&'a str, Vec<Position>)>,
 }
 
 impl<'a> Unknown<'a> {
-    /// Finds where these names are used.
+    /// Finds the uses of these names.
     pub fn new(names: &'a [Box<str>], tree: &Tree, files: &dyn Files) -> Unknown<'a> {
         let places = |name: &str| {
             let mut places = tree.uses_of_variable(name);
-            // The first place is that of the error, which names the line that nginx does.
+            // The first position becomes the error's and names the same line as nginx's error.
             for place in places.iter_mut().skip(1) {
                 *place = place.on_own_line(files);
             }
@@ -27,7 +27,7 @@ impl<'a> Unknown<'a> {
         }
     }
 
-    /// An error for each name; of those that nginx has, one for each module and file.
+    /// An error for each name. Names of the same nginx module in the same file share one error.
     pub fn faults(&self) -> impl Iterator<Item = Fault> {
         let mut faults: Vec<Fault> = Vec::new();
         let mut modules: Vec<(&str, u32, usize)> = Vec::new();
@@ -65,7 +65,7 @@ impl<'a> Unknown<'a> {
     }
 }
 
-/// The error of a name that nginx has not either, in its words.
+/// The error for a name that nginx does not have either, in nginx's words.
 fn misspelled(name: &str, places: &[Position]) -> Fault {
     let fault = Fault {
         position: places.first().copied(),
@@ -81,7 +81,7 @@ fn misspelled(name: &str, places: &[Position]) -> Fault {
     }
 }
 
-/// The variable whose name is most like this one, if any is.
+/// The variable with the most similar name, if any is similar.
 pub fn nearest(name: &str) -> Option<&'static str> {
     let here = reference::nginx()
         .iter()
@@ -91,6 +91,7 @@ pub fn nearest(name: &str) -> Option<&'static str> {
     conf::nearest(name, here.chain(OWN))
 }
 
+/// Directives that define variables.
 const DEFINERS: &[&str] = &[
     "auth_request_set",
     "geo",
@@ -101,5 +102,5 @@ const DEFINERS: &[&str] = &[
     "split_clients",
 ];
 
-/// Variables that nginx does not have.
+/// Built-in variables that nginx does not have.
 const OWN: [&str; 3] = ["brotli_ratio", "tidegate_version", "zstd_ratio"];

@@ -7,10 +7,9 @@ use crate::sync::{Arc, AtomicUsize, Ordering};
 
 /// Bytes that an extent occupies in addition to its data: its table entry, and the overhead of the
 /// allocator and of [`Bytes`].
-/// [`Bytes`] need.
 const OVERHEAD: usize = 96;
 
-/// A value for an extent that is being received, and will be stored without a copy.
+/// The value of a large object while it is received; stored as an extent without a copy.
 #[derive(Debug)]
 pub struct Large {
     /// The key, then the value.
@@ -47,7 +46,7 @@ impl Large {
         self.len() == 0
     }
 
-    /// The key of the large.
+    /// The key of the object.
     #[must_use]
     pub fn key(&self) -> &[u8] {
         self.bytes.get(..self.key_length).unwrap_or_default()
@@ -69,6 +68,7 @@ impl Large {
 /// The memory of an extent. It is accounted for until the last reference is dropped.
 struct Memory {
     bytes: Vec<u8>,
+    /// The counter of bytes of all extents in memory.
     held: Arc<AtomicUsize>,
 }
 

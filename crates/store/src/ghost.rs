@@ -1,15 +1,16 @@
 //! Fingerprints of keys that were recently evicted from the small queue: if such a key is stored
 //! again, it goes to the main queue.
 //!
-//! Each bucket is a short FIFO queue, so all buckets together approximate one queue: two bytes a
-//! key, without links. Only as many places are used as correspond to nine tenths of the number of
-//! objects. With twice as many, keys that return too rarely would enter the main queue, and the hit
-//! ratio would drop (by a percentage point at a Zipf exponent of 0.8). The number of buckets
-//! exceeds the need by up to an eighth, or by up to a third after objects have been removed.
+//! Each bucket is a short FIFO queue, and all buckets together approximate one queue: two bytes per
+//! key, without links. The queue remembers nine tenths as many keys as there are objects. With
+//! twice as many, keys that return too rarely would enter the main queue, and the hit ratio would
+//! drop (by a percentage point at a Zipf exponent of 0.8). There are up to an eighth more buckets
+//! than necessary, or up to a third more after objects have been removed.
 
-/// Fingerprints of a bucket, the newest first.
+/// Number of fingerprints in a bucket.
 const WIDTH: usize = 8;
 
+/// The fingerprints of a bucket, the newest first.
 type Bucket = [u16; WIDTH];
 
 /// Marks an unused place.
@@ -18,9 +19,9 @@ const NONE: u16 = 0;
 /// The fingerprints of evicted keys.
 #[derive(Debug)]
 pub(crate) struct Ghost {
-    /// Keys are mapped to buckets in the order of their hashes.
+    /// Buckets in the order of the hashes of their keys.
     buckets: Vec<Bucket>,
-    /// Limit of remembered keys.
+    /// Maximum number of remembered keys.
     keys: usize,
 }
 
@@ -65,7 +66,7 @@ impl Ghost {
         }
     }
 
-    /// Whether the key is remembered. Forgets it.
+    /// Forgets the key; returns whether it was remembered.
     pub(crate) fn take(&mut self, hash: u64) -> bool {
         let wanted = fingerprint(hash);
         let Some(places) = self.places(hash) else {
@@ -81,7 +82,7 @@ impl Ghost {
         true
     }
 
-    /// The used places of a key's bucket; at least one.
+    /// The used slots of a key's bucket, at least one; `None` if there are no buckets.
     fn places(&mut self, hash: u64) -> Option<&mut [u16]> {
         let count = self.buckets.len();
         // The lowest bits have selected the shard.

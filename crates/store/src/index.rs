@@ -1,75 +1,77 @@
-//! From a key's hash to the place of its record: a hash table that grows and shrinks by one bucket
-//! at a time.
+//! The index from a key's hash to the location of its record: a hash table that grows and shrinks
+//! by one bucket at a time.
 //!
-//! Linear hashing: there are `buckets` of them, the next to be split is the one that the latest
-//! would have shared a number with, so no operation ever moves the whole table. A bucket is a line
-//! of the processor's cache: ten slots and the number of a bucket that what does not fit goes on
-//! in. Those that are not split yet hold up to twice as much as the others and overflow often, so
-//! what they go on in is half a line. A slot holds the place, and beside it a part of the hash, so
-//! that other keys' records are hardly ever looked at, and how often the object has been used: six
-//! bytes. In a chain all buckets but the last are full.
+//! Linear hashing: the next bucket to be split is the one that contains the hashes of the bucket to
+//! be added, so no operation moves the whole table. A bucket is a cache line: ten slots and the
+//! number of an overflow bucket for further entries. Buckets that have not been split yet hold up
+//! to twice as many entries as the others and overflow often, so an overflow bucket has only half a
+//! cache line. A slot has six bytes: the location, a part of the hash, so that records of other
+//! keys are hardly ever read, and the object's use count. In a chain, all buckets except the last
+//! are full.
 //!
-//! Keys are compared by the caller, who knows where they lie.
+//! The caller compares keys, since only the caller can find a record's key.
 
-/// Slots of a bucket.
+/// Number of slots in a bucket of the table.
 const WIDTH: usize = 10;
 
-/// Slots of a bucket that another one goes on in.
+/// Number of slots in an overflow bucket.
 const OVERFLOW_WIDTH: usize = 4;
 
-/// Buckets are allocated by so many: 4 KiB, and half of it where others go on in them.
+/// Number of buckets that are allocated together: 4 KiB, or 2 KiB of overflow buckets.
 const CHUNK: usize = 64;
 
-/// More objects a bucket than this on the average split one: 8.3 to 8.9 bytes an object.
+/// A bucket is split if there are more objects than this per bucket on average: 8.3 to 8.9 bytes
+/// per object.
 const LOAD_MAX: usize = 9;
 
-/// Fewer than this merge two.
+/// Two buckets are merged if there are fewer objects than this per bucket on average.
 const LOAD_MIN: usize = 6;
 
-/// How often an object has been used is counted up to this.
+/// Maximum of an object's use count.
 pub(crate) const USES_MAX: u8 = 3;
 
-/// Where a record is: segment, and offset in units. It is good as long as the object is in the
-/// index, whose slots are changed before their segment is freed.
+/// The location of a record: its segment, and its offset in units. Valid as long as the index
+/// contains the object: slots are changed before their segment is freed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RecordLocation {
     pub(crate) segment: u32,
     pub(crate) unit: u32,
 }
 
-/// Units that an offset can name.
+/// Number of different offsets in a segment, in units.
 pub(crate) const UNITS_MAX: usize = 1 << 18;
 
-/// Segments that a place can name where each has so many bits of units: 16 GiB of records.
+/// Maximum number of segments, if offsets in a segment have this many bits: 16 GiB of records.
 pub(crate) fn segments_max(unit_bits: u32) -> usize {
     (u32::MAX >> unit_bits) as usize
 }
 
-/// The uses of an object, beside its part of the hash.
+/// The bits of a slot's marks that contain the use count; the others contain a part of the hash.
 const USES: u16 = USES_MAX as u16;
 
-/// The content of a slot: where an object lies, and what is known of it without looking there.
+/// The content of a slot.
 #[derive(Clone, Copy)]
 struct Entry {
-    /// Number of the place, and one.
+    /// The number of the location, plus one.
     place: u32,
-    /// A part of the hash, and the uses.
+    /// A part of the hash, and the use count.
     marks: u16,
 }
 
-/// The part of a hash that a slot holds, without uses.
+/// The part of a hash that a slot contains, without the use count.
 fn tag(hash: u64) -> u16 {
     (hash >> 48) as u16 & !USES
 }
 
-/// A bucket, or half a one that others go on in.
+/// A bucket of the table, or an overflow bucket, which has fewer slots.
 #[repr(C, align(32))]
 #[derive(Clone, Copy)]
 struct Bucket<const N: usize> {
-    /// Numbers of places, and one; 0 where a slot is free.
+    /// Numbers of locations, plus one; 0 in a free slot.
     places: [u32; N],
+    /// Parts of hashes and use counts, by slot; see [`Entry::marks`].
     marks: [u16; N],
-    /// The number of the overflow bucket that it goes on in, and one; or 0.
+    /// The number of the next overflow bucket of the chain, plus one; 0 if there is none.
     next: u32,
 }
 
@@ -80,7 +82,8 @@ impl<const N: usize> Bucket<N> {
         next: 0,
     };
 
-    /// The first slot with this part of a hash whose place, and one, is the one that is looked for.
+    /// The first slot with this part of a hash for whose location (its number plus one) `is_it`
+    /// returns true.
     #[inline]
     fn find(&self, tag: u16, mut is_it: impl FnMut(u32) -> bool) -> Option<(usize, Entry)> {
         let mut same = 0_u32;
@@ -98,7 +101,7 @@ impl<const N: usize> Bucket<N> {
         None
     }
 
-    /// A slot that is free.
+    /// The first free slot.
     fn free(&self) -> Option<usize> {
         self.places.iter().position(|place| *place == 0)
     }
@@ -108,7 +111,7 @@ impl<const N: usize> Bucket<N> {
         self.marks[slot] = entry.marks;
     }
 
-    /// What its slots hold.
+    /// The contents of the used slots.
     fn entries(&self) -> impl Iterator<Item = Entry> {
         let all = self.places.iter().zip(&self.marks);
         all.filter(|(place, _)| **place != 0)
@@ -119,11 +122,11 @@ impl<const N: usize> Bucket<N> {
     }
 }
 
-/// Buckets that lie behind one another, none of them in two lines of the processor's cache.
+/// Contiguous buckets, none of which crosses a cache line.
 #[repr(align(64))]
 struct Chunk<const N: usize>([Bucket<N>; CHUNK]);
 
-/// Buckets that can be added and taken away at the end.
+/// A growable array of buckets, in chunks that are never moved.
 struct Chunks<const N: usize>(Vec<Box<Chunk<N>>>);
 
 impl<const N: usize> Chunks<N> {
@@ -136,8 +139,8 @@ impl<const N: usize> Chunks<N> {
         while self.0.len() < wanted {
             self.0.push(Box::new(Chunk([Bucket::EMPTY; CHUNK])));
         }
-        // One more may stay, or a table that hovers about a chunk's end would allocate all the
-        // time.
+        // One surplus chunk is kept, so that a table whose size varies around the end of a chunk
+        // does not allocate a chunk again and again.
         self.0.truncate(wanted + 1);
     }
 
@@ -151,14 +154,14 @@ impl<const N: usize> Chunks<N> {
     }
 }
 
-/// A bucket: one of the table's, or one that others go on in.
+/// A bucket of the table, or an overflow bucket, by its number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum BucketRef {
     Main(usize),
     Overflow(usize),
 }
 
-/// A slot that was found. Good until the index is changed otherwise.
+/// A slot that was found. Valid until the index is next changed.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SlotMatch {
     bucket: BucketRef,
@@ -167,22 +170,27 @@ pub(crate) struct SlotMatch {
     pub(crate) uses: u8,
 }
 
+/// The index of a shard.
 pub(crate) struct Index {
     main: Chunks<WIDTH>,
+    /// Number of buckets in the table.
     buckets: usize,
     overflow: Chunks<OVERFLOW_WIDTH>,
+    /// Number of overflow buckets that have been allocated since the table was last compacted,
+    /// including free ones.
     overflow_used: usize,
-    /// Those of them that something goes on in.
+    /// Number of overflow buckets that are part of a chain.
     overflow_live: usize,
-    /// The first of the overflow buckets that are free, linked by `next`, and one; or 0.
+    /// The number of the first free overflow bucket, plus one; 0 if there is none. Free buckets are
+    /// linked by `next`.
     overflow_free: u32,
     objects: usize,
-    /// Bits of the number of a place that are the offset in its segment.
+    /// Number of bits of a location's number that are the offset in the segment.
     unit_bits: u32,
 }
 
 impl Index {
-    /// An index of records in segments whose offsets have so many bits.
+    /// An empty index for segments in which an offset, in units, has this many bits.
     pub(crate) fn new(unit_bits: u32) -> Index {
         let mut main = Chunks(Vec::new());
         main.fit(1);
@@ -198,12 +206,12 @@ impl Index {
         }
     }
 
-    /// What the table occupies.
+    /// Memory of the table, in bytes.
     pub(crate) fn bytes(&self) -> usize {
         self.main.bytes() + self.overflow.bytes()
     }
 
-    /// How many objects there are.
+    /// Number of objects.
     pub(crate) fn objects(&self) -> usize {
         self.objects
     }
@@ -213,8 +221,8 @@ impl Index {
         self.buckets
     }
 
-    /// The slot with this hash whose record is the one that is looked for.
-    #[inline(always)] // what is found stays in registers
+    /// The slot with this hash for whose record `is_it` returns true.
+    #[inline(always)] // the result stays in registers
     pub(crate) fn find(
         &self,
         hash: u64,
@@ -238,7 +246,8 @@ impl Index {
         None
     }
 
-    /// Adds an object that is not there. `hash_of` gives the hash of any that is.
+    /// Adds an object that the index does not contain. `hash_of` returns the hash of an object that
+    /// it contains.
     pub(crate) fn insert(
         &mut self,
         hash: u64,
@@ -253,7 +262,7 @@ impl Index {
         }
     }
 
-    /// Gives a found object another place, and other uses.
+    /// Changes the location and the use count of a found object.
     pub(crate) fn replace(&mut self, found: SlotMatch, hash: u64, place: RecordLocation, uses: u8) {
         let entry = self.entry(hash, place, uses);
         self.set(found.bucket, found.slot, entry);
@@ -267,7 +276,7 @@ impl Index {
         }
     }
 
-    /// Takes a found object out.
+    /// Removes a found object.
     pub(crate) fn remove(&mut self, found: SlotMatch, hash: u64) {
         self.objects -= 1;
         self.empty_slot(self.bucket_of(hash), found);
@@ -279,7 +288,7 @@ impl Index {
         }
     }
 
-    /// The places in a bucket.
+    /// The locations of the records in a bucket and its overflow buckets.
     pub(crate) fn places(&self, bucket: usize) -> Vec<RecordLocation> {
         let entries = self.entries(bucket).into_iter();
         entries.map(|entry| self.location(entry.place)).collect()
@@ -309,7 +318,7 @@ impl Index {
         }
     }
 
-    /// What a bucket and those that it goes on in hold.
+    /// The entries of a bucket and its overflow buckets.
     fn entries(&self, number: usize) -> Vec<Entry> {
         let bucket = self.main.at(number);
         let mut entries: Vec<Entry> = bucket.entries().collect();
@@ -322,8 +331,8 @@ impl Index {
         entries
     }
 
-    /// Empties the slot of a found object of this bucket. Where it goes on in others, what the last
-    /// of them holds takes the slot, so that chains are as short as can be.
+    /// Empties the slot of a found object of this bucket. If the bucket has overflow buckets, the
+    /// last entry of the chain is moved to the slot, so that chains stay as short as possible.
     fn empty_slot(&mut self, number: usize, found: SlotMatch) {
         let none = Entry { place: 0, marks: 0 };
         let (mut before, mut last) = (BucketRef::Main(number), BucketRef::Main(number));
@@ -348,17 +357,17 @@ impl Index {
         }
     }
 
-    /// The bucket at this position of a walk over all objects, and the position behind the bucket;
+    /// The bucket at a position of a walk over all objects, and the position after the bucket;
     /// `None` at the end.
     ///
-    /// A position is a hash with its bits in reverse. A bucket contains the hashes with one ending,
-    /// which are a contiguous range of positions, and to split or merge buckets divides or joins
-    /// ranges. So a walk sees all objects that stay, even if the table grows or shrinks meanwhile;
-    /// after a merge it may see some a second time.
+    /// A position is a hash with its bits reversed. A bucket contains the hashes with the same low
+    /// bits, which are a contiguous range of positions; splitting and merging buckets divides and
+    /// joins such ranges. So a walk visits all objects that exist throughout, even if the table
+    /// grows or shrinks in the meantime; after a merge it may visit some objects twice.
     pub(crate) fn bucket_at(&self, position: u64) -> (usize, Option<u64>) {
         let bucket = self.bucket_of_bits(position.reverse_bits() as usize);
         let doubled = self.buckets.next_power_of_two();
-        // A bucket that is yet to be split, or was merged, has an ending that is one bit shorter.
+        // A bucket that has not been split, or has been merged, is selected by one bit fewer.
         let is_split = bucket >= doubled / 2 || bucket + doubled / 2 < self.buckets;
         let bits = if is_split {
             doubled.ilog2()
@@ -373,7 +382,7 @@ impl Index {
     }
 
     fn bucket_of(&self, hash: u64) -> usize {
-        // The lowest bits have chosen the shard.
+        // The lowest bits have selected the shard.
         self.bucket_of_bits((hash >> 8) as usize)
     }
 
@@ -409,7 +418,8 @@ impl Index {
         }
     }
 
-    /// Puts an entry where there is room in a bucket and what it goes on in.
+    /// Adds an entry to the first free slot of a bucket and its overflow buckets; adds an overflow
+    /// bucket if all are full.
     fn put(&mut self, number: usize, entry: Entry) {
         let mut which = BucketRef::Main(number);
         loop {
@@ -431,6 +441,7 @@ impl Index {
         }
     }
 
+    /// Allocates an overflow bucket.
     fn overflow_bucket(&mut self) -> usize {
         self.overflow_live += 1;
         match self.overflow_free {
@@ -450,6 +461,7 @@ impl Index {
         }
     }
 
+    /// Adds an overflow bucket to the free ones.
     fn free_overflow(&mut self, number: usize) {
         *self.overflow.at_mut(number) = Bucket {
             next: self.overflow_free,
@@ -459,7 +471,7 @@ impl Index {
         self.overflow_live -= 1;
     }
 
-    /// Empties a bucket and what it goes on in.
+    /// Empties a bucket, and frees its overflow buckets; returns their entries.
     fn gather(&mut self, number: usize) -> Vec<Entry> {
         let entries = self.entries(number);
         let mut next = self.main.at(number).next;
@@ -471,6 +483,7 @@ impl Index {
         entries
     }
 
+    /// Adds a bucket to the table, and divides the entries of the bucket that contained its hashes.
     fn split(&mut self, hash_of: impl Fn(RecordLocation) -> u64) {
         let added = self.buckets;
         let doubled = (added + 1).next_power_of_two();
@@ -483,6 +496,7 @@ impl Index {
         }
     }
 
+    /// Removes the table's last bucket, and moves its entries to the bucket that it was split from.
     fn merge(&mut self) {
         let last = self.buckets - 1;
         let doubled = self.buckets.next_power_of_two();
@@ -497,8 +511,8 @@ impl Index {
         }
     }
 
-    /// Puts the overflow buckets that are needed together, so that the others give their memory
-    /// back.
+    /// Moves all overflow buckets that are in use to new chunks, so that the memory of free ones is
+    /// released.
     fn pack_overflow(&mut self) {
         let old = self.forget_overflow();
         for number in 0..self.buckets {
@@ -511,6 +525,7 @@ impl Index {
         }
     }
 
+    /// Removes all overflow buckets and returns them; the table must no longer refer to them.
     fn forget_overflow(&mut self) -> Chunks<OVERFLOW_WIDTH> {
         self.overflow_used = 0;
         self.overflow_live = 0;

@@ -1,7 +1,7 @@
-//! Models of what threads do to each other here, for the model checker loom: it runs each of them
-//! in every order in which the threads may come to a lock or a counter.
+//! Models of concurrent use of the store for the model checker loom, which runs each model in every
+//! possible order of the threads' locks and atomic operations.
 //!
-//! `make models` runs them.
+//! Run by `make models`.
 
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicBool, Ordering};
@@ -10,7 +10,7 @@ use loom::thread;
 use crate::disk::models as disk;
 use crate::{Cas, Content, ObjectChange, Settings, Store, Tags, UpdateOutcome, Write};
 
-/// One shard, whose segments have 1 KiB.
+/// A store with one shard and segments of 1 KiB.
 fn store() -> Arc<Store> {
     Arc::new(Store::new(Settings {
         limit: 64 * 1024,
@@ -39,7 +39,7 @@ fn get(store: &Store, key: &[u8]) -> Option<Vec<u8>> {
     })
 }
 
-/// A segment is emptied and used again while its object is read.
+/// A segment is emptied and reused while its object is read.
 #[test]
 fn what_lies_in_a_segment_that_is_used_again_is_never_taken_for_the_old_object() {
     loom::model(|| {
@@ -48,7 +48,7 @@ fn what_lies_in_a_segment_that_is_used_again_is_never_taken_for_the_old_object()
         let of_writer = Arc::clone(&store);
         let writer = thread::spawn(move || {
             of_writer.remove(b"old", 1);
-            // The tail is sealed, freed and opened again for what follows.
+            // The open segment is closed, freed and opened again for the following objects.
             for key in 0..12_u8 {
                 set(&of_writer, &[key], &[key; 110]);
             }
@@ -69,8 +69,8 @@ fn what_lies_in_a_segment_that_is_used_again_is_never_taken_for_the_old_object()
 
 const NUMBERS: [[u8; 1]; 3] = [[0], [1], [2]];
 
-/// Two writers and a reader of one key; each sees whole values, and a conditional change is made
-/// on what it was decided by.
+/// Two writers and a reader of one key: each sees whole values, and each conditional change is
+/// applied to the value by which it was decided.
 #[test]
 fn conditional_changes_are_each_made_once() {
     loom::model(|| {
@@ -95,7 +95,7 @@ fn conditional_changes_are_each_made_once() {
     });
 }
 
-/// A share of an extent is let go while its object is removed and another is stored.
+/// A reference to an extent is dropped while its object is removed and another is stored.
 #[test]
 fn what_is_lent_counts_until_it_is_let_go() {
     loom::model(|| {
@@ -119,7 +119,7 @@ fn what_is_lent_counts_until_it_is_let_go() {
     });
 }
 
-/// A limit shrinks while another thread stores and reads.
+/// The limit is lowered while another thread stores and reads.
 #[test]
 fn who_stores_while_a_limit_shrinks_is_not_in_the_way() {
     loom::model(|| {
@@ -140,7 +140,8 @@ fn who_stores_while_a_limit_shrinks_is_not_in_the_way() {
     });
 }
 
-/// Who keeps what was made of an entry asks a number, without the lock, whether it still stands.
+/// A value derived from an entry is checked for validity by the entry's revision number, without
+/// the lock.
 #[test]
 fn what_was_made_of_an_entry_does_not_outlive_a_change() {
     loom::model(|| {
@@ -159,7 +160,7 @@ fn what_was_made_of_an_entry_does_not_outlive_a_change() {
     });
 }
 
-/// The same while a third thread stores another entry in its place.
+/// As above, while a third thread stores another entry in the same place.
 #[test]
 fn what_was_made_of_an_entry_is_not_taken_for_the_next_one() {
     loom::model(|| {

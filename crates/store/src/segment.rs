@@ -1,5 +1,4 @@
-//! Segments: stretches of memory that records are written into one behind the other, and that are
-//! freed as a whole.
+//! Segments: contiguous memory to which records are appended, and which is freed as a whole.
 
 use crate::Seconds;
 use crate::index::{RecordLocation, UNITS_MAX, segments_max};
@@ -7,67 +6,71 @@ use crate::lifetime;
 use crate::record::{Head, UNIT};
 use crate::region::{Piece, Regions};
 
-/// Largest segment: what is evicted under one lock is bounded by it.
+/// Maximum size of a segment, in bytes. It bounds the work of an eviction under the lock.
 const SEGMENT_MAX: usize = 256 * 1024;
 
-/// A segment of a large shard.
+/// Minimum size of a segment in a large shard, in bytes.
 const SEGMENT_MIN: usize = 16 * 1024;
 
-/// One in so many segments keeps its memory when it is freed, for the next segment, which then
-/// needs neither a system call nor new pages. Further freed segments are given back gradually.
+/// One in this many segments keeps its memory when it is freed: the next segment then needs no
+/// system call and no new pages. Further freed memory is returned gradually.
 const SPARE_SHARE: usize = 16;
 
-/// Which of S3-FIFO's queues a segment stands in.
+/// The S3-FIFO queue that a segment belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stage {
     Small,
-    /// What has been used, or has come back.
+    /// Objects that were used in the small queue, or were stored again soon after their eviction.
     Main,
 }
 
+/// A segment, or a free number of segments.
 pub(crate) struct Segment {
-    /// Empty where the number is free.
+    /// The memory; empty if the number is free.
     bytes: Piece,
-    /// Never 0; another each time that the number is used again.
+    /// Changes each time that the number is reused; never 0.
     pub(crate) generation: u8,
     pub(crate) stage: Stage,
-    /// The class of lifetimes that it is for.
+    /// The class of lifetimes of the segment's objects.
     pub(crate) class: usize,
+    /// End of the last record, in bytes.
     pub(crate) end: usize,
-    /// Eviction has come this far.
+    /// Offset of the next record that eviction will examine.
     pub(crate) cursor: usize,
-    /// Bytes of records that are alive.
+    /// Total size of records that are not dead.
     pub(crate) live: usize,
-    /// Bytes of extents that records of it name.
+    /// Total size of the extents that records of the segment refer to.
     pub(crate) extents: usize,
-    /// When the last of them expires; `Seconds::MAX` is never.
+    /// The latest expiry of the segment's objects; `Seconds::MAX` means never.
     pub(crate) latest: Seconds,
-    /// Whether records are still appended.
+    /// Whether records can still be appended.
     pub(crate) is_open: bool,
 }
 
 /// All segments of a shard.
 pub(crate) struct Segments {
+    /// Size of a segment, in bytes.
     size: usize,
     all: Vec<Segment>,
+    /// Free numbers of segments.
     free: Vec<u32>,
     regions: Regions,
-    /// Memory of segments that were freed, for the next ones.
+    /// Memory of freed segments, for new ones.
     spares: Vec<Piece>,
-    /// So many of them stay for good.
+    /// Number of spares that are kept permanently.
     spares_max: usize,
-    /// Segments that have memory, without the spares.
+    /// Number of segments with memory, without the spares.
     count: usize,
-    /// Bytes of records that are alive.
+    /// Total size of records that are not dead.
     live: usize,
-    /// Bytes of records that are not, in segments that are not freed yet.
+    /// Total size of dead records in segments that have not been freed.
     dead: usize,
 }
 
 impl Segments {
-    /// Segments that fit a shard with this limit.
+    /// The segments of a shard with this memory limit, in bytes.
     pub(crate) fn new(limit: usize) -> Segments {
-        // Every class of lifetimes may have one that is being filled.
+        // Segments are small enough that one can be open for each class of lifetimes.
         let share = (limit / 512).max(SEGMENT_MIN).min(limit / 64);
         let size = 1 << share.clamp(1024, SEGMENT_MAX.min(UNITS_MAX * UNIT)).ilog2();
         Segments {
@@ -87,12 +90,12 @@ impl Segments {
         self.size
     }
 
-    /// Bits of an offset in units.
+    /// Number of bits of an offset in units.
     pub(crate) fn unit_bits(&self) -> u32 {
         (self.size / UNIT).ilog2()
     }
 
-    /// Whether there is a number left for another one.
+    /// Whether a number is left for another segment.
     pub(crate) fn can_open(&self) -> bool {
         !self.free.is_empty() || self.all.len() < segments_max(self.unit_bits())
     }
@@ -101,27 +104,28 @@ impl Segments {
         (self.count + self.spares.len()) * self.size
     }
 
-    /// What records in them have of it.
+    /// Total size of records that are not dead, in bytes.
     pub(crate) fn live(&self) -> usize {
         self.live
     }
 
-    /// How many have memory.
+    /// Number of segments with memory.
     pub(crate) fn count(&self) -> usize {
         self.count
     }
 
-    /// Bytes that no record needs any more.
+    /// Total size of dead records, in bytes.
     pub(crate) fn dead(&self) -> usize {
         self.dead
     }
 
-    /// Bytes that a new segment adds to what is occupied.
+    /// Memory that a new segment adds to the memory occupied, in bytes.
     pub(crate) fn cost_of_one(&self) -> usize {
         if self.spares.is_empty() { self.size } else { 0 }
     }
 
-    /// A new segment. `None` if no number is left, or the system has no memory left.
+    /// Opens a segment; returns its number. `None` if no number is left, or the system has no
+    /// memory left.
     pub(crate) fn open(&mut self, stage: Stage, class: usize) -> Option<u32> {
         let bytes = match self.spares.pop() {
             Some(spare) => spare,
@@ -167,7 +171,7 @@ impl Segments {
         Some(number)
     }
 
-    /// Frees a segment; all that was in it is gone.
+    /// Frees a segment with all of its records.
     pub(crate) fn free(&mut self, number: u32) {
         let segment = self.at_mut(number);
         let bytes = std::mem::take(&mut segment.bytes);
@@ -180,32 +184,32 @@ impl Segments {
         self.free.push(number);
     }
 
-    /// Gives the memory back that is kept for the next segments.
+    /// Returns all memory that is kept for new segments.
     pub(crate) fn release_spares(&mut self) {
         self.spares = Vec::new();
         self.regions.unmap_empty();
     }
 
-    /// Gives an eighth of the memory back that is kept for more of the next segments than will soon
-    /// be begun.
+    /// Returns an eighth of the memory that is kept for new segments in excess of the permanent
+    /// spares.
     pub(crate) fn release_surplus(&mut self) {
         let surplus = self.spares.len().saturating_sub(self.spares_max);
         self.spares
             .truncate(self.spares.len() - surplus.div_ceil(8));
     }
 
-    /// Gives the memory back that is kept for one of the next segments. Whether there was any.
+    /// Returns the memory that is kept for one new segment. False if there was none.
     pub(crate) fn let_one_spare_go(&mut self) -> bool {
         self.spares.pop().is_some()
     }
 
-    /// Whether a number stands for memory.
+    /// Whether the segment with this number and generation has not been freed.
     pub(crate) fn is_used(&self, number: u32, generation: u8) -> bool {
         let segment = self.at(number);
         segment.generation == generation && !segment.bytes.is_empty()
     }
 
-    /// Numbers of all that have memory.
+    /// Numbers of the segments with memory.
     pub(crate) fn numbers(&self) -> impl Iterator<Item = u32> {
         let used = |(_, segment): &(usize, &Segment)| !segment.bytes.is_empty();
         self.all
@@ -223,12 +227,12 @@ impl Segments {
         &mut self.all[number as usize]
     }
 
-    /// Whether a record of this length fits at a segment's end.
+    /// Whether a record of this length, in bytes, fits at the end of a segment.
     pub(crate) fn has_room(&self, number: u32, length: usize) -> bool {
         self.at(number).end + length <= self.size
     }
 
-    /// Reserves room for a record that fits, and counts it as alive.
+    /// Reserves memory for a record that fits, and counts the record as live.
     pub(crate) fn append(&mut self, number: u32, length: usize) -> RecordLocation {
         self.live += length;
         let segment = self.at_mut(number);
@@ -238,12 +242,12 @@ impl Segments {
         segment.place(number, at)
     }
 
-    /// The place of what begins at this offset.
+    /// The location of the record at this offset in bytes.
     pub(crate) fn place(&self, number: u32, at: usize) -> RecordLocation {
         self.at(number).place(number, at)
     }
 
-    /// A record, and whatever lies behind it.
+    /// The bytes from the beginning of a record to the end of its segment.
     #[inline]
     pub(crate) fn record(&self, place: RecordLocation) -> &[u8] {
         let segment = self.at(place.segment);
@@ -255,7 +259,8 @@ impl Segments {
         &mut segment.bytes[place.unit as usize * UNIT..]
     }
 
-    /// A record dies. Whether nothing in its segment lives any more, and none is appended.
+    /// Marks a record as dead. Returns whether its segment is closed and all of its records are
+    /// dead.
     pub(crate) fn kill(&mut self, place: RecordLocation) -> bool {
         let record = self.record_mut(place);
         let mut head = Head::read(record);

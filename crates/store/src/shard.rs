@@ -1,7 +1,7 @@
 //! One shard: the operations on its objects under its lock.
 //!
-//! Memory is freed before anything is written (`room.rs`), so that the memory occupied stays within
-//! the limit except for segments that records are moved to meanwhile.
+//! Memory is freed before a record is written (`room.rs`), so that the memory occupied stays within
+//! the limit, except for segments that are opened to move records while memory is freed.
 
 mod room;
 
@@ -21,9 +21,9 @@ use crate::{KEY_LENGTH_MAX, Seconds, lifetime};
 /// An object as passed to a closure.
 #[derive(Clone, Copy, Debug)]
 pub struct Item<'a> {
-    /// The key of the item.
+    /// The key of the object.
     pub key: &'a [u8],
-    /// The value of the item.
+    /// The value of the object.
     pub value: Value<'a>,
     /// The flags that the object was stored with.
     pub flags: u32,
@@ -111,15 +111,15 @@ pub enum ObjectChange<'a> {
 /// An object to store.
 #[derive(Debug)]
 pub struct Write<'a> {
-    /// The value of the write.
+    /// The value to store.
     pub content: Content<'a>,
-    /// The same as [`Item::flags`], kept in the write.
+    /// As [`Item::flags`].
     pub flags: u32,
     /// When the object expires.
     pub expires: Option<Seconds>,
-    /// The same as [`Item::cas`], kept in the write.
+    /// How the object gets its [`Item::cas`].
     pub cas: Cas,
-    /// The same as [`Item::marks`], kept in the write.
+    /// As [`Item::marks`].
     pub marks: u8,
     /// The object's tags.
     pub tags: Tags<'a>,
@@ -151,9 +151,9 @@ pub enum Content<'a> {
 pub struct Revision {
     /// When the object expires.
     pub expires: Option<Option<Seconds>>,
-    /// The same as [`Item::cas`], kept in the revision.
+    /// The new CAS.
     pub cas: Option<Cas>,
-    /// The same as [`Item::marks`], kept in the revision.
+    /// The new [`Item::marks`].
     pub marks: Option<u8>,
     /// Whether the change counts as a use.
     pub is_use: bool,
@@ -274,12 +274,14 @@ pub(crate) struct KeyQuery<'a> {
     pub(crate) now: Seconds,
 }
 
+/// A shard: a part of the store's objects, which has its own lock.
 pub(crate) struct Shard {
     limit: usize,
     evicts: bool,
     index: Index,
     segments: Segments,
     extents: Extents,
+    /// Bytes of the extents of existing objects.
     extent_bytes: usize,
     /// Bytes of extents removed since the allocator was last trimmed.
     pub(crate) removed_extents: usize,
@@ -491,6 +493,7 @@ impl Shard {
         Some(position)
     }
 
+    /// Removes all objects if the time of the pending flush has come.
     fn flush_if_due(&mut self, now: Seconds) {
         if self.flush_at.is_some_and(|at| at <= now) {
             self.flush_at = None;
@@ -562,7 +565,7 @@ impl Shard {
     }
 
     /// The object of a record whose head has been read.
-    #[inline(always)] // what a closure does not look at is not even read
+    #[inline(always)] // fields that the closure does not use are not read
     fn item_with(&self, place: RecordLocation, head: &Head) -> Item<'_> {
         let record = self.segments.record(place);
         let (key, value) = if head.is_extent {
@@ -938,7 +941,7 @@ fn head_of(sought: KeyQuery<'_>, write: &Write<'_>) -> Head {
         cas: 0,
         expires: write.expires.map_or(0, |at| at.max(1)),
         used: sought.now,
-        key_length: sought.key.len() as u16, // its length has been looked at
+        key_length: sought.key.len() as u16, // its length has been checked
         value: 0,
         flags: write.flags,
         is_read: false,

@@ -1,4 +1,4 @@
-//! What holds in a scope: directives with their places, and what has something to do there.
+//! The directives that are in force in a scope, and the tasks of modules for requests of the scope.
 
 use conf::{Block, BlockKind, Contexts, Inherit, Line, Position, Registry, ScopeRef, Spec, Tree};
 use http::config::tasks::{Task, TaskKind};
@@ -6,35 +6,35 @@ use http::config::tasks::{Task, TaskKind};
 use super::ConfigLocation;
 use crate::features::FEATURES;
 
-/// What may stand in a server or deeper, and so is about requests.
+/// The contexts of directives about requests: a server and all scopes within one.
 const REQUESTS: Contexts = Contexts::SERVER
     .or(Contexts::LOCATION)
     .or(Contexts::LOCATION_IF)
     .or(Contexts::LIMIT_EXCEPT);
 
-/// A directive in force.
+/// A directive that is in force in a scope.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EffectiveDirective {
-    /// The line, or the default as one would write it.
+    /// The directive's line, or the default as a line.
     pub place: ConfigLocation,
-    /// The scope that wrote it, `default` where nobody did.
+    /// The scope that contains the line; `default` if no line has the directive.
     pub scope: String,
-    /// Whether that is another scope than the one that was asked about.
+    /// Whether the line is in an outer scope, not in the explained one.
     pub inherited: bool,
-    /// Why it has no effect, where it has none.
+    /// The reason if the directive has no effect.
     pub no_effect: Option<&'static str>,
 }
 
-/// Something that is done for a request.
+/// A task that a module has for requests of a scope.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RequestTask {
-    /// What part of the work it is.
+    /// The phase in which the task runs.
     pub phase: &'static str,
-    /// The directive that asks for it.
+    /// The directive that enables the task.
     pub place: ConfigLocation,
 }
 
-/// A scope by the line that opens it.
+/// The location of a scope, with the line that opens the scope as its text.
 pub(super) fn place(scope: ScopeRef<'_>) -> ConfigLocation {
     match scope.line() {
         None => ConfigLocation {
@@ -56,7 +56,7 @@ pub(super) fn place(scope: ScopeRef<'_>) -> ConfigLocation {
     }
 }
 
-/// The directive that says what answers in a scope, if one does.
+/// The directive that selects the content handler of a scope, if there is one.
 pub(super) fn handler(scope: ScopeRef<'_>) -> Option<ConfigLocation> {
     let own = |scope: ScopeRef<'_>| scope.lines().iter().any(is_handler);
     // `if` and `limit_except` keep the handler of the location around them.
@@ -69,7 +69,7 @@ pub(super) fn handler(scope: ScopeRef<'_>) -> Option<ConfigLocation> {
     Some(written(line))
 }
 
-/// The words of the directive that stands at a position.
+/// The text of the directive at a position.
 pub(super) fn at(position: Position, tree: &Tree) -> Option<String> {
     let mut lines = tree.scopes().flat_map(ScopeRef::lines);
     lines.find(|line| line.position == position).map(words)
@@ -81,8 +81,8 @@ fn is_handler(line: &Line) -> bool {
     contents.any(|(name, _)| line.is(name)) || tasks.any(|name| line.is(name))
 }
 
-/// Every directive about requests that holds in a scope, by name; with `defaults` also those
-/// that nobody has written.
+/// All directives about requests that are in force in a scope, sorted by name; with `defaults`,
+/// also the defaults of directives without a line.
 pub(super) fn in_force(
     scope: ScopeRef<'_>,
     registry: &Registry,
@@ -114,7 +114,7 @@ pub(super) fn in_force(
     all
 }
 
-/// What has something to do for requests of a scope.
+/// The tasks for requests of a scope, in the order of the phases.
 pub(super) fn work(scope: ScopeRef<'_>, registry: &Registry) -> Vec<RequestTask> {
     let mut all = Vec::new();
     let handler = handler(scope);
@@ -158,19 +158,21 @@ pub(super) fn work(scope: ScopeRef<'_>, registry: &Registry) -> Vec<RequestTask>
     all
 }
 
-/// What modules have to do of a kind.
+/// The tasks of this kind that modules have declared.
 fn tasks(kind: TaskKind) -> impl Iterator<Item = &'static Task> {
     let tasks = FEATURES.0.iter().flat_map(|entry| entry.tasks);
     tasks.filter(move |task| task.kind == kind)
 }
 
+/// The lines of a directive that are in force in a scope, by the module's own inheritance rules if
+/// it has any; each with the scope that contains it.
 fn lines<'a>(scope: ScopeRef<'a>, spec: &Spec) -> Vec<(ScopeRef<'a>, &'a Line)> {
     let mut own = FEATURES.0.iter().filter_map(|entry| entry.lines_in_force);
     own.find_map(|lines| lines(scope, spec))
         .unwrap_or_else(|| scope.lines_in_force(spec))
 }
 
-/// `off`, or `0` where that turns off.
+/// Whether the directive's only argument is `off` or `0`, which disables the task.
 fn is_off(line: &Line) -> bool {
     line.args.len() == 1 && matches!(&*line.argument(0).bytes, b"off" | b"0")
 }
@@ -197,7 +199,7 @@ fn no_effect(spec: &Spec) -> Option<&'static str> {
     spec.effect.reason_for_none()
 }
 
-/// A line with its end.
+/// The location of a line, whose text ends with `;` or the mark of a block.
 fn written(line: &Line) -> ConfigLocation {
     let end = match line.block {
         None => ";",
@@ -209,7 +211,7 @@ fn written(line: &Line) -> ConfigLocation {
     }
 }
 
-/// The words of a line, those in quotes that were.
+/// The words of a line; words that were quoted are quoted.
 fn words(line: &Line) -> String {
     let mut text = line.name.text().into_owned();
     for word in &line.args {

@@ -1,4 +1,4 @@
-//! The explanation for machines: one JSON object.
+//! The explanation as JSON: one object.
 
 use base::json::Writer;
 use conf::Position;
@@ -6,7 +6,7 @@ use conf::Position;
 use super::{Candidate, ConfigLocation, ExplainStep, Explanation};
 
 impl Explanation {
-    /// The explanation as JSON, on one line. Places are objects of `file` and `line`.
+    /// The explanation as JSON, on one line. Positions are objects with `file` and `line`.
     pub fn to_json(&self) -> Vec<u8> {
         let mut json = Writer::default();
         json.object(|json| {

@@ -1,6 +1,5 @@
-//! Why a location won and the others lost.
-//!
-//! The search is `http::config::location`'s own; what is observed of it is put into words here.
+//! The reason why each location of a server was chosen or not. `http::config::location` performs
+//! the search, as for any request; this file turns the observed steps into text.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -13,12 +12,14 @@ use http::request::Request;
 
 use super::{Candidate, directives};
 
-/// What was seen of a search.
+/// The observed steps of a search.
 #[derive(Default)]
 struct Observed {
+    /// Exact locations that matched.
     exact: Vec<ScopeId>,
-    /// The longest prefix of each level that was searched, and whether it lets no regex follow.
+    /// The longest prefix location of each level that was searched, and whether it has `^~`.
     prefixes: Vec<(ScopeId, bool)>,
+    /// Regex locations that were tried, and whether they matched.
     regexes: Vec<(ScopeId, bool)>,
 }
 
@@ -36,7 +37,8 @@ impl Observer for Observed {
     }
 }
 
-/// The locations that are in question for the request's URI, each with its reason.
+/// The locations of the request's server, each with the reason why it was chosen or not. Of nested
+/// locations, only those in a location that is chosen or contains the chosen one.
 pub(super) fn candidates(request: &mut Request, tree: &Tree) -> Vec<Candidate> {
     let mut observed = Observed::default();
     let http = Rc::clone(&request.http);
@@ -57,21 +59,22 @@ pub(super) fn candidates(request: &mut Request, tree: &Tree) -> Vec<Candidate> {
     candidates
 }
 
-/// A scope and the scopes around it.
+/// The ids of a scope and of all outer scopes.
 fn around(scope: ScopeRef<'_>) -> Vec<ScopeId> {
     let scopes = std::iter::successors(Some(scope), |scope| scope.parent());
     scopes.map(|scope| scope.id()).collect()
 }
 
+/// An observed search, for the text of the reasons.
 struct Search<'a> {
     observed: &'a Observed,
-    /// The scope that was found with those around it.
+    /// The scope that was chosen, and all outer scopes.
     chosen: &'a [ScopeId],
     uri: &'a [u8],
 }
 
 impl Search<'_> {
-    /// The locations of one scope; those of the chosen one follow it.
+    /// Appends the locations of one scope, with the inner locations of the chosen one after it.
     fn level(&self, outer: ScopeRef<'_>, depth: usize, out: &mut Vec<Candidate>) {
         let inner: Vec<(ScopeRef<'_>, LocationName)> = outer
             .children("location")

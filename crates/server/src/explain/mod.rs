@@ -1,14 +1,14 @@
-//! Why a request gets what it gets: the way of one imagined request through a configuration.
+//! Explanation of a response: how a configuration processes one imagined request.
 //!
-//! [`explain`] takes a compiled configuration and a [`Question`] and runs what serves: the head is
-//! parsed, the server chosen and the phases passed by the very functions that serve, on a simulated
-//! network. Files are looked for where the configuration says. What would ask another server else
-//! is only named: upstreams, subrequests, the client's own address (127.0.0.1 unless the question
-//! says otherwise). Nothing is logged. The clock is simulated too, so what depends on the time of
-//! day is not to be believed.
+//! [`explain`] takes a compiled configuration and a [`Question`], and runs the server's own code on
+//! a simulated network: the head is parsed, the server chosen and the phases run by the functions
+//! that serve real requests. Files are looked up in the configured places. Requests to other
+//! servers are not sent but only named: upstreams and subrequests. The client's address is
+//! 127.0.0.1 unless the question has another. Nothing is logged. The clock is simulated too, so
+//! results that depend on the time of day are wrong.
 //!
-//! `question` reads URLs, `walk` passes the phases, `locations` says why each location won or
-//! lost, `directives` lists what is in force, `text` and `json` write the answer down.
+//! `question` parses URLs, `walk` runs the phases, `locations` gives the reasons for the choice of
+//! a location, `directives` lists the directives in force, `text` and `json` format the result.
 
 mod directives;
 mod json;
@@ -47,52 +47,52 @@ pub use question::Question;
 pub struct Explanation {
     /// The request as it was imagined: method and URL.
     pub request: String,
-    /// The client's address of the explanation.
+    /// The client's address.
     pub from: String,
-    /// Where it is listened.
+    /// The listening address of the connection.
     pub listen: Listening,
-    /// The virtual server of the explanation.
+    /// The virtual server of the request.
     pub server: ChosenServer,
-    /// What happened on the way, in order.
+    /// The steps of processing, in order.
     pub way: Vec<ExplainStep>,
-    /// What answers the imagined request.
+    /// Description of the response's source, such as a handler or a status.
     pub outcome: String,
-    /// The status, where it can be told.
+    /// The status, if it does not depend on another server or on a handler.
     pub status: Option<u16>,
-    /// The scope that was in force in the end.
+    /// The scope in force when the response's source was determined.
     pub scope: ConfigLocation,
-    /// What has something to do there, in the order of the phases.
+    /// The tasks of modules in that scope, in the order of the phases.
     pub work: Vec<RequestTask>,
-    /// The directives in force there.
+    /// The directives in force in that scope.
     pub directives: Vec<EffectiveDirective>,
 }
 
-/// A named place of the configuration.
+/// A location in the configuration, with its text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConfigLocation {
-    /// What stands there, as written but for spaces.
+    /// The text at that position, with normalized spaces.
     pub text: String,
-    /// Where; nowhere for what is not written.
+    /// The position; `None` for defaults and the main level.
     pub position: Option<Position>,
 }
 
-/// The listening address that was chosen.
+/// The listening address that was chosen for the request.
 #[derive(Debug)]
 pub struct Listening {
-    /// The address of the listening.
+    /// The listening address.
     pub address: String,
-    /// Why this server was chosen.
+    /// Why this address was chosen.
     pub reason: String,
-    /// Others that the URL might have meant.
+    /// Other addresses that match the URL.
     pub others: Vec<String>,
 }
 
 /// The virtual server that was chosen.
 #[derive(Debug)]
 pub struct ChosenServer {
-    /// Its primary name; may be empty.
+    /// The server's primary name; may be empty.
     pub name: String,
-    /// The block of the chosen server.
+    /// The position of the server's block.
     pub position: Option<Position>,
     /// Why this server was chosen.
     pub reason: String,
@@ -100,46 +100,46 @@ pub struct ChosenServer {
     pub others: Vec<ConfigLocation>,
 }
 
-/// One thing that happened on the way.
+/// One step of processing.
 #[derive(Debug)]
 pub enum ExplainStep {
-    /// A phase did something.
+    /// A phase had an effect.
     Did {
-        /// The phase, as `rewrite`.
+        /// The phase, such as `rewrite`.
         phase: &'static str,
-        /// What the station did, in words.
+        /// The effect of the phase, as text.
         text: String,
-        /// The directive that made it do so, where that is one.
+        /// The directive that caused the effect, if there is one.
         position: Option<Position>,
     },
-    /// A location was looked for.
+    /// The location of a URI was searched.
     Located {
-        /// The path that it was looked for with.
+        /// The path of the request at that time.
         uri: String,
-        /// Every location that was in question, in the order of the file.
+        /// The candidates, in the order of the file.
         candidates: Vec<Candidate>,
     },
 }
 
-/// A location that was in question.
+/// A location that was considered.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Candidate {
-    /// How many locations it is nested in.
+    /// Nesting depth: the number of outer locations.
     pub depth: usize,
-    /// The location of the candidate.
+    /// The location's line.
     pub place: ConfigLocation,
-    /// Whether it was chosen, or encloses the one that was.
+    /// Whether the location was chosen, or contains the chosen one.
     pub chosen: bool,
     /// Why the location was chosen or not.
     pub why: String,
 }
 
-/// Explains what a configuration does with a request; with `defaults`, the directives that only
-/// have their default are listed too.
+/// Explains how a configuration processes a request. With `defaults`, the list of directives
+/// includes those that have only their default.
 ///
 /// # Errors
-/// A sentence that says why there is nothing to explain: nothing listens there, or the question
-/// makes no request.
+/// The reason, as a sentence, why there is no explanation: no listening address matches, or the
+/// question is not a valid request.
 pub fn explain(
     compiled: Compiled,
     tree: &Tree,
@@ -172,7 +172,7 @@ pub fn explain(
     })
 }
 
-/// What imagined connections are made of.
+/// A worker and a listening socket for simulated connections.
 struct Stage {
     worker: Rc<Worker>,
     listener: Listener,
@@ -190,7 +190,7 @@ impl Stage {
         })
     }
 
-    /// A request on a connection to this address, its server chosen.
+    /// Creates a request on a connection to this address, and selects its server.
     async fn request(
         &self,
         id: &ListenerId,
@@ -235,8 +235,8 @@ impl Stage {
         Ok(request)
     }
 
-    /// The address that the question means, and the request there: of several, the one that has
-    /// a server of the host's name, else the first.
+    /// Chooses the listening address for the question, and creates the request there. Of several
+    /// addresses, the first that has a server with the requested name is chosen, else the first.
     async fn choose(&self, question: &Question) -> Result<(Listening, Box<Request>), String> {
         let all = HttpThreadState::of(&self.worker.current()).addresses();
         let asked = question.address();
@@ -278,7 +278,8 @@ impl Stage {
     }
 }
 
-/// The address that connections to `asked` come by: itself, or the one for any of its family.
+/// The listening address that accepts connections to `asked`: the same address, or else the
+/// wildcard address of its family and port.
 fn nearest<'a>(
     all: &'a [(ListenerId, Address)],
     asked: &Address,
@@ -295,7 +296,7 @@ fn nearest<'a>(
     exact.or_else(|| all.iter().find(|(_, address)| any(address)))
 }
 
-/// An address that a client could connect to: for any address, the loopback's.
+/// An address to which a client could connect: the loopback address in place of a wildcard.
 fn reachable(address: &Address) -> Address {
     let mut address = address.clone();
     if let Address::Inet(inet) = &mut address
@@ -323,11 +324,11 @@ fn nothing_listens(all: &[(ListenerId, Address)], asked: &Option<Address>, port:
     }
 }
 
-/// How the request's server was found by name; `None` where it is the address's default server.
+/// The reason why the request's host selects its server; `None` if the default server is used.
 fn matched(request: &Request) -> Option<String> {
     let (local, connection) = (Rc::clone(&request.local), &request.connection);
     let host = &request.client.host;
-    // Regexes leave captures: they are asked on another request.
+    // Regexes leave captures in the request, so the names are matched with another request.
     let mut other = Box::new(Request::new(&local, connection.shared()?, &request.server));
     let found = connection.with_servers(&local, |servers| {
         let (name, _) = servers.names.find_with_name(host, &mut other).ok()??;
@@ -385,7 +386,7 @@ fn serving(request: &Request, tree: &Tree) -> ChosenServer {
     }
 }
 
-/// A server by its names as written.
+/// The location of a server's block, with the server's names as its text.
 fn server_place(server: &Server, tree: &Tree) -> ConfigLocation {
     let scope = tree.scope(server.plan.scope);
     let lines = scope.lines().iter();

@@ -1,4 +1,4 @@
-//! What is asked: a URL, a method, header fields, and between whom.
+//! The request to explain: a URL, a method, header fields and addresses.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -8,23 +8,24 @@ use engine::net::Address;
 /// A request to be explained.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Question {
-    /// The method, `GET` unless said otherwise.
+    /// The method; `GET` by default.
     pub method: String,
-    /// Header fields: names and values, sent after `Host`, which they may replace.
+    /// Header fields: names and values. They are sent after `Host`; a `Host` among them replaces
+    /// it.
     pub fields: Vec<(String, String)>,
-    /// The client's address of the question.
+    /// The client's address.
     pub from: IpAddr,
-    /// The address that it connects to, where the URL does not tell.
+    /// The address that the client connects to, if it does not follow from the URL.
     pub to: Option<Address>,
     secure: bool,
-    /// As it stands in the URL, without a port; may be empty.
+    /// The host of the URL, without a port; may be empty.
     host: String,
     port: Option<u16>,
     target: String,
 }
 
-/// The two parts of a URL's authority; an IPv6 address keeps its brackets (RFC 3986, section
-/// 3.2.2).
+/// The host and the port of a URL's authority. An IPv6 address keeps its brackets (RFC 3986,
+/// section 3.2.2).
 fn host_and_port(authority: &str) -> Result<(&str, Option<u16>), &'static str> {
     let end = match authority.strip_prefix('[') {
         Some(rest) => {
@@ -53,13 +54,14 @@ fn host_and_port(authority: &str) -> Result<(&str, Option<u16>), &'static str> {
 }
 
 impl Question {
-    /// A GET of a URL, whose scheme may be left out (`http` is meant), and the host too where
-    /// it begins with `/`.
+    /// A GET request for a URL. The scheme may be omitted (`http` is used), and so may the host of
+    /// a URL that starts with `/`.
     ///
     /// # Errors
-    /// A sentence that says what is wrong with the URL.
+    /// A sentence that says why the URL is invalid.
     pub fn new(url: &str) -> Result<Question, String> {
-        // It would end the request line, or steer the terminal that the URL is shown on.
+        // A control character could end the request line, or control the terminal that shows the
+        // URL.
         if url.contains(char::is_control) {
             return Err(format!("{url:?} holds a control character"));
         }
@@ -94,7 +96,7 @@ impl Question {
     /// Adds a header field, written as `Name: value`.
     ///
     /// # Errors
-    /// Where there is no colon.
+    /// If the text has no colon.
     pub fn add_field(&mut self, text: &str) -> Result<(), String> {
         let (name, value) = text
             .split_once(':')
@@ -103,14 +105,14 @@ impl Question {
         Ok(())
     }
 
-    /// The port that the URL means.
+    /// The port of the URL, or the default port of its scheme.
     pub fn port(&self) -> u16 {
         let usual = if self.secure { 443 } else { 80 };
         self.port.unwrap_or(usual)
     }
 
-    /// The address that is connected to, if the question tells: the one it names, or the host
-    /// where that is an address.
+    /// The address that the client connects to, if known: [`to`](Self::to), or the URL's host if it
+    /// is an address.
     pub fn address(&self) -> Option<Address> {
         if self.to.is_some() {
             return self.to.clone();
@@ -120,7 +122,7 @@ impl Question {
         Some(Address::Inet(SocketAddr::from((ip, self.port()))))
     }
 
-    /// The head that a client sends.
+    /// The request's head as a client sends it.
     pub fn head(&self) -> Vec<u8> {
         let mut head = format!("{} {} HTTP/1.1\r\n", self.method, self.target);
         let has_host = self

@@ -1,4 +1,4 @@
-//! The explanation for people.
+//! The explanation as text for people.
 
 use std::fmt;
 
@@ -9,7 +9,7 @@ use super::{Candidate, ConfigLocation, ExplainStep, Explanation};
 
 impl fmt::Display for Explanation {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // What was asked for first: what comes of it.
+        // The outcome comes first, before the steps that lead to it.
         let status = match self.status {
             Some(status) => format!("Status {status}"),
             None => "Status of what is asked".to_owned(),

@@ -1,4 +1,4 @@
-//! The way through the phases, as `http::request` goes it, up to what answers.
+//! Runs the phases of a request like `http::request`, up to the content handler, which is not run.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -13,15 +13,16 @@ use http::response::error_page::answer;
 
 use super::{ExplainStep, directives, locations};
 
+/// The result of running the phases of a request.
 pub(super) struct PhaseWalk {
     pub(super) way: Vec<ExplainStep>,
     pub(super) outcome: String,
     pub(super) status: Option<u16>,
-    /// The scope that was in force when it was settled what answers: before an error page.
+    /// The scope in force when the response's source was determined, before any error page.
     pub(super) scope: ScopeId,
 }
 
-/// Lets the request pass its phases.
+/// Runs the phases of the request.
 pub(super) async fn walk(request: &mut Request, tree: &Tree) -> PhaseWalk {
     let mut walk = Walk {
         request,
@@ -38,14 +39,16 @@ pub(super) async fn walk(request: &mut Request, tree: &Tree) -> PhaseWalk {
     }
 }
 
+/// A request whose phases are run.
 struct Walk<'a> {
     request: &'a mut Request,
     tree: &'a Tree,
     way: Vec<ExplainStep>,
+    /// The scope at the first status, before its error page changed the request's location.
     settled: Option<ScopeId>,
 }
 
-/// What answers, and the status where it is known.
+/// Description of the response's source, and the status if it is known.
 type WalkOutcome = (String, Option<u16>);
 
 impl Walk<'_> {
@@ -100,7 +103,7 @@ impl Walk<'_> {
         ControlFlow::Break((format!("status {status}"), Some(status)))
     }
 
-    /// The phases up to the content, which is only described.
+    /// Runs the phases from this one up to the content, whose handler is only described.
     async fn phases(&mut self, mut at: Phase) -> ControlFlow<WalkOutcome, Step> {
         while at != Phase::Access {
             if at == Phase::FindLocation {
@@ -145,7 +148,7 @@ impl Walk<'_> {
         self.content().await
     }
 
-    /// What a phase has come to, beyond what its script left behind.
+    /// Records the effects of a phase that its rewrite script has not recorded.
     fn after(&mut self, at: Phase, passed: &ControlFlow<Step, Phase>) {
         let scope = self.tree.scope(self.request.plan.scope);
         match (at, passed) {
@@ -172,7 +175,8 @@ impl Walk<'_> {
         }
     }
 
-    /// The status of a refusal that nothing else can lift.
+    /// Records the verdicts of the access checks. Returns the status of a refusal, unless `satisfy
+    /// any` may still admit the request.
     fn access(&mut self) -> Option<u16> {
         let (plan, mut refused) = (Arc::clone(&self.request.plan), None);
         for check in &plan.phases.access {
@@ -212,7 +216,7 @@ impl Walk<'_> {
         ControlFlow::Break((text, None))
     }
 
-    /// A status, or where its error page leads.
+    /// Describes a status as the outcome, or returns the redirect to its error page.
     async fn finish(&mut self, status: u16) -> ControlFlow<WalkOutcome, Step> {
         self.settled.get_or_insert(self.request.plan.scope);
         let mut sink = Exchange::sink();

@@ -215,7 +215,8 @@ impl Shard {
         self.small.bytes * SMALL_SHARE > self.small.bytes + self.main.bytes
     }
 
-    /// Decides about the next record of the queue whose turn it is. False if no record is left.
+    /// Evicts or moves records of the oldest segment of the queue whose turn it is. False if
+    /// both queues are empty.
     fn evict(&mut self, now: Seconds, rounds_left: &mut usize) -> bool {
         let mut front = None;
         if self.is_small_full() {
@@ -247,7 +248,7 @@ impl Shard {
         true
     }
 
-    /// Decides whether a record is evicted, stays, or moves to another queue.
+    /// Evicts a record, or moves it to the end of the main queue.
     fn judge(&mut self, place: RecordLocation, head: &Head, now: Seconds, rounds_left: &mut usize) {
         if head.is_expired(now) {
             self.count_expired(*head, place, false);
@@ -277,7 +278,7 @@ impl Shard {
         self.remove(found, hash);
     }
 
-    /// Moves a record to the end of a queue, and reduces its use count.
+    /// Moves a record to the end of a queue, and reduces its use count by `fewer`.
     fn relocate(
         &mut self,
         from: RecordLocation,
