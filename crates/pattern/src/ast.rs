@@ -1,55 +1,56 @@
-//! What a pattern means, as far as it is regular: sets of bytes, places, groups, branches,
-//! repetitions, look-around.
+//! The syntax tree of a pattern, as far as it is regular: sets of bytes, assertions, groups,
+//! branches, repetitions and look-around.
 //!
-//! Nothing of the syntax is left here. Options such as `(?i)` have been applied to what they stand
-//! before: a letter under `(?i)` is a set of two bytes.
+//! The tree contains no syntax: options such as `(?i)` have been applied, so a letter under `(?i)`
+//! is a set of two bytes.
 
 use std::fmt;
 
 /// A regular pattern, or a part of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Ast {
-    /// One byte out of a set. A set of no bytes matches nowhere.
+    /// One byte of a set. The empty set never matches.
     Byte(ByteSet),
-    /// A place between bytes.
+    /// An assertion about a position.
     Look(Assertion),
     /// A group that captures.
     Capture {
-        /// Its number, from 1.
+        /// The group's number, from 1.
         index: u32,
-        /// The pattern that stands within the group.
+        /// The content of the group.
         inner: Box<Ast>,
     },
-    /// One after the other; nothing at all if there are none.
+    /// A sequence; an empty one matches the empty text.
     Concat(Vec<Ast>),
-    /// The first branch that leads to a match, tried from left to right.
+    /// Branches, tried from left to right: the first that leads to a match counts.
     Branches(Vec<Ast>),
     /// A repetition.
     Repeat {
-        /// At least as often.
+        /// Minimum number of iterations.
         min: u32,
-        /// At most as often; `None` is without end.
+        /// Maximum number of iterations; `None` means unlimited.
         max: Option<u32>,
-        /// As often as possible first, or as seldom.
+        /// Whether more iterations are tried first; otherwise fewer.
         greedy: bool,
-        /// The pattern that is repeated.
+        /// The repeated pattern.
         inner: Box<Ast>,
     },
-    /// A place where something else matches, or does not: `(?=`, `(?!`, `(?<=`, `(?<!`.
+    /// A look-around: a position at which another pattern matches, or does not: `(?=`, `(?!`,
+    /// `(?<=`, `(?<!`.
     Around {
-        /// Whether what follows the place is looked at; else what stands before it.
+        /// Whether it is a look-ahead; otherwise a look-behind.
         ahead: bool,
-        /// Whether it must not match.
+        /// Whether the other pattern must not match.
         negated: bool,
-        /// The pattern that is looked for.
+        /// The other pattern.
         inner: Box<Ast>,
     },
-    /// `\K`: the match is said to begin here.
+    /// `\K`: the reported start of the match is this position.
     ResetStart,
 }
 
 impl Ast {
-    /// Whether it may match nothing.
+    /// Whether the pattern can match the empty text.
     pub fn may_be_empty(&self) -> bool {
         match self {
             Ast::Byte(_) => false,
@@ -61,7 +62,7 @@ impl Ast {
         }
     }
 
-    /// Whether a group captures within.
+    /// Whether the pattern contains a capturing group.
     pub fn captures(&self) -> bool {
         match self {
             Ast::Byte(_) | Ast::Look(_) | Ast::ResetStart => false,
@@ -71,8 +72,8 @@ impl Ast {
         }
     }
 
-    /// What matches all texts that it may match, in either case, wherever they stand: without
-    /// places, look-around and groups.
+    /// A pattern that matches, at any position and in either case, all texts that this pattern can
+    /// match: without assertions, look-around and groups.
     pub(crate) fn texts_of(&self) -> Ast {
         let all = |parts: &[Ast]| parts.iter().map(Ast::texts_of).collect();
         match self {
@@ -95,7 +96,7 @@ impl Ast {
         }
     }
 
-    /// About how many states an automaton for it has.
+    /// The approximate number of states of an automaton for the pattern.
     pub fn states(&self) -> usize {
         match self {
             Ast::Byte(_) | Ast::Look(_) | Ast::ResetStart => 1,
@@ -113,7 +114,7 @@ impl Ast {
         }
     }
 
-    /// The most bytes that it matches; `None` without end.
+    /// Maximum length of a match, in bytes; `None` means unlimited.
     pub fn length_max(&self) -> Option<usize> {
         match self {
             Ast::Byte(_) => Some(1),
@@ -130,22 +131,22 @@ impl Ast {
     }
 }
 
-/// A place between two bytes, without PCRE2's UTF and UCP.
+/// An assertion about the position between two bytes, as without PCRE2's UTF and UCP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Assertion {
     /// `\A`, `\G` and, outside of `(?m)`, `^`.
     Start,
     /// The end of the subject, `\z`.
     End,
-    /// `\Z` and, outside of `(?m)`, `$`: the end, and before a line feed that ends the subject.
+    /// `\Z` and, outside of `(?m)`, `$`: the end, or before a line feed at the end of the subject.
     LastEnd,
-    /// `^` within `(?m)`: the start, and behind each line feed that does not end the subject.
+    /// `^` within `(?m)`: the start, or after each line feed that is not at the end of the subject.
     LineStart,
-    /// `$` within `(?m)`: the end, and before each line feed.
+    /// `$` within `(?m)`: the end, or before each line feed.
     LineEnd,
-    /// `\b`, of the letters, digits and the underscore of ASCII.
+    /// `\b`: between a word character (ASCII letter, digit or underscore) and another or none.
     WordBoundary,
-    /// A place that is no word boundary, `\B`.
+    /// `\B`: not a word boundary.
     NotWordBoundary,
 }
 
@@ -166,12 +167,12 @@ impl Assertion {
 pub struct ByteSet([u64; 4]);
 
 impl ByteSet {
-    /// The set without any byte.
+    /// The empty set.
     pub const NONE: ByteSet = ByteSet([0; 4]);
     /// The set of all 256 bytes.
     pub const ALL: ByteSet = ByteSet([u64::MAX; 4]);
 
-    /// The set of those bytes for which this holds.
+    /// The set of all bytes for which `holds` returns true.
     pub fn of(holds: impl Fn(u8) -> bool) -> ByteSet {
         let mut set = ByteSet::NONE;
         (0..=u8::MAX)
@@ -192,7 +193,7 @@ impl ByteSet {
         self.0[usize::from(byte >> 6)] |= 1 << (byte & 63);
     }
 
-    /// Whether a byte is in it.
+    /// Whether the set contains a byte.
     pub fn contains(&self, byte: u8) -> bool {
         self.0[usize::from(byte >> 6)] & (1 << (byte & 63)) != 0
     }
@@ -204,12 +205,12 @@ impl ByteSet {
         }
     }
 
-    /// All bytes that are not in it.
+    /// The set of all bytes that are not in this set.
     pub fn complement(&self) -> ByteSet {
         ByteSet(self.0.map(|word| !word))
     }
 
-    /// With each ASCII letter, the same letter of the other case.
+    /// The set with each ASCII letter in both cases.
     pub fn caseless(&self) -> ByteSet {
         // `A` to `Z` are bits 1 to 26 of the second word, `a` to `z` the same of its upper half.
         const UPPER: u64 = 0x07ff_fffe;
@@ -218,14 +219,14 @@ impl ByteSet {
         ByteSet([first, letters | upper | upper << 32, third, fourth])
     }
 
-    /// The lowest byte that is in it.
+    /// The lowest byte of the set.
     pub fn first(&self) -> Option<u8> {
         let mut words = self.0.iter().enumerate();
         let (index, word) = words.find(|(_, word)| **word != 0)?;
         Some(index as u8 * 64 + word.trailing_zeros() as u8)
     }
 
-    /// Its bytes that are in another set, and those that are not.
+    /// Splits the set into the bytes that another set contains, and the others.
     pub(crate) fn split(&self, other: &ByteSet) -> (ByteSet, ByteSet) {
         let (mut inside, mut outside) = (*self, *self);
         for (place, its) in other.0.iter().enumerate() {
@@ -235,7 +236,7 @@ impl ByteSet {
         (inside, outside)
     }
 
-    /// Its bytes, in their order.
+    /// The bytes of the set, in ascending order.
     pub(crate) fn bytes(&self) -> impl Iterator<Item = u8> {
         (0..4_u8).zip(self.0).flat_map(|(place, mut word)| {
             std::iter::from_fn(move || {
@@ -246,7 +247,7 @@ impl ByteSet {
         })
     }
 
-    /// Its stretches: first and last byte of each.
+    /// The contiguous ranges of the set: first and last byte of each.
     pub fn ranges(&self) -> Vec<(u8, u8)> {
         let mut ranges: Vec<(u8, u8)> = Vec::new();
         for byte in (0..=u8::MAX).filter(|&byte| self.contains(byte)) {

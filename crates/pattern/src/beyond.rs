@@ -1,8 +1,9 @@
-//! Why a pattern is not run as a finite automaton.
+//! The reasons why a pattern does not run as a finite automaton.
 
 use std::fmt;
 
-/// What of a pattern is not regular, or is not proved to mean the same on both engines.
+/// A feature of a pattern that is not regular, or that is not proved to mean the same in both
+/// engines; or another reason not to use an automaton.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IrregularFeature {
     /// `(?=`, `(?!`, `(?<=`, `(?<!`, `[[:<:]]`.
@@ -17,7 +18,7 @@ pub enum IrregularFeature {
     Recursion,
     /// A conditional group, written `(?(1)a|b)`.
     Condition,
-    /// `(*ACCEPT)`, `(*UTF)` and all else that begins with `(*`.
+    /// `(*ACCEPT)`, `(*UTF)` and all other verbs and settings that begin with `(*`.
     Verb,
     /// A callout such as `(?C1)`.
     Callout,
@@ -25,9 +26,9 @@ pub enum IrregularFeature {
     BranchReset,
     /// `(?J)`: groups that share a name.
     DuplicateNames,
-    /// The escape `\K`, which resets the start.
+    /// The escape `\K`, which resets the start of the match.
     ResetStart,
-    /// `\R`, which does not give back a line feed behind a carriage return.
+    /// `\R`, which does not backtrack from CRLF to CR.
     Newline,
     /// `\p`, `\P`, `\X`, `(?a)`, `(?r)`.
     Unicode,
@@ -35,13 +36,13 @@ pub enum IrregularFeature {
     ExtendedClass,
     /// `(a|)*`: an iteration may be empty, which ends the repetition in PCRE2.
     EmptyIteration,
-    /// `(a){0}`: a group that has a number and no place.
+    /// `(a){0}`: a group that has a number but is never entered.
     NoIteration,
     /// The automaton would be larger than [`crate::AUTOMATON_SIZE_MAX`].
     TooLarge,
-    /// It will match once, so no automaton is built.
+    /// The pattern is matched only once, which is not worth building an automaton.
     OneMatch,
-    /// PCRE2 refuses the pattern as a whole.
+    /// PCRE2 rejects the pattern.
     Refused,
 }
 

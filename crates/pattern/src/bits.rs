@@ -1,17 +1,16 @@
-//! A bit for each state: a pattern's automaton whose work for a byte is the same whatever the
-//! subject holds.
+//! An automaton with a bit for each state, whose work per byte does not depend on the subject.
 //!
-//! The subject is read from its end to its start. At each place it is worked out from which states
-//! a match can be reached: a bit for each state that consumes a byte (G. Navarro, M. Raffinot:
-//! "Flexible Pattern Matching in Strings", chapter 5), and one for each *junction*, where several
-//! ways meet or something is asked about the place. What a look-ahead looks for is reached like all
-//! else, so that it costs no more; look-behinds are worked out before, in the other direction.
-//! Where groups are asked for, the bits of all places are kept, and a walk from the first place
-//! where a match begins takes at each choice the first way that leads to the end. It never has to
-//! go back.
+//! The subject is read from its end to its start. At each position, the automaton computes from
+//! which states a match can be reached: a bit for each state that consumes a byte (G. Navarro, M.
+//! Raffinot: "Flexible Pattern Matching in Strings", chapter 5), and one for each *junction*, a
+//! state without a byte at which several paths meet or an assertion is checked. The pattern of a
+//! look-ahead is part of the same automaton and costs no more than other states; look-behinds are
+//! computed before, in the other direction. If groups are requested, the bits of all positions are
+//! kept. A walk from the first position at which a match begins then takes at each choice the first
+//! path that leads to a match, and never has to backtrack.
 //!
-//! Deliberately not here: automata that are built while they run. Their states can be as many as
-//! there are bytes, each as dear as the whole pattern is long.
+//! Deliberately not here: lazily built automata. They can have as many states as the subject has
+//! bytes, and building one of these takes time in proportion to the length of the pattern.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -23,62 +22,70 @@ use crate::beyond::IrregularFeature;
 use crate::escape::is_word;
 use crate::graph::{Graph, State, StateId};
 
-/// The most work for a byte, in words that are read: about a nanosecond each.
+/// Maximum work per byte, in words read: about a nanosecond each.
 const WORK_MAX: usize = 2_200;
-/// The most words that the bits of all places of a subject may take, where groups are asked for.
+/// Maximum number of words for the bits of all positions of a subject, if groups are requested.
 const KEPT_WORDS_MAX: usize = 4 << 20;
-/// Memory of a thread that is kept for the next match, in words.
+/// Maximum memory that a thread keeps for the next match, in words.
 const SCRATCH_WORDS_MAX: usize = 8 << 10;
 
+/// The automaton of a pattern.
 #[derive(Debug)]
 pub(crate) struct Bits {
     /// The class of each byte.
     class_of: Box<[u8; 256]>,
-    /// For each class of bytes, which states consume one of it.
+    /// For each class of bytes, the bits of the states that consume a byte of the class.
     columns: Box<[u64]>,
-    /// How many words the states that consume have.
+    /// Number of words of the bits of states that consume a byte.
     bytes: usize,
-    /// How many words there are with those of the junctions.
+    /// Number of words of a row: the bits of states that consume a byte, then those of junctions.
     width: usize,
-    /// Which states lead to the one before them.
+    /// The bits of states whose successor is the state of the next lower bit: a shift of the row
+    /// leads to them.
     straight: Box<[u64]>,
-    /// Which states end a match.
+    /// The bits of states after which the match ends.
     ends: Box<[u64]>,
-    /// In an order in which none asks for a later one.
+    /// The junctions, each after all junctions that it refers to.
     junctions: Box<[Junction]>,
+    /// Words with a mask, to which junctions refer by ranges.
     masks: Box<[(u32, u64)]>,
+    /// Numbers of junctions, to which junctions refer by ranges.
     others: Box<[u32]>,
-    /// Whether a junction asks about the place.
+    /// Whether a junction checks an assertion.
     has_places: bool,
-    /// Whether a junction may lead to a match though no state that consumes does, elsewhere than at
-    /// the subject's end.
+    /// Whether a junction can lead to a match at a position other than the subject's end though no
+    /// state that consumes a byte does.
     begins_anywhere: bool,
-    /// What says whether a match begins at a place.
+    /// The bit that tells whether a match begins at a position.
     start: Source,
     start_state: StateId,
+    /// The automata of the pattern's look-behinds, by index.
     behind: Box<[Bits]>,
-    /// The bit of each state within a row, or [`NO_BIT`].
+    /// The bit of each state in a row, or [`NO_BIT`].
     bit_of: Box<[u32]>,
     states: Box<[State]>,
+    /// Number of groups, including the whole match.
     groups: usize,
 }
 
-/// A state that has no bit of its own.
+/// Marks a state without a bit.
 const NO_BIT: u32 = u32::MAX;
 
+/// A state without a byte at which paths meet or an assertion is checked.
 #[derive(Debug)]
 struct Junction {
     kind: Kind,
-    /// It leads to a match by itself.
+    /// Whether the junction leads to the end of the match without consuming a byte.
     always: bool,
-    /// Places in `masks`: states one of which must lead to a match.
+    /// Range of `masks`: states that consume a byte, one of which must lead to a match.
     bytes: (u32, u32),
-    /// Places in `others`: earlier junctions, the same.
+    /// Range of `others`: earlier junctions, one of which must lead to a match.
     others: (u32, u32),
-    /// Places in `masks`: states that lead here once they have consumed.
+    /// Range of `masks`: states that lead to this junction after their byte.
     feeds: (u32, u32),
 }
 
+/// The condition of a junction, in addition to a path to a match.
 #[derive(Clone, Copy, Debug)]
 enum Kind {
     Choice,
@@ -87,14 +94,14 @@ enum Kind {
     Behind { index: u32, negated: bool },
 }
 
-/// What says whether there is a match from a state.
+/// The bit that tells whether a match can be reached from a state.
 #[derive(Clone, Copy, Debug)]
 enum Source {
     Always,
     Junction(u32),
 }
 
-/// Whether there is a match.
+/// The result of a search for groups.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum BitMatch {
     Match,
@@ -103,11 +110,12 @@ pub(crate) enum BitMatch {
     TooLong,
 }
 
-/// For each look-behind a bit for each place, set where its pattern has matched just before.
+/// For each look-behind a bit for each position, set if its pattern matches just before the
+/// position.
 type Matched = Vec<Vec<u64>>;
 
 impl Bits {
-    /// The automaton of a graph; `groups` with the whole match.
+    /// Compiles a graph; `groups` includes the whole match.
     pub(crate) fn new(graph: Graph, groups: usize) -> Result<Bits, IrregularFeature> {
         let mut compiler = Compiler::new(&graph);
         compiler.add_junctions();
@@ -130,7 +138,7 @@ impl Bits {
         })
     }
 
-    /// Where the first match begins.
+    /// The position at which the first match begins.
     pub(crate) fn first(&self, subject: &[u8]) -> Option<usize> {
         let behind = self.matched_behind(subject);
         with_scratch(self.width + self.bytes, |scratch| {
@@ -147,8 +155,8 @@ impl Bits {
         })
     }
 
-    /// Whether it matches, and where its groups lie: the start and the end of each, the whole match
-    /// first.
+    /// Searches the first match, and stores the start and end of its groups in `slots`, those of
+    /// the whole match first.
     pub(crate) fn captures(
         &self,
         subject: &[u8],
@@ -189,14 +197,14 @@ impl Bits {
         })
     }
 
-    /// About how many words are read for a byte.
+    /// The approximate number of words that are read per byte.
     #[cfg(test)]
     pub(crate) fn work(&self) -> usize {
         self.bytes * 3 + self.junctions.len() * 4 + self.masks.len() + self.others.len()
     }
 
-    /// Works out a place: `next` holds which states would lead to a match if they consumed the byte
-    /// that was read just before, and then the same for this place.
+    /// Computes the row of a position. On entry, `next` has the states that would lead to a match
+    /// if they consumed the byte at this position; on return, those for the position before.
     fn step(
         &self,
         row: &mut [u64],
@@ -274,7 +282,7 @@ impl Bits {
         }
     }
 
-    /// Whether a match begins at the place of a row.
+    /// Whether a match begins at the position of a row.
     fn begins(&self, row: &[u64]) -> bool {
         match self.start {
             Source::Always => true,
@@ -282,6 +290,7 @@ impl Bits {
         }
     }
 
+    /// The matches of all look-behinds in a subject.
     fn matched_behind(&self, subject: &[u8]) -> Matched {
         self.behind
             .iter()
@@ -289,7 +298,8 @@ impl Bits {
             .collect()
     }
 
-    /// The places before which the pattern of a look-behind has matched.
+    /// A bit for each position, set if the pattern of a look-behind matches just before the
+    /// position.
     fn ends_of(&self, subject: &[u8]) -> Vec<u64> {
         let mut ends = vec![0; subject.len() / 64 + 1];
         let mut row = vec![0; self.width];
@@ -305,8 +315,8 @@ impl Bits {
         ends
     }
 
-    /// From a state at a place from which a match can be reached: the first way to it, and where it
-    /// ends.
+    /// Follows the preferred path from a state at a position from which a match can be reached;
+    /// stores groups in `slots`, and returns the position at which the path ends.
     fn walk(
         &self,
         rows: &Rows<'_>,
@@ -326,7 +336,7 @@ impl Bits {
                     let leads = ways.iter().find(|&&way| self.leads(row, way));
                     match leads {
                         Some(way) => *way,
-                        // Not from here: whoever came here has asked.
+                        // Unreachable: a match can be reached from here, as the caller has checked.
                         None => return place,
                     }
                 }
@@ -350,7 +360,7 @@ impl Bits {
         }
     }
 
-    /// Whether a match can be reached from a state at the place of a row.
+    /// Whether a match can be reached from a state at the position of a row.
     fn leads(&self, row: &[u64], mut state: StateId) -> bool {
         loop {
             let bit_of = self.bit_of[state as usize];
@@ -370,7 +380,7 @@ impl Bits {
     }
 }
 
-/// The bits of all places, the last place first.
+/// The bits of all positions, those of the last position first.
 struct Rows<'a> {
     words: &'a [u64],
     width: usize,
@@ -397,13 +407,13 @@ fn bit(words: &[u64], index: u32) -> bool {
     words[index as usize / 64] & 1 << (index % 64) != 0
 }
 
-/// A bit for each kind of place that this one is.
+/// A bit for each assertion that holds at a position.
 fn looks(subject: &[u8], place: usize) -> u8 {
     let set = |bits, look| bits | u8::from(is_place(look, subject, place)) << look as u8;
     Assertion::ALL.into_iter().fold(0, set)
 }
 
-/// Whether a place of a subject is of a kind.
+/// Whether an assertion holds at a position of the subject.
 pub(crate) fn is_place(look: Assertion, subject: &[u8], place: usize) -> bool {
     let before = place.checked_sub(1).and_then(|before| subject.get(before));
     let after = subject.get(place);
@@ -424,7 +434,7 @@ pub(crate) fn is_place(look: Assertion, subject: &[u8], place: usize) -> bool {
     }
 }
 
-/// Words of memory, all of them zero, which a thread uses again.
+/// Calls `work` with zeroed memory, which the thread reuses.
 fn with_scratch<T>(words: usize, work: impl FnOnce(&mut [u64]) -> T) -> T {
     thread_local! {
         static SCRATCH: RefCell<Vec<u64>> = const { RefCell::new(Vec::new()) };
@@ -439,32 +449,33 @@ fn with_scratch<T>(words: usize, work: impl FnOnce(&mut [u64]) -> T) -> T {
     result
 }
 
-/// A junction that is being made, with the bits of states.
+/// A junction during compilation; states are referred to by their bits.
 struct JunctionDraft {
     kind: Kind,
     of: EpsilonMoves,
     feeds: Vec<u32>,
 }
 
-/// What a state leads to without consuming anything.
+/// The targets that a state reaches without consuming a byte.
 #[derive(Default)]
 struct EpsilonMoves {
+    /// Whether the end of the match is reached.
     always: bool,
-    /// Bits of states that consume.
+    /// Bits of states that consume a byte.
     bytes: Vec<u32>,
     junctions: Vec<u32>,
 }
 
-/// Gives bits to the states of a graph.
+/// Assigns bits to the states of a graph.
 struct Compiler<'a> {
     graph: &'a Graph,
-    /// States that consume, by their bits.
+    /// The states that consume a byte, by bit.
     consuming: Vec<StateId>,
     bit_of: Vec<u32>,
-    /// How many ways lead to a state, over slots.
+    /// Number of transitions to each state, those through group slots included.
     arrivals: Vec<u32>,
     junction_of: Vec<u32>,
-    /// Junctions of single states that consume.
+    /// Junctions that only refer to one state that consumes a byte, by the state's bit.
     junction_of_bit: HashMap<u32, u32>,
     drafts: Vec<JunctionDraft>,
     straight: Vec<u32>,
@@ -493,7 +504,7 @@ impl<'a> Compiler<'a> {
         &self.graph.states[state as usize]
     }
 
-    /// The state itself, or the first one behind slots.
+    /// The state, or the first one after a sequence of group slots.
     fn behind_slots(&self, mut state: StateId) -> StateId {
         while let State::Slot { next, .. } = self.state(state) {
             state = *next;
@@ -501,7 +512,7 @@ impl<'a> Compiler<'a> {
         state
     }
 
-    /// What a state leads to, and how often that counts.
+    /// The successors of a state, with the weight of each as an arrival.
     fn followers(&self, state: StateId) -> Vec<(StateId, u32)> {
         match self.state(state) {
             State::Choice(ways) => ways.iter().map(|way| (*way, 1)).collect(),
@@ -515,7 +526,7 @@ impl<'a> Compiler<'a> {
     }
 
     fn count_arrivals(&mut self) {
-        // What is asked for by itself is a junction.
+        // A state that is queried by itself must be a junction, so its arrivals count twice.
         let start = self.behind_slots(self.graph.start);
         self.arrivals[start as usize] += 2;
         let mut left = vec![start];
@@ -530,7 +541,8 @@ impl<'a> Compiler<'a> {
                 left.push(next);
             }
         }
-        // Those made last come first in the pattern: each mostly leads to the one made just before.
+        // The last states added are the first of the pattern: most lead to the state added before
+        // them.
         for state in 0..self.graph.states.len() {
             if matches!(self.graph.states[state], State::Byte { .. }) && self.arrivals[state] > 0 {
                 self.bit_of[state] = self.consuming.len() as u32;
@@ -547,7 +559,7 @@ impl<'a> Compiler<'a> {
         }
     }
 
-    /// Makes the junctions, each behind those that it asks for.
+    /// Adds the junctions, each after those that it refers to.
     fn add_junctions(&mut self) {
         let mut seen = vec![false; self.graph.states.len()];
         let begin = std::iter::once(self.graph.start);
@@ -619,7 +631,7 @@ impl<'a> Compiler<'a> {
         (self.drafts.len() - 1) as u32
     }
 
-    /// Adds what a state leads to.
+    /// Adds the targets that a state reaches without consuming a byte.
     fn gather(&self, state: StateId, ways: &mut EpsilonMoves) {
         let mut left = vec![state];
         while let Some(state) = left.pop() {
@@ -630,13 +642,13 @@ impl<'a> Compiler<'a> {
                 State::Match => ways.always = true,
                 State::Slot { next, .. } => left.push(*next),
                 State::Choice(all) => left.extend(all),
-                // Each of these is a junction by now.
+                // These states are junctions, and have been added.
                 State::Place { .. } | State::Ahead { .. } | State::Behind { .. } => {}
             }
         }
     }
 
-    /// What says whether there is a match from a state.
+    /// The bit that tells whether a match can be reached from a state.
     fn source(&mut self, state: StateId) -> Source {
         let state = self.behind_slots(state);
         if matches!(self.state(state), State::Match) {
@@ -662,7 +674,7 @@ impl<'a> Compiler<'a> {
         junction
     }
 
-    /// Notes what follows each state that consumes.
+    /// Records the successors of each state that consumes a byte.
     fn add_followers(&mut self) {
         for bit in 0..self.consuming.len() as u32 {
             let State::Byte { next, .. } = self.state(self.consuming[bit as usize]) else {
@@ -712,10 +724,10 @@ impl<'a> Compiler<'a> {
     }
 }
 
-/// What a compiler has found out.
+/// The result of a compilation, before its parts are packed.
 struct Drafted {
     bytes: usize,
-    /// The set of each state that consumes, by its bit.
+    /// The index of the set of each state that consumes a byte, by bit.
     sets: Vec<u32>,
     bit_of: Vec<u32>,
     drafts: Vec<JunctionDraft>,
@@ -797,6 +809,7 @@ fn set(words: &mut [u64], bit: u32) {
     words[bit as usize / 64] |= 1 << (bit % 64);
 }
 
+/// Appends bits as words with masks; returns their range.
 fn add_masks(masks: &mut Vec<(u32, u64)>, mut bits: Vec<u32>) -> (u32, u32) {
     let start = masks.len();
     bits.sort_unstable();
@@ -810,7 +823,8 @@ fn add_masks(masks: &mut Vec<(u32, u64)>, mut bits: Vec<u32>) -> (u32, u32) {
     (start as u32, masks.len() as u32)
 }
 
-/// Bytes that no set tells apart are a class; for each class, which states consume it.
+/// Divides bytes into classes, whose bytes no set distinguishes; returns the class of each byte and
+/// the states that consume each class.
 fn classes(graph: &Graph, sets: &[u32], words: usize) -> (Box<[u8; 256]>, Box<[u64]>) {
     let mut classes = vec![ByteSet::ALL];
     for set in &graph.sets {

@@ -1,4 +1,4 @@
-//! Reads `[...]`: pcre2pattern(3), "Square brackets and character classes" and "POSIX character
+//! Parses `[...]`: pcre2pattern(3), "Square brackets and character classes" and "POSIX character
 //! classes".
 
 use crate::ast::ByteSet;
@@ -6,22 +6,22 @@ use crate::beyond::IrregularFeature;
 use crate::escape::{self, Escape, is_space, is_word};
 use crate::parser::{Options, Text};
 
-/// What a hyphen would mean here.
+/// The meaning of a hyphen at the current position of a class.
 #[derive(Clone, Copy)]
 enum Hyphen {
-    /// Itself: at the start, and behind a range.
+    /// A literal hyphen: at the start, and after a range.
     Literal,
-    /// The middle of a range that begins with this byte.
+    /// The hyphen of a range that begins with this byte.
     Range(u8),
-    /// An error unless the class ends: behind `\d` or `[:digit:]`.
+    /// An error unless the class ends after the hyphen: after `\d` or `[:digit:]`.
     Forbidden,
-    /// A range has begun with this byte; the hyphen has been read.
+    /// A range began with this byte, and its hyphen has been parsed.
     Begun(u8),
-    /// A hyphen behind `\d` has been read.
+    /// A hyphen after `\d` has been parsed.
     ForbiddenBegun,
 }
 
-/// Reads a class behind its opening bracket.
+/// Parses a class after its opening bracket.
 pub(crate) fn parse(text: &mut Text<'_>, options: Options) -> Result<ByteSet, IrregularFeature> {
     if text.rest().starts_with(b"[:<:]]") || text.rest().starts_with(b"[:>:]]") {
         return Err(IrregularFeature::LookAround);
@@ -75,7 +75,7 @@ pub(crate) fn parse(text: &mut Text<'_>, options: Options) -> Result<ByteSet, Ir
     Ok(if negated { set.complement() } else { set })
 }
 
-/// Reads up to the first byte that belongs to the class, and whether it is negated.
+/// Parses up to the first member of the class; returns whether the class is negated.
 fn begin(text: &mut Text<'_>, skips_blanks: bool) -> bool {
     let mut negated = false;
     loop {
@@ -90,6 +90,7 @@ fn begin(text: &mut Text<'_>, skips_blanks: bool) -> bool {
     }
 }
 
+/// A class that is being parsed.
 struct Class {
     caseless: bool,
     set: ByteSet,
@@ -148,8 +149,8 @@ impl Class {
     }
 }
 
-/// What stands between `[:` and `:]`, `[.` and `.]`, `[=` and `=]`, given what stands behind the
-/// first bracket. `None` if it is no such name at all; then the bracket is a bracket.
+/// The name between `[:` and `:]`, `[.` and `.]` or `[=` and `=]`; `rest` follows the first
+/// bracket. `None` if there is no such name, in which case the bracket is a literal.
 fn posix_name(rest: &[u8]) -> Option<&[u8]> {
     let (&kind, behind) = rest.split_first()?;
     if !matches!(kind, b':' | b'.' | b'=') {
@@ -169,7 +170,7 @@ fn posix_name(rest: &[u8]) -> Option<&[u8]> {
     None
 }
 
-/// The set of a name such as `alpha` or `^alpha`.
+/// The set of a POSIX class such as `alpha` or `^alpha`.
 fn posix(name: &[u8], caseless: bool) -> Result<ByteSet, IrregularFeature> {
     let (name, negated) = match name.strip_prefix(b"^") {
         Some(name) => (name, true),

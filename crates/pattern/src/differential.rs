@@ -1,15 +1,15 @@
-//! Our reading of patterns beside PCRE2's, for tests and fuzzing: patterns and subjects are made
-//! from arbitrary bytes so that most are valid and short, and both engines must say the same.
+//! Comparison of this crate's engines with PCRE2, for tests and fuzzing. Patterns and subjects are
+//! generated from arbitrary bytes so that most are valid and short; both engines must agree.
 
 use crate::beyond::IrregularFeature;
 use crate::prefilter::{Hit, Prefilter};
 use crate::verdict::{MatchDecision, Verdict};
 use crate::{Pattern, Spans, Undecided, literal, parser, pcre};
 
-/// Enough steps for what is made here.
+/// Maximum number of PCRE2's steps; enough for the generated patterns.
 const STEPS_MAX: u32 = 10_000_000;
 
-/// Decisions for what is to be made, one byte each; zeros once they have run out.
+/// Decisions of the generator, one byte each; zeros after the bytes have been used up.
 pub struct Source<'a> {
     bytes: &'a [u8],
 }
@@ -44,16 +44,16 @@ impl<'a> Source<'a> {
         self.bytes.is_empty()
     }
 
-    /// Whether letters of both cases are the same.
+    /// Decides whether case is ignored.
     pub fn caseless(&mut self) -> bool {
         self.once_in(4)
     }
 
-    /// The text of a pattern under test.
+    /// Generates a pattern.
     pub fn pattern(&mut self) -> Vec<u8> {
         let mut text = String::new();
         if self.once_in(8) {
-            // Nearly arbitrary bytes try the reader more than the engines.
+            // Nearly arbitrary text tests the parser more than the engines.
             for _ in 0..self.below(24) {
                 text += self.one(PIECES);
             }
@@ -63,7 +63,8 @@ impl<'a> Source<'a> {
         text.into_bytes()
     }
 
-    /// Several patterns, some of them words, as lists of crawlers have them.
+    /// Generates a list of patterns with their case sensitivity; some patterns are words, as in
+    /// lists of crawlers.
     pub fn list(&mut self) -> Vec<(Vec<u8>, bool)> {
         let count = 8 + self.below(6);
         let one = |source: &mut Source<'_>| {
@@ -81,7 +82,7 @@ impl<'a> Source<'a> {
         (0..count).map(|_| one(self)).collect()
     }
 
-    /// A subject that a pattern has something to do with.
+    /// Generates a subject from texts that patterns refer to.
     pub fn subject(&mut self) -> Vec<u8> {
         let mut subject = Vec::new();
         while !self.is_empty() && subject.len() < 40 {
@@ -92,7 +93,7 @@ impl<'a> Source<'a> {
     }
 
     fn branches(&mut self, text: &mut String, depth: usize) {
-        // What all branches begin with tempts to be taken out.
+        // Branches with a common beginning test whether it is factored out correctly.
         let shared = if self.once_in(6) {
             self.one(&[".*", "a*?", "(?:a|ab)", "\\w+", "b?"])
         } else {
@@ -279,20 +280,20 @@ const SUBJECTS: &[&[u8]] = &[
     b"z",
 ];
 
-/// What came of a comparison.
+/// The result of a comparison.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ComparisonOutcome {
-    /// Both engines have said the same.
+    /// Both engines agree.
     Same,
-    /// PCRE2 alone runs such a pattern.
+    /// The pattern only runs on PCRE2.
     OnPcre(IrregularFeature),
-    /// Both refuse the pattern.
+    /// Both reject the pattern.
     Refused,
-    /// PCRE2 has not decided.
+    /// PCRE2 has reached a limit.
     Undecided,
 }
 
-/// Gives a pattern and subjects to both. The error tells a difference in words.
+/// Compares a pattern on a subject. The error describes a difference.
 pub fn compare(text: &[u8], caseless: bool, subject: &[u8]) -> Result<ComparisonOutcome, String> {
     let shown = text.escape_ascii();
     let parsed = parser::parse(text, caseless);
@@ -372,8 +373,8 @@ pub fn compare(text: &[u8], caseless: bool, subject: &[u8]) -> Result<Comparison
     })
 }
 
-/// Gives a list of patterns and a subject to both: the first one that matches must be the same. The
-/// error tells a difference in words.
+/// Compares a list of patterns on a subject: the first pattern that matches must be the same. The
+/// error describes a difference.
 pub fn compare_list(
     texts: &[(Vec<u8>, bool)],
     subject: &[u8],
@@ -405,7 +406,7 @@ pub fn compare_list(
     });
     match found {
         Ok(found) if found == first => return Ok(ComparisonOutcome::Same),
-        // A bound of the server's is smaller than the one here.
+        // The server's limits are smaller than those of this comparison.
         Err(_) => return Ok(ComparisonOutcome::Undecided),
         Ok(_) => {}
     }

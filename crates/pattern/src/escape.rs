@@ -1,24 +1,24 @@
-//! What a backslash begins, inside and outside of classes: pcre2pattern(3), "Backslash".
+//! Parses escapes, inside and outside of classes: pcre2pattern(3), "Backslash".
 
 use crate::ast::{Assertion, ByteSet};
 use crate::beyond::IrregularFeature;
 use crate::parser::Text;
 use crate::pcre;
 
-/// What an escape stands for.
+/// The meaning of an escape.
 pub(crate) enum Escape {
     Byte(u8),
-    /// One byte of these.
+    /// One byte of a set.
     Set(ByteSet),
     Look(Assertion),
     ResetStart,
-    /// What a group has matched; its number, where that is written.
+    /// A reference to the text of a group, with the group's number if it is given as one.
     BackReference(Option<u32>),
     Newline,
 }
 
-/// Reads what stands behind a backslash. `groups` is how many groups have been opened so far, and
-/// `None` within a class, where digits are never a back-reference and other letters have a meaning.
+/// Parses an escape after its backslash. `groups` is the number of groups opened so far; `None`
+/// within a class, where digits are never a back-reference and some letters have another meaning.
 pub(crate) fn read(
     text: &mut Text<'_>,
     groups: Option<u32>,
@@ -66,7 +66,8 @@ fn outside_of_class(letter: u8, text: &mut Text<'_>) -> Result<Escape, Irregular
         b'B' => Escape::Look(Assertion::NotWordBoundary),
         b'C' => Escape::Set(ByteSet::ALL),
         b'N' => {
-            // `\N{3}` is repeated; any other brace would be a name, which PCRE2 has not.
+            // `\N{3}` is a repetition; with any other brace it is a named character, which PCRE2
+            // does not support.
             let mut ahead = *text;
             if ahead.eat(b"{") && ahead.repeat()?.is_none() {
                 return Err(IrregularFeature::Refused);
@@ -86,7 +87,7 @@ fn outside_of_class(letter: u8, text: &mut Text<'_>) -> Result<Escape, Irregular
     })
 }
 
-/// `\d`, `\s`, `\w`, `\h`, `\v` and their opposites, as the tables of the C locale have them.
+/// The sets of `\d`, `\s`, `\w`, `\h`, `\v` and their complements in the C locale.
 fn set(letter: u8) -> ByteSet {
     let set = match letter.to_ascii_lowercase() {
         b'd' => ByteSet::of(|byte| byte.is_ascii_digit()),
@@ -102,7 +103,7 @@ fn set(letter: u8) -> ByteSet {
     }
 }
 
-/// White space of `\s` and `[:space:]`: with the vertical tab.
+/// White space of `\s` and `[:space:]`, including the vertical tab.
 pub(crate) fn is_space(byte: u8) -> bool {
     matches!(byte, b'\t'..=b'\r' | b' ')
 }
@@ -119,8 +120,8 @@ fn control(text: &mut Text<'_>) -> Result<u8, IrregularFeature> {
     }
 }
 
-/// A number in octal or a back-reference: up to `\9` and up to the number of groups opened so far,
-/// it is the latter.
+/// Parses an octal number or a back-reference: numbers up to 9, and up to the number of groups
+/// opened so far, are back-references.
 fn digits(first: u8, text: &mut Text<'_>, groups: Option<u32>) -> Result<Escape, IrregularFeature> {
     let value = u32::from(first - b'0');
     if let Some(groups) = groups {
@@ -143,7 +144,7 @@ fn digits(first: u8, text: &mut Text<'_>, groups: Option<u32>) -> Result<Escape,
     octal(value, text).map(Escape::Byte)
 }
 
-/// What stands behind `\g` or `\k`: a number, or a name within brackets.
+/// Parses the number or the name in brackets after `\g` or `\k`.
 fn back_reference(text: &mut Text<'_>) -> Result<Escape, IrregularFeature> {
     let end = match text.peek() {
         Some(b'{') => b'}',
@@ -162,8 +163,8 @@ fn back_reference(text: &mut Text<'_>) -> Result<Escape, IrregularFeature> {
     Ok(Escape::BackReference(number))
 }
 
-/// `\pL`, `\p{Lu}` and their opposites. PCRE2 itself is asked which bytes have the property, each
-/// as a character of Latin-1.
+/// Parses `\pL`, `\p{Lu}` or their complements. PCRE2 determines which bytes, as characters of
+/// Latin-1, have the property.
 fn property(
     letter: u8,
     text: &mut Text<'_>,
@@ -188,7 +189,7 @@ fn property(
     pcre::set(&pattern, caseless).ok_or(IrregularFeature::Refused)
 }
 
-/// Up to two more digits in octal.
+/// Parses up to two more octal digits.
 fn octal(first: u32, text: &mut Text<'_>) -> Result<u8, IrregularFeature> {
     let mut value = first;
     for _ in 0..2 {
@@ -208,7 +209,7 @@ fn octal_in_braces(text: &mut Text<'_>) -> Result<u8, IrregularFeature> {
     in_braces(text, 8)
 }
 
-/// `\x41`, `\x4` and `\x{41}`.
+/// Parses the number of `\x41`, `\x4` or `\x{41}`.
 fn hexadecimal(text: &mut Text<'_>) -> Result<u8, IrregularFeature> {
     if text.eat(b"{") {
         return in_braces(text, 16);
@@ -223,7 +224,7 @@ fn hexadecimal(text: &mut Text<'_>) -> Result<u8, IrregularFeature> {
     u8::try_from(value).map_err(|_| IrregularFeature::Refused)
 }
 
-/// Digits up to a closing brace, with blanks around them.
+/// Parses digits with optional blanks up to a closing brace.
 fn in_braces(text: &mut Text<'_>, radix: u32) -> Result<u8, IrregularFeature> {
     text.skip_blanks();
     let (mut value, mut count) = (0_u32, 0);

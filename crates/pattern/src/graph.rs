@@ -1,56 +1,55 @@
-//! A pattern as a graph of states, in which each choice stands in the order in which PCRE2 tries
-//! it.
+//! A pattern as a graph of states, whose choices are in the order in which PCRE2 tries them.
 //!
-//! Repetitions are laid out, one copy of their body behind the other. A repetition without end
-//! whose body may match nothing ends, in PCRE2, behind an iteration that has consumed nothing: what
-//! may follow depends on whether the iteration has made progress, and so each state within such a
-//! body exists once for each number of bodies around it that have.
+//! Repetitions are unrolled: the body is copied for each iteration. An unbounded repetition whose
+//! body can match the empty text ends, in PCRE2, after an iteration that has consumed nothing. What
+//! may follow thus depends on whether the iteration has made progress, so each state within such a
+//! body has a copy for each number of enclosing bodies that have made progress.
 
 use crate::ast::{Assertion, Ast, ByteSet};
 use crate::beyond::IrregularFeature;
 
-/// The most states of a graph.
+/// Maximum number of states in a graph.
 const STATES_MAX: usize = 400_000;
 
-/// A state, by its place in [`Graph::states`].
+/// The index of a state in [`Graph::states`].
 pub(crate) type StateId = u32;
 
-/// A state, and what follows it.
+/// A state and its successors.
 #[derive(Debug)]
 pub(crate) enum State {
-    /// Consumes a byte of a set, by its place in [`Graph::sets`].
+    /// Consumes a byte of the set with this index in [`Graph::sets`].
     Byte {
         set: u32,
         next: StateId,
     },
-    /// Goes on with the first of these from which there is a match.
+    /// Continues with the first of these states from which a match can be reached.
     Choice(Box<[StateId]>),
-    /// Notes the place as the start or the end of a group.
+    /// Stores the position as the start or the end of a group.
     Slot {
-        /// Twice the group's number, and one more for its end.
+        /// Twice the group's number, plus one for the end.
         slot: u32,
         next: StateId,
     },
-    /// Goes on at a place of this kind.
+    /// Continues if the assertion holds at the position.
     Place {
         look: Assertion,
         next: StateId,
     },
-    /// Goes on where another graph matches, or does not.
+    /// Continues if the pattern of a look-ahead matches, or does not match.
     Ahead {
-        /// Where that graph begins.
+        /// The first state of that pattern.
         inner: StateId,
-        /// Whether it must not match.
+        /// Whether that pattern must not match.
         negated: bool,
-        /// Whether groups capture within.
+        /// Whether that pattern contains capturing groups.
         captures: bool,
         next: StateId,
     },
-    /// Goes on where a pattern has matched just before, or has not.
+    /// Continues if the pattern of a look-behind matches just before, or does not.
     Behind {
-        /// That pattern's place in [`Graph::behind`].
+        /// The index of that pattern in [`Graph::behind`].
         index: u32,
-        /// Whether it must not have matched.
+        /// Whether that pattern must not match.
         negated: bool,
         next: StateId,
     },
@@ -61,31 +60,32 @@ pub(crate) enum State {
 #[derive(Debug)]
 pub(crate) struct Graph {
     pub(crate) states: Vec<State>,
-    /// Where a match begins.
+    /// The first state of a match.
     pub(crate) start: StateId,
-    /// The sets of bytes that are consumed, each once.
+    /// The sets of bytes, without duplicates.
     pub(crate) sets: Vec<ByteSet>,
-    /// What must have matched before a place, to be read from its end to its start.
+    /// The patterns of look-behinds, reversed.
     pub(crate) behind: Vec<Graph>,
 }
 
 impl Graph {
-    /// The graph of a pattern.
+    /// Compiles a pattern.
     pub(crate) fn new(ast: &Ast) -> Result<Graph, IrregularFeature> {
         Builder::default().build(ast, Direction::Forwards)
     }
 }
 
+/// The direction in which a graph reads the subject.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Direction {
     #[default]
     Forwards,
-    /// A look-behind reads its subject from the end to the start.
+    /// Of a look-behind: from the end to the start.
     Backwards,
 }
 
-/// What follows a part, for each number of bodies around it that have made progress, the outermost
-/// first.
+/// The successors of a part of a pattern, by the number of enclosing bodies that have made
+/// progress, the outermost first.
 type Levels = Vec<StateId>;
 
 #[derive(Default)]
@@ -117,8 +117,8 @@ impl Builder {
         Ok((self.states.len() - 1) as StateId)
     }
 
-    /// A state for each level, from what follows there; one state where that is the same
-    /// everywhere.
+    /// Adds a state for each level, with the level's successor. Levels with the same successor
+    /// share a state.
     fn each(
         &mut self,
         next: &[StateId],
@@ -136,7 +136,7 @@ impl Builder {
         Ok(levels)
     }
 
-    /// The states of a part, before those that follow.
+    /// Adds the states of a part, which lead to `next`.
     fn part(&mut self, ast: &Ast, next: &[StateId]) -> Result<Levels, IrregularFeature> {
         let [first, others @ ..] = next else {
             return Err(IrregularFeature::TooLarge);
@@ -145,7 +145,7 @@ impl Builder {
             let one = self.part(ast, &[*first])?;
             return Ok(one.repeat(next.len()));
         }
-        // A byte is progress in every body around it.
+        // A byte is progress in all enclosing bodies.
         let progressed = *others.last().unwrap_or(first);
         match ast {
             Ast::Byte(set) => {
@@ -232,7 +232,7 @@ impl Builder {
         Ok(next)
     }
 
-    /// A repetition without end: the last copy of its body leads back to itself.
+    /// An unbounded repetition: the last copy of its body leads back to itself.
     fn endless(
         &mut self,
         min: u32,
@@ -244,7 +244,7 @@ impl Builder {
         let progressed = next[deepest];
         let again = self.add(State::Choice(Box::default()))?;
         let body = if inner.may_be_empty() {
-            // Without progress the repetition is over.
+            // An iteration without progress ends the repetition.
             let mut ends = next.to_vec();
             ends.push(again);
             self.part(inner, &ends)?
@@ -269,7 +269,7 @@ impl Builder {
         inner: &Ast,
         next: &[StateId],
     ) -> Result<Levels, IrregularFeature> {
-        // A look-around within a look-behind would have to be read the other way round.
+        // A look-around within a look-behind would need the opposite direction.
         if self.direction == Direction::Backwards {
             return Err(IrregularFeature::LookAround);
         }
@@ -295,7 +295,7 @@ impl Builder {
         })
     }
 
-    /// A choice for each level.
+    /// Adds a choice between branches for each level.
     fn choices(&mut self, branches: &[Levels]) -> Result<Levels, IrregularFeature> {
         let count = branches.first().map_or(0, Vec::len);
         let mut levels = Levels::with_capacity(count);

@@ -1,19 +1,19 @@
-//! Patterns as nginx has them: PCRE2's language, matched in linear time where that is provably the
-//! same.
+//! nginx's patterns: PCRE2's language, matched in linear time if the result is provably the same.
 //!
-//! Every pattern is compiled by PCRE2 when a configuration is loaded, so what it refuses is refused
-//! in its words, and what it takes is taken. Then our own [`parser`] reads the pattern. What is
-//! regular and provably means the same runs as a finite automaton (`regex-automata`), whose time is
-//! linear in the subject, and as one whose time is also short (`bits`) where a subject could make
-//! the former slow. All else runs on PCRE2's interpreter, within bounds ([`STEPS_MAX`]). Where
-//! those are reached, a regular pattern that is as wide or wider may still say that there is no
-//! match (`verdict`). Where it does not, or a subject is not UTF-8 though the pattern asks for it,
-//! the match is [`Undecided`]: that is neither yes nor no, and the server must not take it for
-//! either. Of long lists a [`Prefilter`] says which patterns must be asked at all.
+//! Every pattern is compiled by PCRE2 when a configuration is loaded, so that exactly the patterns
+//! that PCRE2 rejects are rejected, with its messages. Then this crate's [`parser`] parses the
+//! pattern. A regular pattern that provably means the same runs as a finite automaton
+//! (`regex-automata`), which takes linear time, or, for subjects that could make that automaton
+//! slow, as a second automaton whose time per byte is bounded (`bits`). All other patterns run on
+//! PCRE2's interpreter within limits ([`STEPS_MAX`]). If a limit is reached, a regular pattern that
+//! matches at least the same subjects may still show that there is no match (`verdict`). If it does
+//! not, or if the pattern requires UTF-8 and the subject is not UTF-8, the match is [`Undecided`]:
+//! neither yes nor no, and the server must not treat it as either. For long lists, a [`Prefilter`]
+//! determines which patterns need to be matched at all.
 //!
 //! Deliberately not here: requests, variables, logs, configuration. The references are
-//! pcre2pattern(3) and `src/pcre2_compile.c` of PCRE2 10.46, and `src/core/ngx_regex.c` of nginx
-//! 1.31 for options and words.
+//! pcre2pattern(3) and `src/pcre2_compile.c` of PCRE2 10.46, and, for options and messages,
+//! `src/core/ngx_regex.c` of nginx 1.31.
 
 use std::fmt;
 use std::ops::Range;
@@ -47,62 +47,66 @@ use pcre::{Pcre, STEPS_MAX_BEFORE_BITS};
 pub use prefilter::{Hit, Prefilter};
 use verdict::{MatchDecision, Verdict};
 
-/// The largest automaton in bytes; what would be larger runs on PCRE2.
+/// Maximum size of an automaton in bytes; patterns with a larger one run on PCRE2.
 pub const AUTOMATON_SIZE_MAX: usize = 10 << 20;
-/// Memory for states that an automaton has met, in bytes per thread and pattern.
+/// Maximum memory for the lazily built states of an automaton, in bytes per thread and pattern.
 const STATES_SIZE_MAX: usize = 2 << 20;
-/// An automaton of at most so many states decides about every subject.
+/// An automaton with at most this many states is used for all subjects.
 const STATES_MAX_FOR_ALL: usize = 64;
-/// A larger one decides as long as its states times the subject's bytes are at most this: where a
-/// subject leads it to ever new sets of states, it visits all of them for each byte, which takes
-/// about 10 ns a state.
+/// A larger automaton is used if its number of states times the subject's length in bytes is at
+/// most this: in the worst case it visits all states for each byte, which takes about 10 ns per
+/// state.
 const VISITS_MAX: usize = 250_000;
-/// From so many states on, [`Bits`] are made with the configuration, not with the first subject
-/// that needs them.
+/// Patterns with at least this many states get their [`Bits`] when the configuration is loaded,
+/// instead of with the first subject that needs them.
 const STATES_MIN_FOR_EARLY_BITS: usize = 2_000;
 
-/// A compiled pattern, by automata or PCRE2.
+/// A compiled pattern, run by an automaton or by PCRE2.
 #[derive(Debug)]
 pub struct Pattern {
     text: Box<str>,
     caseless: bool,
+    /// Numbers and names of named groups.
     names: Box<[(usize, String)]>,
+    /// Number of groups, including the whole match.
     groups: usize,
     engine: OnceLock<Engine>,
-    /// What decides where the engine would take too long; nothing if the pattern is not regular, or
-    /// too large for it.
+    /// The automaton for subjects for which the engine could take too long; `None` if the pattern
+    /// is not regular or too large.
     bits: OnceLock<Option<Box<Bits>>>,
-    /// What decides whether there is a match where there are no bits, as far as that goes.
+    /// The automaton that only decides whether there is a match, for patterns without `bits`;
+    /// `None` if there is none.
     verdict: OnceLock<Option<Box<Verdict>>>,
 }
 
-/// What runs a pattern first.
+/// The engine that is tried first.
 #[derive(Debug)]
 enum Engine {
     Automaton {
         regex: meta::Regex,
-        /// Subjects that end in a line feed are not its.
+        /// Whether the automaton may not be used for subjects that end with a line feed.
         rejects_trailing_newline: bool,
-        /// About how many states it has, before any is met.
+        /// The approximate number of states, before any are built.
         states: usize,
-        /// Texts one of which is in every subject that the pattern matches, if there are such.
+        /// Texts of which every matching subject contains at least one, if known.
         texts: OnceLock<Option<AhoCorasick>>,
-        /// For subjects that neither it nor [`Bits`] can decide about.
+        /// PCRE2, for subjects that neither this automaton nor [`Bits`] can decide.
         pcre: OnceLock<Option<Box<Pcre>>>,
     },
     Bits,
-    /// PCRE2, because of this.
+    /// PCRE2, and the reason for its use.
     Pcre(Box<Pcre>, IrregularFeature),
 }
 
-/// A pattern that PCRE2 refuses, in nginx's words.
+/// A pattern that PCRE2 rejects, with nginx's message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
     text: Box<str>,
 }
 
 impl Refusal {
-    /// `ngx_regex_compile`: what is wrong, in which pattern, and what follows the place.
+    /// The message of `ngx_regex_compile`: the error, the pattern, and the rest of the pattern from
+    /// the position of the error.
     fn new(pattern: &str, error: &pcre2::Error) -> Refusal {
         let offset = error.offset().unwrap_or_default();
         let shown = error.to_string();
@@ -128,47 +132,48 @@ impl fmt::Display for Refusal {
 
 impl std::error::Error for Refusal {}
 
-/// A match that PCRE2 could not decide: it reached a bound, or the subject is not UTF-8.
+/// A match that PCRE2 could not decide: it reached a limit, or the subject is not UTF-8.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Undecided {
-    /// PCRE2's number, as nginx logs it: -47 for steps, -53 for depth, -63 for memory, -3 to -23
-    /// for UTF-8.
+    /// PCRE2's error number, as nginx logs it: -47 for steps, -53 for depth, -63 for memory, -3 to
+    /// -23 for UTF-8.
     pub code: i32,
 }
 
 impl Undecided {
-    /// Whether a bound was reached.
+    /// Whether a limit was reached.
     fn is_bound(self) -> bool {
         matches!(self.code, -47 | -53 | -63)
     }
 }
 
-/// Where the groups of a match lie; the first is the whole match. Its memory is used again.
+/// The positions of the groups of a match; the first is the whole match. The memory is reused by
+/// later matches.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Spans {
     slots: Vec<Option<NonMaxUsize>>,
 }
 
 impl Spans {
-    /// Where a group has matched, if it has.
+    /// The position of a group; `None` if the group has not matched.
     pub fn get(&self, group: usize) -> Option<Range<usize>> {
         let start = (*self.slots.get(group * 2)?)?.get();
         let end = (*self.slots.get(group * 2 + 1)?)?.get();
-        // `\K` within a call of a group can move the start behind the end.
+        // `\K` within a called group can move the start beyond the end.
         (start <= end).then_some(start..end)
     }
 
-    /// How many groups there are, with those that have not matched.
+    /// Number of groups, including those that have not matched.
     pub fn len(&self) -> usize {
         self.slots.len() / 2
     }
 
-    /// Whether there has been no match.
+    /// Whether there was no match.
     pub fn is_empty(&self) -> bool {
         self.slots.is_empty()
     }
 
-    /// Forgets the places of all groups.
+    /// Removes the positions of all groups.
     pub fn clear(&mut self) {
         self.slots.clear();
     }
@@ -184,27 +189,27 @@ impl Spans {
 }
 
 impl Pattern {
-    /// Compiles a pattern; `caseless` is nginx's `~*`.
+    /// Compiles a pattern; `caseless` as with nginx's `~*`.
     pub fn new(pattern: &[u8], caseless: bool) -> Result<Pattern, Refusal> {
         let pattern = Pattern::deferred(pattern, caseless)?;
         pattern.prepare();
         Ok(pattern)
     }
 
-    /// Asks PCRE2 about a pattern that is seldom matched: unless [`Pattern::prepare`] is called,
-    /// the first subject makes a small engine for it.
+    /// Compiles a pattern that is rarely matched, without an engine. Unless [`Pattern::prepare`] is
+    /// called, the first subject builds an engine that takes little memory.
     pub fn deferred(pattern: &[u8], caseless: bool) -> Result<Pattern, Refusal> {
         let (text, pcre) = compile(pattern, caseless, STEPS_MAX)?;
         Ok(Pattern::with(text, caseless, &pcre))
     }
 
-    /// Compiles a pattern that will match once: an automaton would take longer to build than it
-    /// could spare.
+    /// Compiles a pattern that will be matched once. It runs on PCRE2: building an automaton would
+    /// take longer than the automaton could save.
     pub fn for_one_match(pattern: &[u8]) -> Result<Pattern, Refusal> {
         let (text, pcre) = compile(pattern, false, STEPS_MAX)?;
         let pattern = Pattern::with(text, false, &pcre);
         let engine = Engine::Pcre(Box::new(pcre), IrregularFeature::OneMatch);
-        // It is new, so nothing is set.
+        // The pattern is new, so the engine cannot be set yet.
         let _ = pattern.engine.set(engine);
         Ok(pattern)
     }
@@ -223,7 +228,7 @@ impl Pattern {
         }
     }
 
-    /// Makes the engine that is fastest for ordinary subjects.
+    /// Builds the engine that is fastest for ordinary subjects, unless the pattern has an engine.
     pub fn prepare(&self) {
         self.engine.get_or_init(|| {
             self.automaton()
@@ -231,22 +236,22 @@ impl Pattern {
         });
     }
 
-    /// The pattern as written; bytes that are not UTF-8 as escapes.
+    /// The pattern as written, with bytes that are not UTF-8 as escapes.
     pub fn text(&self) -> &str {
         &self.text
     }
 
-    /// How many groups it has, with the whole match.
+    /// Number of groups, including the whole match.
     pub fn groups(&self) -> usize {
         self.groups
     }
 
-    /// Names of groups with their numbers.
+    /// Numbers and names of the named groups.
     pub fn names(&self) -> &[(usize, String)] {
         &self.names
     }
 
-    /// Why it runs on PCRE2; `None` if it runs as an automaton.
+    /// The reason why the pattern runs on PCRE2; `None` if it runs as an automaton.
     pub fn beyond(&self) -> Option<IrregularFeature> {
         match self.engine() {
             Engine::Automaton { .. } | Engine::Bits => None,
@@ -277,8 +282,8 @@ impl Pattern {
         }
     }
 
-    /// Whether it matches, and where its groups lie. Without a match, the spans hold nothing of
-    /// meaning.
+    /// Whether the pattern matches; if so, stores the positions of its groups. Without a match, the
+    /// content of `spans` is unspecified.
     pub fn captures(&self, subject: &[u8], spans: &mut Spans) -> Result<bool, Undecided> {
         match self.engine() {
             Engine::Automaton { regex, .. } if self.automaton_decides(subject) => {
@@ -304,8 +309,9 @@ impl Pattern {
         }
     }
 
-    /// Decides about a subject for which the automaton would visit too many states: first whether
-    /// there can be a match, then PCRE2, which mostly finds it soon, and the automaton last.
+    /// Decides a subject for which the automaton could visit too many states: first by whether
+    /// there can be a match, then by PCRE2, which mostly finds the match soon, and last by the
+    /// automaton.
     fn decide(
         &self,
         regex: &meta::Regex,
@@ -316,7 +322,7 @@ impl Pattern {
         let from = match self.answer(subject) {
             MatchDecision::No => return Ok(false),
             MatchDecision::Yes { .. } if spans.is_none() => return Ok(true),
-            // `\G` is the place where PCRE2 begins.
+            // `\G` matches where PCRE2 starts, which must then be the start of the subject.
             MatchDecision::Yes { from } if !self.text.contains("\\G") => from,
             MatchDecision::Yes { .. } | MatchDecision::Unknown => 0,
         };
@@ -334,7 +340,7 @@ impl Pattern {
         }
     }
 
-    /// Its meaning, where that is regular.
+    /// The pattern's syntax tree, if the pattern is regular.
     pub(crate) fn parsed(&self) -> Result<Ast, IrregularFeature> {
         let parsed = parser::parse(self.text.as_bytes(), self.caseless)?;
         if parsed.groups as usize + 1 != self.groups {
@@ -352,7 +358,8 @@ impl Pattern {
         })
     }
 
-    /// Whether the automaton is quick enough with every subject of this length, and means the same.
+    /// Whether the automaton is fast enough for all subjects of this length, and gives PCRE2's
+    /// result for this one.
     fn automaton_decides(&self, subject: &[u8]) -> bool {
         let Some(Engine::Automaton { states, .. }) = self.engine.get() else {
             return false;
@@ -362,7 +369,7 @@ impl Pattern {
         is_quick && self.means_the_same(subject)
     }
 
-    /// Whether the automaton means the same as PCRE2 with this subject.
+    /// Whether the automaton gives PCRE2's result for this subject.
     fn means_the_same(&self, subject: &[u8]) -> bool {
         let minds = matches!(
             self.engine.get(),
@@ -381,7 +388,7 @@ impl Pattern {
         found.is_some()
     }
 
-    /// Whether the subject has none of the texts that a match needs.
+    /// Whether the subject contains none of the texts of which a match needs one.
     fn lacks_texts(&self, texts: &OnceLock<Option<AhoCorasick>>, subject: &[u8]) -> bool {
         let texts =
             texts.get_or_init(|| literal::automaton(&literal::needed(&self.parsed().ok()?, 1)?));
@@ -401,7 +408,7 @@ impl Pattern {
         self.verdict.get_or_init(make).as_deref()
     }
 
-    /// Whether it matches, as far as bits or the verdict know.
+    /// Whether the pattern matches, as far as `bits` or the verdict can tell.
     fn answer(&self, subject: &[u8]) -> MatchDecision {
         match self.bits() {
             Some(bits) if bits.is_match(subject) => MatchDecision::Yes { from: 0 },
@@ -412,8 +419,8 @@ impl Pattern {
         }
     }
 
-    /// `None` where there are no bits, or it matches and those of all places would take too much
-    /// memory.
+    /// Searches groups with `bits`. `None` if there are no `bits`, or if the pattern matches but
+    /// the rows of all positions would take too much memory.
     fn bits_capture(&self, subject: &[u8], spans: &mut Spans) -> Option<bool> {
         let bits = self.bits()?;
         match bits.captures(subject, &mut spans.slots) {
@@ -452,7 +459,7 @@ impl Pattern {
     }
 
     fn pcre_engine(&self, beyond: IrregularFeature) -> Engine {
-        // Where bits can decide, they do so before PCRE2 has taken long.
+        // If `bits` can decide, they should do so before PCRE2 has taken much time.
         let steps = match beyond {
             _ if self.bits().is_some() => STEPS_MAX_BEFORE_BITS,
             IrregularFeature::BackReference => STEPS_MAX_OF_BACK_REFERENCES,
@@ -460,7 +467,7 @@ impl Pattern {
         };
         match Pcre::new(&self.text, self.caseless, steps) {
             Ok(pcre) => Engine::Pcre(Box::new(pcre), beyond),
-            // PCRE2 has taken it before, so only a lack of memory can be the reason.
+            // PCRE2 has accepted the pattern before, so this can only be a lack of memory.
             Err(_) => Engine::Bits,
         }
     }
@@ -475,9 +482,10 @@ impl Pattern {
     }
 }
 
+/// PCRE2's error number for a lack of memory.
 const NO_MEMORY: i32 = -48;
 
-/// PCRE2's verdict on a pattern.
+/// Compiles a pattern with PCRE2; returns the pattern as text as well.
 fn compile(pattern: &[u8], caseless: bool, steps: u32) -> Result<(String, Pcre), Refusal> {
     let text = as_text(pattern);
     if text.as_bytes() != pattern && text.starts_with("(*UTF") {
@@ -488,8 +496,9 @@ fn compile(pattern: &[u8], caseless: bool, steps: u32) -> Result<(String, Pcre),
     Ok((text, pcre))
 }
 
-/// PCRE2's binding takes text. A byte that is no part of UTF-8 becomes an escape, which means the
-/// same in a pattern of bytes; one in `\Q...\E` stands outside of it then.
+/// Converts a pattern to text, which PCRE2's binding requires. Bytes that are not UTF-8 become
+/// escapes, which mean the same in a pattern of bytes; within `\Q...\E`, the quotation is
+/// interrupted for an escape.
 fn as_text(pattern: &[u8]) -> String {
     let mut text = String::with_capacity(pattern.len());
     let (mut quoted, mut escaped) = (false, false);
@@ -501,7 +510,7 @@ fn as_text(pattern: &[u8]) -> String {
                 'E' if escaped => quoted = false,
                 _ => {}
             }
-            // Within `\Q`, each backslash may begin `\E`.
+            // Within `\Q`, every backslash may be the first byte of `\E`.
             escaped = char == '\\' && (quoted || !escaped);
         }
         for byte in chunk.invalid() {

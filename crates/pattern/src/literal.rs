@@ -1,29 +1,31 @@
-//! Which texts a subject must hold so that a pattern can match it.
+//! The texts of which a subject must contain one to match a pattern.
 //!
-//! Texts are in lower case and compared without regard to the case of ASCII: where one of them is
-//! found the pattern must still be asked, unless it is nothing but a text ([`Word`]).
+//! Texts are in lower case and compared without regard to ASCII case. If one is found, the pattern
+//! itself must still be matched, unless it is a mere text ([`Word`]).
 
 use aho_corasick::{AhoCorasick, AhoCorasickKind, MatchKind};
 
 use crate::ast::{Assertion, Ast, ByteSet};
 
-/// The most texts of which a pattern needs one.
+/// Maximum number of texts of which a pattern needs one.
 const TEXTS_MAX: usize = 10_000;
-/// The most texts that are put together from the parts of a pattern.
+/// Maximum number of texts that are combined from the parts of a pattern.
 const PRODUCTS_MAX: usize = 64;
-/// The longest text that is put together, in bytes.
+/// Maximum length of a combined text, in bytes.
 const LENGTH_MAX: usize = 64;
-/// The most bytes out of a set that are told apart.
+/// Maximum number of bytes in a set that is expanded to texts.
 const BYTES_MAX: usize = 4;
-/// A shorter text is in too many subjects to tell the patterns of a list apart.
+/// Minimum length of texts in lists of patterns: shorter texts occur in too many subjects to
+/// distinguish patterns.
 pub(crate) const LENGTH_MIN: usize = 2;
 
-/// So many texts at most make an automaton that has a table for each state.
+/// Maximum number of texts for an automaton with a table for each state.
 const DENSE_MAX: usize = 64;
 
 type Texts = Vec<Vec<u8>>;
 
-/// The texts one of which is in every subject that the pattern matches, each at least so long.
+/// The texts of which every matching subject contains one; `None` if they are not known, or one is
+/// shorter than `length_min`.
 pub(crate) fn needed(ast: &Ast, length_min: usize) -> Option<Texts> {
     let mut texts = Needs::of(ast).one_of?;
     let is_long = texts.iter().all(|text| text.len() >= length_min);
@@ -32,7 +34,7 @@ pub(crate) fn needed(ast: &Ast, length_min: usize) -> Option<Texts> {
     is_long.then_some(texts)
 }
 
-/// An automaton that finds texts in whatever case; `None` without memory for it.
+/// An automaton that finds texts in any case; `None` if there is not enough memory.
 pub(crate) fn automaton(texts: &[Vec<u8>]) -> Option<AhoCorasick> {
     let kind = if texts.len() > DENSE_MAX {
         AhoCorasickKind::ContiguousNFA
@@ -47,11 +49,11 @@ pub(crate) fn automaton(texts: &[Vec<u8>]) -> Option<AhoCorasick> {
         .ok()
 }
 
-/// What is known of a part of a pattern.
+/// The texts that a part of a pattern needs.
 struct Needs {
-    /// All texts that it matches, if they are few.
+    /// All texts that the part can match, if they are few.
     whole: Option<Texts>,
-    /// Texts one of which is in all that it matches.
+    /// Texts of which every text that the part matches contains one.
     one_of: Option<Texts>,
 }
 
@@ -109,7 +111,7 @@ impl Needs {
         }
     }
 
-    /// One part behind the other.
+    /// The needs of a sequence of parts.
     fn of_all(parts: impl Iterator<Item = Needs>) -> Needs {
         let mut best = None;
         let mut texts: Texts = vec![Vec::new()];
@@ -132,7 +134,7 @@ impl Needs {
         Needs::one_of(better(best, Some(texts)))
     }
 
-    /// One part or another.
+    /// The needs of alternative parts.
     fn of_any(parts: impl Iterator<Item = Needs>) -> Needs {
         let (mut whole, mut one_of) = (Some(Texts::new()), Some(Texts::new()));
         for part in parts {
@@ -148,7 +150,8 @@ fn joined((mut some, more): (Texts, Texts)) -> Option<Texts> {
     (some.len() <= TEXTS_MAX).then_some(some)
 }
 
-/// Each of the texts with each of the others behind it.
+/// The concatenations of each text with each of `more`; `None` if there are too many or one is too
+/// long.
 fn product(texts: &Texts, more: &Texts) -> Option<Texts> {
     if texts.len() * more.len() > PRODUCTS_MAX.max(texts.len()) {
         return None;
@@ -165,7 +168,7 @@ fn product(texts: &Texts, more: &Texts) -> Option<Texts> {
     Some(all)
 }
 
-/// Of two sets of texts the one whose shortest text is longer; of equals the smaller.
+/// The set of texts whose shortest text is longer; if both are equal, the smaller set.
 fn better(one: Option<Texts>, other: Option<Texts>) -> Option<Texts> {
     let worth = |texts: &Texts| {
         let shortest = texts.iter().map(Vec::len).min().unwrap_or(usize::MAX);
@@ -178,7 +181,7 @@ fn better(one: Option<Texts>, other: Option<Texts>) -> Option<Texts> {
     }
 }
 
-/// The bytes of a set in lower case, each as a text, if they are few.
+/// The bytes of a set in lower case as texts, if they are few.
 fn bytes(set: &ByteSet) -> Option<Texts> {
     let mut texts = Texts::new();
     for byte in 0..=u8::MAX {
@@ -194,15 +197,15 @@ fn bytes(set: &ByteSet) -> Option<Texts> {
     Some(texts)
 }
 
-/// A pattern that is a text, perhaps between places.
+/// A pattern that is a text, possibly between two assertions.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Word {
     pub(crate) text: Vec<u8>,
-    /// What its bytes must be, where the case of letters counts.
+    /// The text in its case, if case is significant.
     pub(crate) cased: Option<Box<[u8]>>,
-    /// The place before it.
+    /// The assertion before the text.
     pub(crate) before: Option<Assertion>,
-    /// The place behind it.
+    /// The assertion after the text.
     pub(crate) behind: Option<Assertion>,
 }
 

@@ -1,28 +1,28 @@
-//! From a pattern's meaning to the syntax tree that `regex-automata` compiles, where both engines
-//! provably agree.
+//! Conversion of a pattern to the syntax tree that `regex-automata` compiles, as far as both
+//! engines provably agree.
 //!
-//! Automata prefer matches as backtracking does (leftmost, then the first branch that leads to a
-//! match), because which thread is preferred depends on nothing but the place in the pattern and in
-//! the subject. Two things of PCRE2 depend on more, and are left to PCRE2 and to [`crate::bits`]:
+//! Automata prefer the same matches as backtracking (leftmost, then the first branch that leads to
+//! a match), because the preference between threads depends only on the position in the pattern and
+//! in the subject. Two features of PCRE2 depend on more, and are left to PCRE2 and [`crate::bits`]:
 //!
-//! - A repetition without end stops at an empty iteration, so its future depends on where the
-//!   iteration began. Only bodies that cannot match nothing are lowered there. With an end, PCRE2
-//!   and the automaton both lay out the iterations one behind the other.
-//! - `$`, `\Z` and `^` within `(?m)` ask about a line feed that ends the subject. They are lowered
-//!   as `\z` and as "behind a line feed", which is the same for subjects that end otherwise;
-//!   [`Lowered::rejects_trailing_newline`] says so.
+//! - An unbounded repetition stops at an empty iteration, so what follows depends on where the
+//!   iteration began. Only bodies that cannot match the empty text are converted. Bounded repetitions
+//!   are unrolled by both PCRE2 and the automaton.
+//! - `$`, `\Z` and `^` within `(?m)` depend on a line feed at the end of the subject. They are
+//!   converted as `\z` and as "after a line feed", which is the same for all other subjects;
+//!   [`Lowered::rejects_trailing_newline`] marks such patterns.
 
 use regex_syntax::hir;
 
 use crate::ast::{Assertion, Ast, ByteSet};
 use crate::beyond::IrregularFeature;
 
-/// A pattern for an automaton.
+/// A converted pattern.
 #[derive(Debug)]
 pub(crate) struct Lowered {
-    /// It means the same on bytes.
+    /// The syntax tree, for subjects of arbitrary bytes.
     pub(crate) hir: hir::Hir,
-    /// Subjects that end in a line feed are not this automaton's.
+    /// Whether the automaton may not be used for subjects that end with a line feed.
     pub(crate) rejects_trailing_newline: bool,
 }
 
@@ -79,10 +79,10 @@ fn part(ast: &Ast, minds: &mut bool) -> Result<hir::Hir, IrregularFeature> {
     })
 }
 
-/// Branches in their order. `regex-syntax` takes out what all of them begin with: of `.*a|.*b` it
-/// makes `.*(?:a|b)`, which prefers a longer match. Where what they share may match at several
-/// lengths, the first branch gets something in front that matches nothing, so that they share
-/// nothing.
+/// An alternation of branches, in order. `regex-syntax` factors out their common prefix: `.*a|.*b`
+/// becomes `.*(?:a|b)`, which prefers a longer match. If the common prefix can match at several
+/// lengths, the first branch is therefore prefixed with an expression that matches only the empty
+/// text, so that nothing can be factored out.
 fn branches(mut all: Vec<hir::Hir>) -> hir::Hir {
     if shares_choices(&all)
         && let Some(first) = all.first_mut()
@@ -94,7 +94,7 @@ fn branches(mut all: Vec<hir::Hir>) -> hir::Hir {
     hir::Hir::alternation(all)
 }
 
-/// Whether all branches begin with the same, and it has several lengths.
+/// Whether all branches have a common prefix that can match at several lengths.
 fn shares_choices(all: &[hir::Hir]) -> bool {
     let flat = all.iter().flat_map(|branch| match branch.kind() {
         hir::HirKind::Alternation(inner) => inner.as_slice(),

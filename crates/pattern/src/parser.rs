@@ -1,44 +1,44 @@
-//! Reads PCRE2's syntax as PCRE2 10.46 does, without UTF and UCP: pcre2pattern(3).
+//! Parses patterns like PCRE2 10.46 without UTF and UCP: pcre2pattern(3).
 //!
-//! It follows `parse_regex` of PCRE2, in whose order the questions are asked: what is ignored
-//! between an item and its quantifier, whether an item may be repeated, whether a brace begins a
-//! quantifier. Reading ends at the first construct that is not regular; PCRE2 itself runs such a
-//! pattern. Text is bytes: `é+` repeats the last byte of two.
+//! The parser follows PCRE2's `parse_regex` and its order of checks: what is ignored between an
+//! item and its quantifier, whether an item may be repeated, whether a brace begins a quantifier.
+//! It stops at the first construct that is not regular, since such a pattern runs on PCRE2. Text is
+//! bytes: `é+` repeats the last of two bytes.
 
 use crate::ast::{Assertion, Ast, ByteSet};
 use crate::beyond::IrregularFeature;
 use crate::class;
 use crate::escape::{self, Escape};
 
-/// Open brackets within each other, as PCRE2 counts them (`PARENS_NEST_LIMIT`).
+/// Maximum nesting of brackets, as PCRE2 counts it (`PARENS_NEST_LIMIT`).
 const NESTING_MAX: usize = 250;
-/// The largest number within a quantifier (`MAX_REPEAT_COUNT`).
+/// Maximum number in a quantifier (`MAX_REPEAT_COUNT`).
 const REPEAT_MAX: u32 = 65_535;
-/// The longest text that a look-behind may look at (`max_varlookbehind`).
+/// Maximum length of the text that a look-behind may match (`max_varlookbehind`).
 const BEHIND_LENGTH_MAX: usize = 255;
-/// The longest name of a group in bytes (`MAX_NAME_SIZE`).
+/// Maximum length of a group's name, in bytes (`MAX_NAME_SIZE`).
 const NAME_LENGTH_MAX: usize = 128;
 
-/// A pattern that has been read.
+/// A parsed pattern.
 #[derive(Debug, PartialEq, Eq)]
 pub struct ParsedPattern {
-    /// The tree that the pattern means.
+    /// The syntax tree.
     pub ast: Ast,
-    /// How many groups capture.
+    /// Number of capturing groups.
     pub groups: u32,
 }
 
-/// The most states of a group that stands in for a reference to it; anything stands in for a larger
-/// one.
+/// Maximum number of states of a group whose content replaces a back-reference to it; a reference
+/// to a larger group is replaced by a pattern that matches everything.
 const REFERENCE_STATES_MAX: usize = 256;
 
-/// Reads a pattern; `caseless` is PCRE2_CASELESS.
+/// Parses a pattern; `caseless` as with PCRE2_CASELESS.
 pub fn parse(pattern: &[u8], caseless: bool) -> Result<ParsedPattern, IrregularFeature> {
     read(pattern, caseless, Reading::Exact)
 }
 
-/// Reads a pattern that is not regular as a regular one that matches wherever the given one does,
-/// and perhaps elsewhere: where this one does not match, the given one does not.
+/// Parses a pattern; constructs that are not regular are replaced by regular ones that match at
+/// least as much. If the result does not match a subject, neither does the pattern.
 pub(crate) fn parse_wider(
     pattern: &[u8],
     caseless: bool,
@@ -46,12 +46,12 @@ pub(crate) fn parse_wider(
     read(pattern, caseless, Reading::Wider)
 }
 
-/// What becomes of constructs that are not regular.
+/// The treatment of constructs that are not regular.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Reading {
-    /// They end the reading.
+    /// They are errors.
     Exact,
-    /// Something regular that matches all that they may stands in for them, where there is such.
+    /// They are replaced by a regular construct that matches at least as much, if there is one.
     Wider,
 }
 
@@ -93,7 +93,7 @@ fn read(
     })
 }
 
-/// A place in the text of a pattern.
+/// A position in the text of a pattern.
 #[derive(Clone, Copy)]
 pub(crate) struct Text<'a> {
     bytes: &'a [u8],
@@ -119,7 +119,7 @@ impl<'a> Text<'a> {
         self.at = (self.at + count).min(self.bytes.len());
     }
 
-    /// Skips this text if it comes next.
+    /// Skips this text if it is next; returns whether it was.
     pub(crate) fn eat(&mut self, expected: &[u8]) -> bool {
         let found = self.rest().starts_with(expected);
         if found {
@@ -134,7 +134,8 @@ impl<'a> Text<'a> {
         }
     }
 
-    /// A decimal number; `None` without digits. Numbers that do not fit are `u32::MAX`.
+    /// Parses a decimal number; `None` without digits. Numbers that are too large become
+    /// `u32::MAX`.
     pub(crate) fn number(&mut self) -> Option<u32> {
         let mut number = None;
         while let Some(digit @ b'0'..=b'9') = self.peek() {
@@ -149,8 +150,8 @@ impl<'a> Text<'a> {
         number
     }
 
-    /// What stands between the braces of a quantifier, behind the opening one. The place stays
-    /// where it is if this is no quantifier; then the brace is a brace.
+    /// Parses a quantifier after its opening brace: minimum and maximum. If it is no quantifier,
+    /// the position is unchanged and the brace is a literal.
     pub(crate) fn repeat(&mut self) -> Result<Option<(u32, Option<u32>)>, IrregularFeature> {
         let mut text = *self;
         text.skip_blanks();
@@ -178,7 +179,7 @@ impl<'a> Text<'a> {
     }
 }
 
-/// Options that a pattern can change on its way; a group's end restores them.
+/// Options that a pattern can change; the end of a group restores them.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Options(u8);
 
@@ -192,7 +193,7 @@ impl Options {
     const NO_AUTO_CAPTURE: Options = Options(32);
     const UNGREEDY: Options = Options(64);
 
-    /// Whether all of these are set.
+    /// Whether all of these options are set.
     pub(crate) fn has(self, others: Options) -> bool {
         self.0 & others.0 == others.0
     }
@@ -206,26 +207,26 @@ impl Options {
     }
 }
 
-/// Whether what stands before a quantifier may be repeated.
+/// Whether the preceding item may be repeated by a quantifier.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Quantifiable {
-    /// It may not: a place, an option, a quantifier, nothing.
+    /// It may not: an assertion, an option, a quantifier, or no item.
     Fixed,
     Repeatable,
-    /// A look-around or `\K`: PCRE2 has rules of its own for its repetition.
+    /// A look-around or `\K`, for whose repetition PCRE2 has special rules.
     Special,
-    /// A quantifier without `?` or `+` behind it so far.
+    /// A quantifier that has not been followed by `?` or `+` so far.
     Quantifier,
 }
 
-/// What comes next, once all has been skipped that is ignored.
+/// The next significant byte.
 enum Token {
     /// A byte between `\Q` and `\E`.
     Quoted(u8),
     Plain(u8),
 }
 
-/// A group that is being read, or the whole pattern.
+/// A group that is being parsed, or the whole pattern.
 #[derive(Default)]
 struct Level {
     branches: Vec<Ast>,
@@ -248,20 +249,21 @@ impl Level {
     }
 }
 
-/// What a closing bracket goes back to.
+/// The state to restore at a closing bracket.
 struct Open {
     level: Level,
     options: Options,
     kind: Kind,
+    /// The value of [`Parser::widened`] at the opening bracket.
     widened: usize,
 }
 
-/// What a bracket has opened.
+/// The kind of a group that is being parsed.
 #[derive(Clone, Copy)]
 enum Kind {
-    /// A group that does not capture.
+    /// A non-capturing group.
     Plain,
-    /// One that does, by its number.
+    /// A capturing group, by number.
     Capture(u32),
     Around {
         ahead: bool,
@@ -273,12 +275,11 @@ struct Parser<'a> {
     text: Text<'a>,
     options: Options,
     reading: Reading,
-    /// For how many constructs something wider stands in.
+    /// Number of constructs that have been replaced by wider ones.
     widened: usize,
-    /// Whether groups may have other numbers than they are given here.
+    /// Whether the numbers of groups may differ from the parser's, after `(?|`.
     shares_numbers: bool,
-    /// What the groups that have been closed may have matched, by their numbers; only for a wider
-    /// reading.
+    /// The texts that closed groups can match, by group number; only for a wider reading.
     closed: Vec<(u32, Ast)>,
     quoted: bool,
     groups: u32,
@@ -289,8 +290,8 @@ struct Parser<'a> {
 }
 
 impl<'a> Parser<'a> {
-    /// Skips what does not part an item from its quantifier: comments, `\Q` and `\E`, white space
-    /// of `(?x)`.
+    /// The next significant byte, after text that may stand between an item and its quantifier:
+    /// comments, `\Q` and `\E`, and white space under `(?x)`.
     fn next_token(&mut self) -> Result<Option<Token>, IrregularFeature> {
         loop {
             if self.text.rest().is_empty() {
@@ -316,8 +317,8 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// Skips white space and comments where `(?x)` says so. 0x85 is white space for PCRE2, even as
-    /// a byte of another character.
+    /// Skips white space and comments under `(?x)`. 0x85 is white space for PCRE2, even as a byte
+    /// of another character.
     fn skip_extended(&mut self) -> bool {
         match self.text.peek() {
             _ if !self.options.has(Options::EXTENDED) => false,
@@ -426,7 +427,7 @@ impl<'a> Parser<'a> {
         Ok(())
     }
 
-    /// Something wider stands in for what is not regular, or the reading ends.
+    /// Counts a construct that is replaced by a wider one; an error if the reading is exact.
     fn widen(&mut self, beyond: IrregularFeature) -> Result<(), IrregularFeature> {
         if self.reading == Reading::Exact {
             return Err(beyond);
@@ -435,7 +436,8 @@ impl<'a> Parser<'a> {
         Ok(())
     }
 
-    /// All that the group may have matched, or anything, in place of what it has matched.
+    /// Replaces a back-reference: by all texts that the group can match, or by a pattern that
+    /// matches everything.
     fn reference(&mut self, group: Option<u32>) {
         let group = group.filter(|_| !self.shares_numbers);
         let closed = self.closed.iter().find(|(index, _)| Some(*index) == group);
@@ -479,7 +481,7 @@ impl<'a> Parser<'a> {
         Ok(())
     }
 
-    /// A `?` behind a quantifier.
+    /// Applies a `?` after a quantifier.
     fn make_lazy(&mut self) {
         let ungreedy = self.options.has(Options::UNGREEDY);
         if let Some(Ast::Repeat { greedy, .. }) = self.level.items.last_mut() {
@@ -487,7 +489,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// What stands behind an opening bracket.
+    /// Parses a group after its opening bracket.
     fn open_group(&mut self) -> Result<(), IrregularFeature> {
         if self.text.peek() == Some(b'*') {
             return Err(IrregularFeature::Verb);
@@ -548,7 +550,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// Letters of options up to `:` or `)`, which is answered.
+    /// Parses option letters up to `:` or `)`; returns the latter.
     fn change_options(&mut self) -> Result<u8, IrregularFeature> {
         let mut options = self.options;
         let mut may_unset = true;
@@ -578,7 +580,7 @@ impl<'a> Parser<'a> {
             let changed = if unsetting { &mut unset } else { &mut set };
             *changed = changed.with(option);
         };
-        // One x takes a second one away that was set before; no x takes both away.
+        // A single x unsets an earlier xx; -x unsets both.
         let one_x = set.has(Options::EXTENDED) && !set.has(Options::EXTENDED_MORE);
         if one_x || unset.has(Options::EXTENDED) {
             unset = unset.with(Options::EXTENDED_MORE);
@@ -587,7 +589,7 @@ impl<'a> Parser<'a> {
         Ok(end)
     }
 
-    /// A group with a name, behind what opens the name.
+    /// Parses a group's name after its opening delimiter.
     fn named(&mut self, end: u8) -> Result<(), IrregularFeature> {
         let rest = self.text.rest();
         let is_name = |byte: &u8| byte.is_ascii_alphanumeric() || *byte == b'_';
@@ -605,7 +607,7 @@ impl<'a> Parser<'a> {
         self.begin(true, self.options)
     }
 
-    /// Begins a group, whose end restores `options`.
+    /// Begins a group at whose end `options` are restored.
     fn begin(&mut self, captures: bool, options: Options) -> Result<(), IrregularFeature> {
         let capture = captures.then_some(self.groups + 1);
         self.groups = capture.unwrap_or(self.groups);
@@ -613,7 +615,7 @@ impl<'a> Parser<'a> {
         Ok(())
     }
 
-    /// Begins a look-around, behind what opens it.
+    /// Begins a look-around after its opening text of `opening` bytes.
     fn look(&mut self, opening: usize, ahead: bool, negated: bool) -> Result<(), IrregularFeature> {
         self.text.skip(opening);
         self.enter(self.options, Kind::Around { ahead, negated });
@@ -647,7 +649,8 @@ impl<'a> Parser<'a> {
                 }
             }
             Kind::Around { ahead, negated } => {
-                // Whether PCRE2 takes longer ones, and what groups within hold, is left to it.
+                // PCRE2 decides whether longer look-behinds are allowed, and what groups in one
+                // capture.
                 let bounded = inner
                     .length_max()
                     .is_some_and(|length| length <= BEHIND_LENGTH_MAX);
@@ -656,7 +659,7 @@ impl<'a> Parser<'a> {
                 if is_foreign {
                     self.widen(IrregularFeature::LookAround)?;
                 }
-                // What is forbidden must not be wider than the pattern says.
+                // The pattern of a negative look-around must not become wider.
                 if is_foreign || (negated && self.widened > open.widened) {
                     self.level.items.push(Ast::Concat(Vec::new()));
                     return Ok(());

@@ -1,8 +1,8 @@
-//! PCRE2 itself: the interpreter, with bounds of work and memory.
+//! PCRE2's interpreter, with limits of work and memory.
 //!
-//! The bounds stand in front of the pattern, as pcre2pattern(3) allows. A pattern that begins with
-//! settings of its own overrides them, up to PCRE2's own defaults: an operator who writes
-//! `(*LIMIT_MATCH=n)` means it.
+//! The limits are prepended to the pattern, as described in pcre2pattern(3). A pattern that begins
+//! with its own limits overrides these, up to PCRE2's defaults: `(*LIMIT_MATCH=n)` is the
+//! operator's explicit choice.
 
 use std::fmt;
 use std::sync::Mutex;
@@ -12,28 +12,28 @@ use pcre2::bytes::{CaptureLocations, Regex, RegexBuilder};
 use crate::ast::ByteSet;
 use crate::{Refusal, Spans, Undecided};
 
-/// Steps of a match (`pcre2_set_match_limit`); PCRE2's default is ten million. A step takes about
-/// 10 ns.
+/// Maximum number of steps of a match (`pcre2_set_match_limit`); PCRE2's default is ten million. A
+/// step takes about 10 ns.
 pub const STEPS_MAX: u32 = 400_000;
-/// Steps of a match of a pattern with back-references, where one step may compare the whole
+/// Maximum number of steps for patterns with back-references, where one step may compare the whole
 /// subject.
 pub const STEPS_MAX_OF_BACK_REFERENCES: u32 = 25_000;
-/// Steps of a match that another engine takes over when the steps are spent.
+/// Maximum number of steps if [`crate::bits`] can decide afterwards.
 pub(crate) const STEPS_MAX_BEFORE_BITS: u32 = 10_000;
-/// Nested backtracking points of a match (`pcre2_set_depth_limit`).
+/// Maximum nesting of backtracking points in a match (`pcre2_set_depth_limit`).
 pub const DEPTH_MAX: u32 = 250_000;
-/// Memory of a match in KiB (`pcre2_set_heap_limit`).
+/// Maximum memory of a match in KiB (`pcre2_set_heap_limit`).
 pub const MEMORY_MAX_KIB: u32 = 20_000;
-/// What a match has used is kept for the next one if its subject was at most this long, in bytes: a
-/// longer one may have taken much memory.
+/// The working memory of a match is kept for the next match if the subject was at most this long,
+/// in bytes: a longer subject may have taken much memory.
 const KEPT_SUBJECT_MAX: usize = 1024;
-/// At most so many matches of a pattern at once leave something to keep.
+/// Maximum number of working memories that are kept for a pattern.
 const KEPT_MAX: usize = 16;
 
-/// A pattern that PCRE2 has compiled.
+/// A pattern compiled by PCRE2.
 pub(crate) struct Pcre {
     regex: Regex,
-    /// Working memory of matches that have ended.
+    /// Working memory of finished matches, for new ones.
     kept: Mutex<Vec<CaptureLocations>>,
 }
 
@@ -44,7 +44,7 @@ impl fmt::Debug for Pcre {
 }
 
 impl Pcre {
-    /// Compiles a pattern; a match takes at most so many steps.
+    /// Compiles a pattern whose matches take at most `steps` steps.
     pub(crate) fn new(pattern: &str, caseless: bool, steps: u32) -> Result<Pcre, Refusal> {
         let bounded = format!(
             "(*LIMIT_MATCH={steps})(*LIMIT_DEPTH={DEPTH_MAX})(*LIMIT_HEAP={MEMORY_MAX_KIB}){pattern}"
@@ -53,7 +53,8 @@ impl Pcre {
         builder.caseless(caseless);
         let regex = match builder.build(&bounded) {
             Ok(regex) => regex,
-            // Without the bounds, places of errors are the pattern's own.
+            // The pattern is compiled again without the limits, so that positions of errors are its
+            // own.
             Err(error) => {
                 let error = builder.build(pattern).err().unwrap_or(error);
                 return Err(Refusal::new(pattern, &error));
@@ -65,12 +66,12 @@ impl Pcre {
         })
     }
 
-    /// Names of its groups; the first is the whole match.
+    /// Names of the groups, of which the first is the whole match.
     pub(crate) fn names(&self) -> &[Option<String>] {
         self.regex.capture_names()
     }
 
-    /// Matches, and fills the spans if it does.
+    /// Whether the pattern matches; if so, fills the spans.
     pub(crate) fn matches(
         &self,
         subject: &[u8],
@@ -79,7 +80,8 @@ impl Pcre {
         self.matches_from(subject, 0, spans)
     }
 
-    /// Matches at this place or behind it; what stands before it is seen by what looks behind.
+    /// As [`matches`](Self::matches), with a match that begins at this position or later;
+    /// look-behinds can see the bytes before it.
     pub(crate) fn matches_from(
         &self,
         subject: &[u8],
@@ -105,7 +107,7 @@ impl Pcre {
     }
 }
 
-/// Which bytes a pattern of one byte matches; `None` if PCRE2 refuses it.
+/// The set of bytes that a pattern for one byte matches; `None` if PCRE2 rejects the pattern.
 pub(crate) fn set(pattern: &str, caseless: bool) -> Option<ByteSet> {
     let regex = RegexBuilder::new().caseless(caseless).build(pattern).ok()?;
     Some(ByteSet::of(|byte| regex.is_match(&[byte]).unwrap_or(false)))

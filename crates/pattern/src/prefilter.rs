@@ -1,10 +1,10 @@
-//! Which patterns of a list may match a subject, found in one pass over it.
+//! Finds the patterns of a list that may match a subject, in one pass over the subject.
 //!
-//! Most patterns of long lists (crawlers, spam, attacks) need a certain text. One automaton of
-//! these texts (Aho-Corasick) tells which are in a subject; the patterns that need another one are
-//! not asked. A pattern that is nothing but a text, perhaps between places such as `\b`, has
-//! matched where that text is found, and is never compiled. The patterns are asked in their order,
-//! so that the first one written wins as if all were asked.
+//! Most patterns in long lists (crawlers, spam, attacks) require a certain text. One automaton for
+//! these texts (Aho-Corasick) determines which of them occur in a subject; patterns whose text does
+//! not occur are not matched. A pattern that is a mere text, possibly between assertions such as
+//! `\b`, has matched if its text is found, and is never compiled. Patterns are matched in order, so
+//! that the first one wins, as without the filter.
 
 use std::borrow::Cow;
 
@@ -15,43 +15,45 @@ use crate::ast::{Assertion, Ast};
 use crate::bits::is_place;
 use crate::literal::{self, Word};
 
-/// Fewer patterns are asked one after the other.
+/// Minimum number of patterns for the filter; fewer are matched one after the other.
 const PATTERNS_MIN: usize = 8;
-/// Of so many patterns most are never asked: each gets its engine when it first is.
+/// Lists with at least this many patterns build an engine for a pattern only when it is first
+/// matched: most never are.
 const DEFERRED_MIN: usize = 100;
-/// Lists of at most 64 times as many patterns need no memory for a match.
+/// Lists of at most 64 times this many patterns allocate no memory for a match.
 const FEW_WORDS: usize = 4;
 
-/// A list of patterns, by their numbers in it.
+/// A filter for a list of patterns, which are referred to by index.
 #[derive(Debug)]
 pub struct Prefilter {
     count: usize,
     texts: Option<Texts>,
 }
 
+/// The texts that patterns of a list require.
 #[derive(Debug)]
 struct Texts {
     automaton: AhoCorasick,
-    /// For each text the places in `needing`.
+    /// For each text, a range of `needing`.
     needed_by: Box<[(u32, u32)]>,
     needing: Box<[TextRequirement]>,
-    /// A bit for each pattern, set where no text is known that it needs.
+    /// A bit for each pattern, set if no required text is known.
     others: Box<[u64]>,
 }
 
-/// A pattern that needs a text.
+/// A pattern that requires a text.
 #[derive(Debug)]
 struct TextRequirement {
     pattern: u32,
     how: TextRole,
 }
 
-/// What it means for a pattern that its text has been found.
+/// The consequence for a pattern if its text is found.
 #[derive(Debug)]
 enum TextRole {
     May,
-    /// It has matched if the places before and behind the text, and the case of its letters, are
-    /// right.
+    /// The pattern has matched if the assertions before and after the text hold, and the case of
+    /// the text is right.
     Has {
         before: Option<Assertion>,
         behind: Option<Assertion>,
@@ -59,17 +61,17 @@ enum TextRole {
     },
 }
 
-/// What the texts of a subject tell of a pattern.
+/// The result of the filter for a pattern.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hit {
-    /// It must be asked itself.
+    /// The pattern may match, and must be matched itself.
     Candidate,
-    /// It matches. It has no groups.
+    /// The pattern matches. It has no groups.
     Match,
 }
 
 impl Prefilter {
-    /// Looks through a list of patterns, and prepares those that will be asked about every subject.
+    /// Examines a list of patterns, and prepares those that must be matched against every subject.
     pub fn new<'a>(patterns: impl IntoIterator<Item = &'a Pattern>) -> Prefilter {
         let patterns: Vec<&Pattern> = patterns.into_iter().collect();
         let texts = (patterns.len() >= PATTERNS_MIN)
@@ -84,8 +86,8 @@ impl Prefilter {
         }
     }
 
-    /// The first pattern of which `matches` says so. It is asked about those that may match, in
-    /// their order.
+    /// The first pattern for which `matches` returns true. `matches` is called in order, for
+    /// patterns that may match or have matched.
     pub fn first<E>(
         &self,
         subject: &[u8],
@@ -196,7 +198,7 @@ impl Texts {
         })
     }
 
-    /// The first pattern that has matched; sets the bits of those that may.
+    /// The first pattern that has matched by its text; sets the bits of those that may match.
     fn find<'a>(&self, subject: &[u8], may: impl FnOnce() -> &'a mut [u64]) -> Option<u32> {
         let mut texts = self.automaton.find_overlapping_iter(subject).peekable();
         texts.peek()?;
@@ -207,7 +209,8 @@ impl Texts {
             let needing =
                 needed_by.and_then(|&(start, end)| self.needing.get(start as usize..end as usize));
             for one in needing.unwrap_or_default() {
-                // They are in their order, and those behind one that has matched are not asked.
+                // Entries are sorted by pattern; patterns after one that has matched are
+                // irrelevant.
                 if has.is_some_and(|has| has <= one.pattern) {
                     break;
                 }

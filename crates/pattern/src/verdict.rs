@@ -1,45 +1,48 @@
-//! A pattern reduced to its verdict: whether there is a match anywhere, without where it lies.
+//! A pattern reduced to its verdict: whether there is a match anywhere, without the match's
+//! position.
 //!
-//! Without groups, and without the order in which PCRE2 tries its ways, a pattern is a set of
-//! texts, and the same set can be written shorter: repetitions of repetitions become one, and what
-//! may begin or end a match any number of times need do so only as often as it must. Hostile
-//! patterns mostly lose their depth by that, so that [`crate::bits`] can take them.
+//! Without groups, and without the order in which PCRE2 tries alternatives, a pattern is a set of
+//! texts, which can be written shorter: nested repetitions become one, and parts that may be
+//! repeated at the ends of a match are reduced to their minimum. Hostile patterns mostly lose their
+//! nesting by this, so that [`crate::bits`] can run them.
 //!
-//! What is not regular has a regular pattern that is wider ([`parser::parse_wider`]). Where that
-//! one does not match, nothing does. The same stands in for counts that are too large.
+//! A pattern that is not regular is replaced by a wider regular one ([`parser::parse_wider`]): if
+//! that one does not match, neither does the pattern. Patterns with too large counts are replaced
+//! in the same way.
 
 use crate::ast::Ast;
 use crate::bits::Bits;
 use crate::graph::Graph;
 use crate::parser;
 
-/// A repetition of at most so many times still counts where longer ones do not.
+/// Maximum count of a repetition that is kept when large counts are removed.
 const COUNT_MAX: u32 = 4;
 
-/// What decides whether a pattern matches.
+/// The reduced automaton of a pattern.
 #[derive(Debug)]
 pub(crate) struct Verdict {
     bits: Bits,
-    /// Whether a match of it is one of the pattern.
+    /// Whether a match of the automaton implies a match of the pattern.
     is_exact: bool,
-    /// Whether the first match begins where the pattern's does.
+    /// Whether the first match of the automaton begins where the pattern's does.
     has_start: bool,
 }
 
-/// Whether there is a match.
+/// The result of a reduced automaton.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum MatchDecision {
-    /// There is, and none begins before this place.
+    /// There is a match, and none begins before `from`.
     Yes {
         from: usize,
     },
     No,
-    /// That cannot be told.
+    /// There may be a match or not.
     Unknown,
 }
 
 impl Verdict {
-    /// The verdict of a pattern; `None` if nothing regular is as wide, or that is too large.
+    /// Compiles the verdict of a pattern; `None` if there is no regular replacement, or it is too
+    /// large.
     pub(crate) fn new(pattern: &[u8], caseless: bool) -> Option<Verdict> {
         let exact = parser::parse(pattern, caseless).ok();
         let is_regular = exact.is_some();
@@ -92,7 +95,7 @@ impl Verdict {
     }
 }
 
-/// A tree that matches the same texts, without groups and with nested repetitions merged.
+/// A pattern that matches the same texts, without groups and with nested repetitions merged.
 fn without_groups(ast: &Ast) -> Ast {
     match ast {
         Ast::Byte(_) | Ast::Look(_) => ast.clone(),
@@ -122,7 +125,8 @@ fn without_groups(ast: &Ast) -> Ast {
     }
 }
 
-/// A repetition; of a repetition, one repetition where the numbers leave no gap.
+/// A repetition. If the repeated pattern is a repetition, both are merged if their combined counts
+/// have no gaps.
 fn repeat(inner: Ast, min: u32, max: Option<u32>) -> Ast {
     match inner {
         _ if max == Some(0) => nothing(),
@@ -140,7 +144,7 @@ fn repeat(inner: Ast, min: u32, max: Option<u32>) -> Ast {
     }
 }
 
-/// A tree that matches at least the same texts, with repetitions beyond `COUNT_MAX` made unbounded.
+/// A pattern that matches at least the same texts, with counts above `COUNT_MAX` made unbounded.
 fn without_counts(ast: &Ast) -> Ast {
     match ast {
         Ast::Concat(items) => concat(items.iter().map(without_counts)),
@@ -156,7 +160,7 @@ fn without_counts(ast: &Ast) -> Ast {
             };
             repetition(without_counts(inner), min, max)
         }
-        // What is forbidden must not be wider than the pattern says.
+        // The pattern of a negative look-around must not become wider, so look-arounds are kept.
         Ast::Byte(_)
         | Ast::Look(_)
         | Ast::Around { .. }
@@ -165,13 +169,14 @@ fn without_counts(ast: &Ast) -> Ast {
     }
 }
 
-/// How often at least and at most.
+/// Minimum and maximum count of a repetition.
 type Times = (u32, Option<u32>);
 
-/// The times of a repetition within a repetition, if every number between the least and the most
-/// can come about. Neither is at most zero.
+/// The counts of a repetition of a repetition; `None` if a number between the minimum and the
+/// maximum is not possible. Neither maximum may be zero.
 fn joined((min, max): Times, (inner_min, inner_max): Times) -> Option<Times> {
-    // What `k` and `k + 1` iterations give must touch. The fewest leave the widest gap.
+    // The counts of `k` and `k + 1` iterations must be contiguous. The smallest `k` has the widest
+    // gap.
     let (k, least) = (u64::from(min), u64::from(inner_min));
     let touches = match inner_max {
         _ if max == Some(min) => true,
@@ -201,7 +206,7 @@ fn nothing() -> Ast {
     Ast::Concat(Vec::new())
 }
 
-/// One after the other, without brackets.
+/// A sequence, with inner sequences flattened.
 fn concat(items: impl Iterator<Item = Ast>) -> Ast {
     let mut flat = Vec::new();
     for item in items {
@@ -219,12 +224,12 @@ fn concat(items: impl Iterator<Item = Ast>) -> Ast {
     }
 }
 
-/// Where a match may begin or end as it likes.
+/// The ends of a pattern at which a match may begin or end anywhere.
 #[derive(Clone, Copy)]
 struct UnanchoredEnds {
-    /// At the pattern's first part.
+    /// At the first part.
     first: bool,
-    /// At its last part.
+    /// At the last part.
     last: bool,
 }
 
@@ -243,8 +248,8 @@ impl UnanchoredEnds {
     };
 }
 
-/// Takes away what a match may as well not have at its free ends: a match with more of it holds one
-/// with less.
+/// Removes parts at unanchored ends that a match can do without: every match with such a part
+/// contains one without it.
 fn without_ends(ast: Ast, ends: UnanchoredEnds) -> Ast {
     match ast {
         Ast::Repeat { min: 0, .. } => nothing(),
@@ -268,7 +273,7 @@ fn without_ends(ast: Ast, ends: UnanchoredEnds) -> Ast {
                     }
                 }
             }
-            // What has been taken away leaves its neighbour at the end.
+            // If a part is removed, its neighbour becomes the end.
             let mut is_first = ends.first;
             let rest = items.into_iter().map(|item| {
                 let item = if is_first {
