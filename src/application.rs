@@ -47,6 +47,7 @@ pub(crate) fn registry() -> &'static Registry {
     server::protocols::registry(OTHERS)
 }
 
+/// Tidegate as a program of the process crate.
 pub(crate) struct Tidegate {
     /// Contents that replace files on the disk.
     pub(crate) texts: OverlayFiles,

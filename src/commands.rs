@@ -1,7 +1,7 @@
-//! What the command line has beside nginx's flags: subcommands, and `--help` over both.
+//! The command line in addition to nginx's flags: subcommands, and `--help` for both.
 //!
-//! nginx takes no argument that does not begin with a dash, so a word in the first place can only
-//! be one of these. Each subcommand is a file of its own, with its arguments and its `run`.
+//! nginx has no arguments without a dash, so a word in the first place can only be a subcommand.
+//! Each subcommand has a file of its own, with its arguments and its `run`.
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -44,7 +44,7 @@ enum Command {
     Completions(completions::Arguments),
 }
 
-/// Whether arguments (without the program's name) are for a subcommand.
+/// Whether arguments (without the program's name) start a subcommand.
 pub(crate) fn is_one(arguments: &[OsString]) -> bool {
     let Some(first) = arguments.first() else {
         return false;
@@ -54,7 +54,7 @@ pub(crate) fn is_one(arguments: &[OsString]) -> bool {
         || Subcommands::command().find_subcommand(first).is_some()
 }
 
-/// Words that are no command here, with what does that.
+/// Words that users may try as commands, with the flag or command that does the same.
 const MEANT: &[(&str, &str)] = &[
     ("version", "-v"),
     ("check", "-t"),
@@ -67,7 +67,7 @@ const MEANT: &[(&str, &str)] = &[
     ("reopen", "-s reopen"),
 ];
 
-/// What was probably meant by a first argument that is neither a command nor an option.
+/// The command that was probably meant by a first argument that is neither a command nor an option.
 pub(crate) fn meant(arguments: &[OsString]) -> Option<String> {
     let first = arguments.first()?.to_str()?;
     let word = first.trim_start_matches('-');
@@ -92,8 +92,8 @@ pub(crate) fn meant(arguments: &[OsString]) -> Option<String> {
     Some(format!("did you mean \"tidegate {meant}\"?"))
 }
 
-/// Runs the subcommand that this process was started for. Arguments that it does not take end the
-/// process with code 2, as clap does it.
+/// Runs the subcommand that this process was started for. Invalid arguments end the process with
+/// code 2, as is clap's default.
 pub(crate) fn run() -> ExitCode {
     match Subcommands::parse().command {
         Command::Serve(arguments) => serve::run(arguments),

@@ -1,4 +1,5 @@
-//! `tidegate completions`: what a shell reads to complete this program's command line.
+//! `tidegate completions`: prints the script by which a shell completes this program's command
+//! line.
 
 use std::process::ExitCode;
 

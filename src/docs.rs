@@ -1,4 +1,4 @@
-//! `tidegate docs`: the manual of a directive on the terminal, and the pages of all of them.
+//! `tidegate docs`: prints the manual of a directive, or writes the pages of all directives.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};

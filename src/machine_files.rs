@@ -17,7 +17,7 @@ impl MachineFiles<'_> {
         fs::read_to_string(self.root.join(path)).unwrap_or_default()
     }
 
-    /// The only word of a file.
+    /// The content of a file that has one word.
     pub(crate) fn word(&self, path: impl AsRef<Path>) -> Option<String> {
         let text = self.text(path);
         let word = text.trim();
@@ -28,7 +28,7 @@ impl MachineFiles<'_> {
         self.word(path)?.parse().ok()
     }
 
-    /// Lines that are a name and a number.
+    /// The lines of a file that consist of a name and a number, separated by `part`.
     pub(crate) fn table(&self, path: impl AsRef<Path>, part: char) -> BTreeMap<String, u64> {
         let text = self.text(path);
         let lines = text.lines().filter_map(|line| {

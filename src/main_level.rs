@@ -1,7 +1,7 @@
 //! The directives of the main level that concern processes rather than requests.
 //!
-//! <https://nginx.org/en/docs/ngx_core_module.html>. The `events` block and `error_log` are not
-//! here: they belong to what serves.
+//! <https://nginx.org/en/docs/ngx_core_module.html>. The `events` block and `error_log` are in the
+//! crates of the server.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -197,7 +197,7 @@ static CONFINE: Setting<confinement::Level> =
          the folder before the first of them. Without effect with `master_process off`.",
     );
 
-/// The compiled directives.
+/// The compiled directives of the main level.
 #[derive(Debug)]
 pub(crate) struct MainLevel {
     pub(crate) daemon: bool,
@@ -278,7 +278,7 @@ fn priority(setter: &Setter<'_>) -> Result<i32, Fault> {
     signed_number(setter.word()?)
 }
 
-/// A number with or without its sign.
+/// A number with an optional sign.
 fn signed_number(word: &Word) -> Result<i32, Fault> {
     let invalid = || Fault::at(word, "\"worker_priority\" directive invalid number");
     let digits = word
@@ -363,8 +363,8 @@ pub(crate) fn binds_to_foreign_addresses(line: &Line) -> bool {
     transparent && line.name.bytes.ends_with(b"_bind")
 }
 
-/// More threads than any machine can use. nginx has no limit, but a thousand processes are not
-/// practical either.
+/// Maximum number of threads. nginx has no limit, but more than this is not practical on any
+/// machine.
 const THREADS_MAX: usize = 1024;
 
 fn worker_processes(setter: &Setter<'_>) -> Result<usize, Fault> {

@@ -8,7 +8,7 @@ use std::io;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
-/// Names that are tried if a name is taken.
+/// Maximum number of names that are tried if names are taken.
 const ATTEMPTS: u32 = 100;
 
 /// The folder. Unless it is to be kept, it is removed with its contents when the value is dropped.

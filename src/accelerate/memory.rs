@@ -1,19 +1,19 @@
-//! How much memory the cache may take: what is asked for, or a share of what there is, by the
-//! machine and by the control groups that this process is in (cgroups(7)).
+//! The size of the cache: `--memory`, or a share of the memory that the machine and the control
+//! groups of this process allow (cgroups(7)).
 
 use std::path::Path;
 
-/// The part of the memory that is taken where none is asked for: one in so many.
+/// The default size: one part in this many of the available memory.
 const SHARE: u64 = 4;
 
-/// The least and the most that is taken by itself, in bytes.
+/// Minimum and maximum of the default size, in bytes.
 const DEFAULT_MIN: u64 = 16 << 20;
 const DEFAULT_MAX: u64 = 4 << 30;
 
-/// The least that may be asked for, in bytes.
+/// Minimum of `--memory`, in bytes.
 const ASKED_MIN: u64 = 1 << 20;
 
-/// What `--memory` asks for, in bytes: a number with `k`, `m` or `g`.
+/// Parses the argument of `--memory`, a number with `k`, `m` or `g`, to bytes.
 ///
 /// # Errors
 /// The line to print.
@@ -27,7 +27,7 @@ pub(super) fn asked(text: &str) -> Result<u64, String> {
     }
 }
 
-/// What is taken where none is asked for, in bytes.
+/// The default size, in bytes.
 pub(super) fn default() -> u64 {
     let there_is = available(Path::new("/"));
     there_is.map_or(DEFAULT_MIN, |size| {
@@ -35,8 +35,8 @@ pub(super) fn default() -> u64 {
     })
 }
 
-/// The memory of the machine below this root, or what a control group of this process allows,
-/// whichever is less.
+/// The memory of the machine, or the limit of this process's control groups if that is less, in
+/// bytes. Files are read below `root`.
 fn available(root: &Path) -> Option<u64> {
     let text = |path: &Path| std::fs::read_to_string(root.join(path)).ok();
     let total = text(Path::new("proc/meminfo")).and_then(|text| {
@@ -57,7 +57,8 @@ fn available(root: &Path) -> Option<u64> {
             }
             _ => (&[], ""),
         };
-        // Each group above limits, too. In a namespace of its own the root is what can be seen.
+        // Each outer group has a limit too. In a cgroup namespace, only groups below its root are
+        // visible.
         let within = Path::new(path.trim_start_matches('/'));
         let found = within.ancestors().flat_map(|group| {
             let files = mounts
@@ -71,7 +72,7 @@ fn available(root: &Path) -> Option<u64> {
     limits.chain(total).min()
 }
 
-/// A size for people.
+/// A size for messages.
 pub(super) fn shown(bytes: u64) -> String {
     match bytes {
         size if size >= 10 << 30 => format!("{} GB", size >> 30),

@@ -1,8 +1,8 @@
-//! `tidegate accelerate URL`: a cache in front of any server, with nothing to change there; and
+//! `tidegate accelerate URL`: a cache in front of any server, which need not be changed; and
 //! `tidegate serve --proxy URL`, the same without a cache. Described in docs/accelerate.md.
 //!
-//! As with `serve`, the arguments become the text of a configuration ([`configuration`]), which
-//! takes the way of every configuration.
+//! As with `serve`, the arguments become the text of a configuration ([`configuration`]), which is
+//! compiled like any other.
 
 mod configuration;
 mod memory;
@@ -22,7 +22,7 @@ use crate::serve::{self, Prepared, addresses};
 use configuration::{Cache, Front};
 use origin::{ExposedPages, Origin};
 
-/// Where systems keep the authorities that they trust.
+/// The files in which systems keep trusted authorities.
 const AUTHORITIES: [&str; 4] = [
     "/etc/ssl/certs/ca-certificates.crt", // Debian, Alpine, Arch
     "/etc/pki/tls/certs/ca-bundle.crt",   // Fedora and its family
@@ -89,10 +89,10 @@ pub(crate) fn run(arguments: &Arguments) -> ExitCode {
     }
 }
 
-/// What is asked for beside where to listen.
+/// The options of a proxy, in addition to those of [`Place`].
 #[derive(Default)]
 struct AcceleratorOptions {
-    /// Nothing where nothing is cached.
+    /// The cache; `None` for `serve --proxy`.
     cache: Option<Cache>,
     proxy_protocol: Option<&'static str>,
     purge_socket: Option<PathBuf>,
@@ -151,7 +151,8 @@ fn accelerate(arguments: &Arguments) -> Result<Option<Prepared>, String> {
     prepare(&arguments.place, &arguments.url, wanted)
 }
 
-/// Whether a text is a time of a second or more, as in a configuration.
+/// Checks that the argument of an option is a time of at least one second, in the notation of
+/// configurations.
 fn check_time(option: &str, text: &str) -> Result<(), String> {
     match conf::parse::time_seconds(text.as_bytes()) {
         Some(1..) => Ok(()),
@@ -165,7 +166,7 @@ pub(crate) fn pass_on(place: &Place, url: &str) -> Result<Option<Prepared>, Stri
     prepare(place, url, AcceleratorOptions::default())
 }
 
-/// Works out everything; nothing is left to do where the configuration was only to be printed.
+/// Prepares the server; `None` if the configuration was only to be printed.
 fn prepare(
     place: &Place,
     url: &str,
@@ -258,7 +259,7 @@ fn prepare(
     }))
 }
 
-/// What to say of the cache.
+/// The message about the cache.
 fn about_cache(cache: Option<&Cache>) -> String {
     let Some(cache) = cache else {
         return String::new();
@@ -275,14 +276,14 @@ fn about_cache(cache: Option<&Cache>) -> String {
     text
 }
 
-/// Which pages of the server behind clients are refused, since it shows them to this machine.
+/// The pages of the origin that clients are refused, because the origin shows them to this machine.
 fn refused(
     origin: &Origin,
     proxy_protocol: Option<&str>,
     is_cached: bool,
     notes: &mut String,
 ) -> Vec<&'static str> {
-    // It learns from that who the client is.
+    // The PROXY protocol tells the origin who the client is.
     if proxy_protocol.is_some() {
         return Vec::new();
     }
@@ -296,7 +297,7 @@ fn refused(
             }
             pages
         }
-        // What cannot be known is refused: that costs nothing where there is no such page.
+        // If the pages are not known, all are refused, which costs nothing if they do not exist.
         ExposedPages::Unknown(reason) => {
             let command = if is_cached {
                 "accelerate"
@@ -312,7 +313,7 @@ fn refused(
     }
 }
 
-/// The authorities that the server behind is trusted by, where it speaks TLS.
+/// The authorities by which the origin is verified, if the origin uses TLS.
 fn authorities(origin: &Origin) -> Result<Option<String>, String> {
     if !origin.is_secure {
         return Ok(None);
@@ -326,7 +327,8 @@ fn authorities(origin: &Origin) -> Result<Option<String>, String> {
     Ok(Some((*path).to_owned()))
 }
 
-/// A folder in that of this run which nobody else enters: the socket in it is open to all.
+/// Creates a folder in the private folder that only this user can enter, for the socket, which any
+/// user may connect to.
 fn own_folder(folder: &PrivateFolder) -> Result<PathBuf, String> {
     use std::os::unix::fs::DirBuilderExt;
     let path = folder.path().join("purge");
@@ -343,7 +345,7 @@ fn absolute(path: &Path) -> Result<PathBuf, String> {
     })
 }
 
-/// Whether this is an address, or one with the length of a prefix.
+/// Whether the text is an IP address, possibly with a prefix length.
 fn is_network(text: &str) -> bool {
     let (address, length) = text.split_once('/').unwrap_or((text, "0"));
     let bits = match address.parse::<IpAddr>() {

@@ -1,5 +1,5 @@
-//! The server behind: how the command line names it, and what it shows to whom it takes for this
-//! machine.
+//! The origin: how the command line names the server, and which pages it shows only to clients on
+//! this machine.
 
 use std::fmt;
 use std::io::{self, Read, Write};
@@ -7,14 +7,14 @@ use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-/// How long the server behind has for each step of an answer when it is asked at the start.
+/// Time limit for each read and write when the origin is asked at the start.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// Bytes of an answer that are read for its status.
+/// Number of bytes that are read from a response for its status.
 const STATUS_READ: usize = 64;
 
-/// Pages that Apache shows to its own machine: every request comes from there with an accelerator
-/// in front.
+/// Pages that Apache shows to clients on its own machine. Behind an accelerator, all requests come
+/// from there.
 pub(super) const PAGES: [&str; 2] = ["/server-status", "/server-info"];
 
 /// A server that requests are passed on to.
@@ -30,17 +30,17 @@ enum At {
     Socket(String),
 }
 
-/// What the server behind shows of itself to everybody, if it is asked from this machine.
+/// The pages that the origin would show to everybody, if requests are passed on from this machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum ExposedPages {
-    /// These pages, of [`PAGES`].
+    /// The pages, out of [`PAGES`].
     Pages(Vec<&'static str>),
-    /// It has not answered, so nobody knows.
+    /// The pages are not known; the reason.
     Unknown(String),
 }
 
 impl Origin {
-    /// Reads `http://HOST[:PORT]`, `https://HOST[:PORT]`, `HOST:PORT`, `PORT` and `unix:PATH`.
+    /// Parses `http://HOST[:PORT]`, `https://HOST[:PORT]`, `HOST:PORT`, `PORT` or `unix:PATH`.
     ///
     /// # Errors
     /// The line to print.
@@ -110,7 +110,7 @@ impl Origin {
         })
     }
 
-    /// What the line `server` of an upstream says.
+    /// The argument of `server` in an upstream.
     pub(super) fn server(&self) -> String {
         match &self.at {
             At::Host { name, port } => format!("{name}:{port}"),
@@ -118,7 +118,7 @@ impl Origin {
         }
     }
 
-    /// The name by which a certificate must know it.
+    /// The name that is requested and that a certificate must have.
     pub(super) fn name(&self) -> &str {
         match &self.at {
             At::Host { name, .. } => name,
@@ -126,7 +126,7 @@ impl Origin {
         }
     }
 
-    /// Whether one of these addresses, which are listened on, is where it is.
+    /// Whether the origin is at one of these addresses, at which this server listens.
     pub(super) fn is_one_of(&self, listening: &[SocketAddr]) -> bool {
         let At::Host { name, port } = &self.at else {
             return false;
@@ -143,7 +143,7 @@ impl Origin {
         })
     }
 
-    /// Asks for [`PAGES`] as a client of another machine would whose request is passed on.
+    /// Requests [`PAGES`] like a forwarded request of a client on another machine.
     pub(super) fn shown(&self) -> ExposedPages {
         if self.is_secure {
             return ExposedPages::Unknown("it speaks TLS".to_owned());
@@ -186,7 +186,7 @@ impl Origin {
     }
 
     fn ask(&self, mut stream: impl Read + Write, path: &str) -> io::Result<u16> {
-        // An address of nobody (RFC 5737): where the server behind goes by the field, it refuses.
+        // A documentation address (RFC 5737): an origin that evaluates the field refuses it.
         let request = format!(
             "GET {path} HTTP/1.1\r\nHost: {}\r\nX-Forwarded-For: 192.0.2.1\r\nConnection: close\r\n\r\n",
             self.name()
@@ -219,7 +219,7 @@ impl fmt::Display for Origin {
     }
 }
 
-/// A host and the port behind it, if there is one; nothing where that is none.
+/// Splits a host from its port, if there is one; `None` if the port is invalid.
 fn split_port(text: &str) -> Option<(&str, Option<u16>)> {
     match text.rsplit_once(':') {
         Some((name, port)) if !name.contains(':') || name.ends_with(']') => {

@@ -1,7 +1,7 @@
-//! `tidegate memcached`: a memcached server with memcached's command line. The work is done by the
-//! crate `memcached`; described in docs/memcached.md.
+//! `tidegate memcached`: a memcached server with memcached's command line. The protocol and the
+//! cache are in the crate `memcached`. Described in docs/memcached.md.
 //!
-//! It is one process, as memcached is: no master, no configuration, no reload.
+//! Like memcached, the server is one process: no master, no configuration, no reload.
 
 mod options;
 
@@ -31,13 +31,13 @@ use process::single::{self, ExitRequests, WrittenPidFile};
 pub(crate) use options::Arguments;
 use options::{ListenAddress, Plan, Security};
 
-/// How often the main thread looks for what has expired.
+/// Interval at which the main thread removes expired items.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Descriptors beside those of connections.
+/// Number of descriptors that are not connections.
 const OTHER_FILES: u64 = 64;
 
-/// Runs where the program is called by memcached's name.
+/// Runs the server if the program was called `memcached`.
 pub(crate) fn as_memcached(program: &OsStr, arguments: &[OsString]) -> Option<ExitCode> {
     #[derive(Parser)]
     #[command(name = "memcached", version)]
@@ -88,7 +88,7 @@ fn serve(plan: Plan) -> Result<(), String> {
         .map(WrittenPidFile::create)
         .transpose()?;
     if plan.locks_memory {
-        // As in memcached it serves all the same.
+        // As in memcached, the server starts even if memory cannot be locked.
         single::lock_memory()
             .unwrap_or_else(|text| say(&format!("-k: memory is not locked: {text}")));
     }
@@ -132,7 +132,7 @@ fn serve(plan: Plan) -> Result<(), String> {
     let ending = loop {
         match endings.wait(SWEEP_INTERVAL) {
             Some(single::SignalMeaning::End(ending)) => break ending,
-            // Whoever is let in already stays.
+            // Clients that are already authenticated stay so.
             Some(single::SignalMeaning::ReadAgain) => {
                 if let Some(path) = &plan.users {
                     match read_users(path) {
@@ -156,7 +156,7 @@ fn serve(plan: Plan) -> Result<(), String> {
     workers.wait();
     if let (single::ProcessEnd::Graceful, Some(path)) = (ending, memory_file) {
         if let Some(restoring) = restoring {
-            let _ = restoring.join(); // what is not there yet would be lost
+            let _ = restoring.join(); // items that are not restored yet would be lost
         }
         let saved = saved::save(&cache, path, Instant::now());
         let count =
@@ -172,7 +172,7 @@ fn serve(plan: Plan) -> Result<(), String> {
     Ok(())
 }
 
-/// The users of a file.
+/// Reads the users and passwords of a file.
 fn read_users(path: &Path) -> Result<UserPasswords, String> {
     let name = path.display();
     let text = std::fs::read(path).map_err(|error| format!("{name} cannot be read: {error}"))?;
@@ -182,7 +182,7 @@ fn read_users(path: &Path) -> Result<UserPasswords, String> {
     })
 }
 
-/// Opens the items of an earlier run.
+/// Opens the saved items of an earlier run.
 fn open_saved(cache: &Cache, path: &Path) -> Result<Option<saved::SavedItems>, String> {
     let mut of_memcached = path.as_os_str().to_owned();
     of_memcached.push(".meta");
@@ -196,7 +196,7 @@ fn open_saved(cache: &Cache, path: &Path) -> Result<Option<saved::SavedItems>, S
     saved::open(cache, path)
 }
 
-/// Reads the items of an earlier run, beside service.
+/// Restores the items of an earlier run, while clients are served.
 fn restore(
     saved: saved::SavedItems,
     cache: &Arc<Cache>,
@@ -216,13 +216,13 @@ fn restore(
         .map_err(|error| process::log::failure("a thread could not be started", &error))
 }
 
-/// `-c`, which the options always have.
+/// The argument of `-c`, which has a default.
 fn connections_max(settings: &Settings) -> usize {
     settings.connections_max.unwrap_or_default()
 }
 
-/// What the process may do once it serves: of files it only removes what it has made before, its
-/// pid file and its sockets, and writes that of `-e`.
+/// The permissions of the process while it serves: it may write the file of `-e`, and remove only
+/// files that it has created, the pid file and the sockets.
 fn confinement(plan: &Plan) -> Confinement {
     let sockets = plan
         .listening
@@ -255,7 +255,7 @@ fn confinement(plan: &Plan) -> Confinement {
     }
 }
 
-/// Whom to run as. As memcached, root has to say it.
+/// The user to run as. As in memcached, root must name one.
 fn identity_of(plan: &Plan) -> Result<Option<Identity>, String> {
     match &plan.user {
         _ if !identity::is_superuser() => Ok(None),
@@ -271,7 +271,7 @@ fn has_files(wanted: u64) -> bool {
     limit.current.is_none_or(|current| current >= wanted)
 }
 
-/// A socket that listens, what it carries, its address, and whether TLS is spoken there.
+/// A listening socket: its address, its kind, the socket and its security.
 type Bound = (Address, SocketKind, BoundSocket, Security);
 
 fn listen(listening: &ListenAddress, plan: &Plan) -> Result<Bound, String> {
@@ -314,7 +314,7 @@ fn listen(listening: &ListenAddress, plan: &Plan) -> Result<Bound, String> {
     Ok((address, carries, BoundSocket::from(socket), security))
 }
 
-/// A socket at a path that an earlier run has left behind.
+/// Removes a socket that an earlier run has left at this path.
 fn remove_old_socket(path: &Path) {
     let is_socket =
         std::fs::symlink_metadata(path).is_ok_and(|metadata| metadata.file_type().is_socket());
@@ -323,8 +323,8 @@ fn remove_old_socket(path: &Path) {
     }
 }
 
-/// Writes the ports into the file that the environment names: for whoever has asked for any that is
-/// free.
+/// Writes the ports to the file that an environment variable names, for programs that have
+/// requested any free port.
 fn write_ports(listeners: &[Bound]) -> Result<(), String> {
     let Some(path) = std::env::var_os("MEMCACHED_PORT_FILENAME") else {
         return Ok(());
@@ -379,7 +379,7 @@ fn start(plan: &Plan, cache: &Arc<Cache>, listeners: Vec<Bound>) -> Result<Worke
         threads: settings.threads,
         handlers,
         report: &ToStandardError,
-        // The connection handler counts the connections of all threads together.
+        // The connection handler limits the connections of all threads together.
         connections: connections_max(settings).saturating_add(1),
         multi_accept: false,
         affinity: Vec::new(),
@@ -392,7 +392,7 @@ fn handlers() -> Vec<std::rc::Rc<dyn ConnectionHandler>> {
     vec![handler()]
 }
 
-/// Lines of threads about themselves.
+/// Writes the threads' own log lines to standard error.
 #[derive(Debug)]
 struct ToStandardError;
 

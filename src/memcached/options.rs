@@ -1,5 +1,5 @@
-//! memcached's command line: every option means here what it means there, or is refused, or a
-//! notice says why it means nothing.
+//! memcached's command line. Each option has memcached's meaning, is an error, or causes a notice
+//! that says why it has no effect.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
@@ -11,10 +11,10 @@ use memcached::tls::{TlsFiles, TlsOptions};
 use memcached::{COMMANDS_IN_TURN, Protocol, Settings};
 use proto::memcached::command::KEY_LENGTH_MAX;
 
-/// memcached's default of `-p`.
+/// Default of `-p`, as in memcached.
 const PORT: i32 = 11211;
 
-/// The smallest and the largest `-I`.
+/// Minimum and maximum of `-I`, in bytes.
 const ITEM_MIN: usize = 1024;
 const ITEM_MAX: usize = 1024 * 1024 * 1024;
 
@@ -143,17 +143,17 @@ pub(super) enum ListenAddress {
     Path(PathBuf),
 }
 
-/// What clients of an address speak under memcached's protocol.
+/// The security of a listening address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Security {
-    /// `notls:`, or without `-Z`.
+    /// Plain TCP: an address with `notls:`, or any without `-Z`.
     Plain,
     Tls,
-    /// `mtls:`: clients show certificates.
+    /// An address with `mtls:`: clients must present certificates.
     MutualTls,
 }
 
-/// What a command line amounts to.
+/// The settings that follow from a command line.
 #[derive(Debug)]
 pub(super) struct Plan {
     pub(super) settings: Settings,
@@ -161,21 +161,21 @@ pub(super) struct Plan {
     pub(super) daemon: bool,
     pub(super) user: Option<String>,
     pub(super) pid_file: Option<PathBuf>,
-    /// The file with users and passwords, where clients must say who they are.
+    /// The file of users and passwords, if clients must authenticate.
     pub(super) users: Option<PathBuf>,
-    /// `-o engine`: the interface to the kernel, where one is asked for.
+    /// The engine of `-o engine`, if it is given.
     pub(super) engine: Option<EngineKind>,
-    /// `-k`: no memory is swapped out.
+    /// `-k`: whether memory is locked.
     pub(super) locks_memory: bool,
-    /// `-r`: a crash leaves a core file, however large.
+    /// `-r`: whether a crash may write a core file of any size.
     pub(super) dumps_core: bool,
-    /// Whether the process gives away what serving does not take.
+    /// Whether the process drops the privileges that serving does not need.
     pub(super) drops_privileges: bool,
-    /// What to say before anything is served.
+    /// Notices to print before the server starts.
     pub(super) notices: Vec<String>,
 }
 
-/// Extended options that are about what only memcached has; `no_` before them is the same.
+/// Extended options that only concern memcached's implementation, also with `no_` before them.
 const WITHOUT_MEANING: &[&str] = &[
     "hashpower",
     "no_hashexpand",
@@ -204,7 +204,7 @@ const WITHOUT_MEANING: &[&str] = &[
 ];
 
 impl Arguments {
-    /// Works it out, or says what is wrong with it.
+    /// Checks the options. The error is the line to print.
     pub(super) fn plan(&self) -> Result<Plan, String> {
         let mut notices = self.without_meaning();
         let extended = self.extended(&mut notices)?;
@@ -316,7 +316,7 @@ impl Arguments {
                 .unix_socket
                 .as_ref()
                 .map(|path| path.display().to_string()),
-            // The mask says which bits stay, as in memcached: it is what is allowed.
+            // As in memcached, the mask has the permissions to keep, not those to remove.
             socket_mask: 0o777 & !socket_mask,
         };
         Ok(Plan {
@@ -334,7 +334,7 @@ impl Arguments {
         })
     }
 
-    /// What is said about options that mean nothing here.
+    /// Notices about options without effect.
     fn without_meaning(&self) -> Vec<String> {
         let given = [
             (self.slab_growth_factor.is_some(), "-f: there are no slabs"),
@@ -350,7 +350,7 @@ impl Arguments {
             .collect()
     }
 
-    /// The file with users and passwords.
+    /// The file of users and passwords.
     fn users(&self) -> Result<Option<PathBuf>, String> {
         const OF_SASL: &str = "MEMCACHED_SASL_PWDB";
         if let Some(path) = &self.auth_file {
@@ -366,7 +366,7 @@ impl Arguments {
         Ok(Some(PathBuf::from(path)))
     }
 
-    /// The protocol where none is written: one in which clients can say who they are.
+    /// The default of `-B`: a protocol in which clients can authenticate.
     fn protocol_of_users(&self) -> &'static str {
         match (self.enable_sasl, self.auth_file.is_some()) {
             (true, false) => "binary",
@@ -383,7 +383,7 @@ impl Arguments {
         }
     }
 
-    /// What `-o` says.
+    /// Parses the options of `-o`.
     fn extended(&self, notices: &mut Vec<String>) -> Result<Extended, String> {
         let mut extended = Extended::default();
         let words = self.extended.iter().flat_map(|list| list.split(','));
@@ -501,14 +501,14 @@ impl Arguments {
         Ok(listening)
     }
 
-    /// The addresses of `-l` with this port, where they have none of their own.
+    /// The addresses of `-l`; addresses without a port get this one.
     fn addresses(&self, port: u16) -> Result<Vec<(SocketAddr, Security)>, String> {
         if self.listen.is_empty() {
             let any = [
                 IpAddr::from(Ipv4Addr::UNSPECIFIED),
                 IpAddr::from(Ipv6Addr::UNSPECIFIED),
             ];
-            // With any free port the two would differ.
+            // With port 0, the two sockets would get different ports.
             let count = if port == 0 { 1 } else { any.len() };
             let any = any.into_iter().take(count);
             let any = any.map(|ip| (SocketAddr::new(ip, port), Security::Tls));
@@ -534,7 +534,7 @@ impl Arguments {
     }
 }
 
-/// What a number for a port means: 0 is none, -1 any that is free.
+/// The port for an option's number: `None` for 0, and port 0 (any free one) for -1.
 fn port_number(option: &str, number: i32) -> Result<Option<u16>, String> {
     match number {
         0 => Ok(None),
@@ -546,7 +546,7 @@ fn port_number(option: &str, number: i32) -> Result<Option<u16>, String> {
     }
 }
 
-/// What `-o` says.
+/// The options of `-o`.
 #[derive(Debug)]
 struct Extended {
     idle_timeout: Option<Duration>,
@@ -592,7 +592,7 @@ impl Extended {
         self.verify_mode == 2
     }
 
-    /// TLS, where `-Z` is written: its files are read.
+    /// Reads the files of TLS, if `-Z` is given.
     fn tls(&self, is_on: bool) -> Result<Option<Arc<TlsFiles>>, String> {
         if !is_on {
             return Ok(None);
@@ -633,8 +633,8 @@ fn resolve(word: &str, port: u16) -> Result<Vec<SocketAddr>, String> {
         .map_err(|error| format!("-l: {word} cannot be found: {error}"))
 }
 
-/// What to say where others than this machine's programs reach the cache, which asks nobody who
-/// they are.
+/// A warning if the cache is reachable from other machines, since its clients are not
+/// authenticated.
 fn exposure_warning<'a>(mut listening: impl Iterator<Item = &'a ListenAddress>) -> Option<String> {
     let open = listening.find_map(|listening| match listening {
         ListenAddress::Inet(address, _) | ListenAddress::Udp(address) => {
@@ -647,7 +647,7 @@ fn exposure_warning<'a>(mut listening: impl Iterator<Item = &'a ListenAddress>) 
     ))
 }
 
-/// A number of bytes with `k`, `m` or `g` behind it.
+/// Parses a size with `k`, `m` or `g` at its end, to bytes.
 fn size(text: &str) -> Option<usize> {
     let unit = match text.bytes().last()? {
         b'k' | b'K' => 1 << 10,

@@ -11,6 +11,7 @@ const PORT: u16 = 8080;
 /// Ports that are tried, starting with [`PORT`], if no port was requested.
 const PORTS_TRIED_MAX: u16 = 100;
 
+/// The addresses that were chosen for listening.
 pub(crate) struct ListenChoice {
     pub(crate) addresses: Vec<SocketAddr>,
     /// A message if the port is not the expected one.

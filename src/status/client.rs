@@ -1,4 +1,4 @@
-//! A request to the live API: HTTP/1.0, one connection for each.
+//! Requests to the live API: HTTP/1.0, one connection per request.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -11,19 +11,19 @@ use serde_json::Value;
 
 use super::endpoint::{ApiLocation, Target};
 
-/// How long the server may take to connect and for each piece of its answer.
+/// Time limit for connecting, and for each read and write.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How much an answer may have, in bytes: some hundred thousand servers.
+/// Maximum length of a response, in bytes: enough for some hundred thousand servers.
 const ANSWER_MAX: u64 = 64 << 20;
 
-/// The version that is asked for.
+/// The requested version of the API.
 const VERSION: u32 = 9;
 
-/// What the API says of a path; nothing where the server has none of it.
+/// The API's value for a path; null if the server has nothing under that path.
 ///
 /// # Errors
-/// A sentence about why there is no answer.
+/// A sentence that says why there is no response.
 pub(super) fn get(endpoint: &ApiLocation, path: &str) -> Result<Value, String> {
     let place = match &endpoint.target {
         Target::Tcp(address) => address.to_string(),
@@ -58,7 +58,8 @@ pub(super) fn get(endpoint: &ApiLocation, path: &str) -> Result<Value, String> {
     let status_line = head.lines().next().unwrap_or_default();
     match status_line.split(' ').nth(1) {
         Some("200") => {}
-        // What a configuration has none of is not there, unless nothing is.
+        // A path is missing if the configuration has no such blocks. If `nginx` is missing, there
+        // is no API.
         Some("404") if path != "nginx" => return Ok(Value::Null),
         Some("404") => return Err(wrong("there is no API (404)")),
         Some("401" | "403") => return Err(wrong("the server refuses to show it")),

@@ -1,4 +1,4 @@
-//! Where the live API of a server is.
+//! Finds the live API of a server.
 
 use std::ffi::OsString;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
@@ -10,19 +10,19 @@ use process::Options;
 use crate::application::registry;
 use crate::cli;
 
-/// The place of an `api`: what is connected to, and what is asked for there.
+/// The location of an `api`: the server's address and the request's path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct ApiLocation {
     pub(super) target: Target,
-    /// For the field `Host`, which the API looks at: an address or a name of the server.
+    /// The value of `Host`, which the API checks: an address or a name of the server.
     pub(super) host: String,
-    /// The location, without a slash at its end.
+    /// The path of the location, without a slash at its end.
     pub(super) path: String,
-    /// NAME:PASSWORD, where the URL has them.
+    /// NAME:PASSWORD from the URL, if given.
     pub(super) credentials: Option<String>,
 }
 
-/// What is connected to.
+/// The address to connect to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Target {
     Tcp(SocketAddr),
@@ -30,11 +30,11 @@ pub(super) enum Target {
 }
 
 impl ApiLocation {
-    /// The place that a URL names: `http://[NAME:PASSWORD@]HOST[:PORT][/PATH]` or
-    /// `http://unix:/SOCKET:/PATH`, as `proxy_pass` writes it.
+    /// Parses the URL of an API: `http://[NAME:PASSWORD@]HOST[:PORT][/PATH]`, or
+    /// `http://unix:/SOCKET:/PATH` as in `proxy_pass`.
     ///
     /// # Errors
-    /// A sentence about what is wrong with the URL.
+    /// A sentence that says why the URL is invalid.
     pub(super) fn parse(url: &str) -> Result<ApiLocation, String> {
         let wrong = |why: &str| format!("\"{url}\": {why}");
         let rest = match url.split_once("://") {
@@ -86,12 +86,12 @@ impl ApiLocation {
     }
 }
 
-/// The place of the first `api` in the configuration that the command line names, or in the one
-/// that the server would read.
+/// The location of the first `api` in the configuration that the command line names, or else in the
+/// server's default configuration.
 ///
 /// # Errors
-/// The lines that `-t` prints for a configuration with errors, or a sentence where it has no `api`
-/// that can be reached without TLS.
+/// The lines that `-t` prints for an invalid configuration, or a sentence if the configuration has
+/// no `api` that is reachable without TLS.
 pub(super) fn of_configuration(
     conf: Option<&OsString>,
     prefix: Option<&OsString>,
@@ -126,8 +126,7 @@ pub(super) fn of_configuration(
     })
 }
 
-/// The place of a location that has an `api`, if its path is written and its server can be reached
-/// without TLS.
+/// The location of an `api` block, if its path is fixed and its server is reachable without TLS.
 fn of_location(location: ScopeRef<'_>) -> Option<ApiLocation> {
     let line = location.line()?;
     let words: Vec<_> = line.args.iter().map(conf::Word::text).collect();
@@ -164,7 +163,7 @@ fn of_location(location: ScopeRef<'_>) -> Option<ApiLocation> {
     })
 }
 
-/// What reaches the socket of a `listen`, unless it speaks something else than HTTP in clear text.
+/// The address at which a `listen` line is reached; `None` unless the line is for unencrypted HTTP.
 fn target(listen: &[String]) -> Option<Target> {
     let (address, options) = listen.split_first()?;
     let is_other = |word: &String| matches!(word.as_str(), "ssl" | "quic" | "proxy_protocol");
@@ -183,7 +182,7 @@ fn target(listen: &[String]) -> Option<Target> {
     };
     let with_port = with_port.replacen("*:", "0.0.0.0:", 1);
     let mut address = with_port.to_socket_addrs().ok()?.next()?;
-    // A socket of every address is reached by this machine's own.
+    // A wildcard socket is reached at the loopback address.
     match address.ip() {
         IpAddr::V4(ip) if ip.is_unspecified() => address.set_ip(Ipv4Addr::LOCALHOST.into()),
         IpAddr::V6(ip) if ip.is_unspecified() => address.set_ip(Ipv6Addr::LOCALHOST.into()),
@@ -192,7 +191,7 @@ fn target(listen: &[String]) -> Option<Target> {
     Some(Target::Tcp(address))
 }
 
-/// Where the configuration is, by the rules of the server's own command line.
+/// The options that locate the configuration, by the rules of the server's own command line.
 fn options(conf: Option<&OsString>, prefix: Option<&OsString>) -> Result<Options, String> {
     let mut flags = vec![OsString::from("-t")];
     for (flag, value) in [("-c", conf), ("-p", prefix)] {

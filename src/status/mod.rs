@@ -1,7 +1,7 @@
-//! `tidegate status`: what a server does, read from its live API, in a terminal.
+//! `tidegate status`: shows a server's activity in a terminal, from its live API.
 //!
-//! `endpoint` finds the API, in a URL or in a configuration; `client` asks it; `view` lays out what
-//! it says as text. Described in docs/api.md.
+//! `endpoint` finds the API by a URL or a configuration; `client` sends requests; `view` formats
+//! the values as text. Described in docs/api.md.
 
 mod client;
 mod endpoint;
@@ -17,7 +17,7 @@ use serde_json::{Map, Value};
 
 use endpoint::ApiLocation;
 
-/// What is asked for at each look, below the version.
+/// The paths that are requested for each snapshot, without the version.
 const PATHS: &[&str] = &[
     "nginx",
     "connections",
@@ -56,7 +56,7 @@ pub(crate) struct Arguments {
     json: bool,
 }
 
-/// What the API said at one look.
+/// The API's values at one time.
 pub(crate) struct Snapshot {
     at: Instant,
     answers: Map<String, Value>,
@@ -76,7 +76,7 @@ impl Snapshot {
     }
 }
 
-/// Shows what the server does until it is interrupted, or once.
+/// Shows the server's activity once, or until the process is interrupted.
 pub(crate) fn run(arguments: &Arguments) -> ExitCode {
     let endpoint = match &arguments.url {
         Some(url) => ApiLocation::parse(url),
@@ -98,14 +98,14 @@ fn show(arguments: &Arguments, endpoint: &ApiLocation) -> Result<(), String> {
     let mut before: Option<Snapshot> = None;
     let mut now = Ok(first);
     loop {
-        // Home, and nothing of the look before below the text.
+        // Moves to the top left, and clears the screen below.
         let clear = if refreshes { "\x1b[H\x1b[J" } else { "" };
         match now {
             Ok(snapshot) => {
                 print!("{clear}{}", view::render(&snapshot, before.as_ref()));
                 before = Some(snapshot);
             }
-            // A server that is started again is shown again.
+            // The server may be started again, so its failure does not end the display.
             Err(text) => print!("{clear}{text}\n"),
         }
         let _ = stdout().flush();

@@ -1,5 +1,5 @@
-//! What the live API says, laid out for a terminal: an overview, then a table for each group of
-//! servers and each kind of zone.
+//! Formats the API's values for a terminal: an overview, then a table for each group of servers and
+//! each kind of zone.
 
 use std::fmt::Write;
 
@@ -7,14 +7,14 @@ use serde_json::Value;
 
 use super::Snapshot;
 
-/// A table of text. The first column is set flush left, the others flush right.
+/// A table of text. The first column is left-aligned, the others are right-aligned.
 struct Table {
     title: String,
     columns: Vec<&'static str>,
     rows: Vec<Vec<String>>,
 }
 
-/// The text of a look; what happens in a second is known where there was a look before.
+/// Formats a snapshot; rates per second require an earlier one.
 pub(super) fn render(now: &Snapshot, before: Option<&Snapshot>) -> String {
     let mut text = overview(now, before);
     for (kind, groups) in [
@@ -52,7 +52,7 @@ fn members(object: &Value) -> impl Iterator<Item = (&String, &Value)> {
     object.as_object().into_iter().flatten()
 }
 
-/// A number, or nothing where the API has none of it.
+/// A number as text; empty if the value is missing.
 fn number(value: &Value) -> String {
     value
         .as_u64()
@@ -63,7 +63,7 @@ fn text(value: &Value) -> String {
     value.as_str().unwrap_or_default().to_owned()
 }
 
-/// A size in bytes with its unit.
+/// A size in bytes, formatted with a unit.
 fn size(value: &Value) -> String {
     let Some(mut bytes) = value.as_f64() else {
         return String::new();
@@ -81,7 +81,8 @@ fn size(value: &Value) -> String {
     }
 }
 
-/// How many there were in a second since the look before; a counter that began anew gives none.
+/// The rate per second of a counter since the earlier snapshot; empty if there is none, or if the
+/// counter has been reset.
 fn rate(now: &Snapshot, before: Option<&Snapshot>, counter: impl Fn(&Snapshot) -> u64) -> String {
     let Some(before) = before else {
         return String::new();
@@ -217,7 +218,7 @@ fn caches(zones: &Value) -> Table {
     }
 }
 
-/// Receive queues whose connections pass the kernel by.
+/// The table of receive queues whose connections bypass the kernel.
 fn queues(queues: &Value) -> Table {
     let row = |queue: &Value| {
         let name = format!("{} {}", text(&queue["interface"]), number(&queue["queue"]));
@@ -254,7 +255,7 @@ fn queues(queues: &Value) -> Table {
 }
 
 impl Table {
-    /// Writes the table behind an empty line, unless it has no row.
+    /// Writes the table after an empty line, unless the table has no rows.
     fn write(&self, out: &mut String) {
         if self.rows.is_empty() {
             return;

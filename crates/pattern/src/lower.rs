@@ -6,8 +6,8 @@
 //! in the subject. Two features of PCRE2 depend on more, and are left to PCRE2 and [`crate::bits`]:
 //!
 //! - An unbounded repetition stops at an empty iteration, so what follows depends on where the
-//!   iteration began. Only bodies that cannot match the empty text are converted. Bounded repetitions
-//!   are unrolled by both PCRE2 and the automaton.
+//!   iteration began. Only bodies that cannot match the empty text are converted. Bounded
+//!   repetitions are unrolled by both PCRE2 and the automaton.
 //! - `$`, `\Z` and `^` within `(?m)` depend on a line feed at the end of the subject. They are
 //!   converted as `\z` and as "after a line feed", which is the same for all other subjects;
 //!   [`Lowered::rejects_trailing_newline`] marks such patterns.
