@@ -1,5 +1,4 @@
-//! Changes to the texts of configuration files, by the places of their words. No line is added or
-//! removed.
+//! Changes of words in the texts of configuration files. No line is added or removed.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -7,16 +6,15 @@ use std::path::PathBuf;
 
 use conf::{Line, Loaded, Position, Word};
 
-/// Changes that were asked for and not made yet. Files that are included several times get each
-/// change once.
+/// Requested changes. A file that is included several times gets each change once.
 pub(super) struct Edits<'a> {
     loaded: &'a Loaded,
-    /// By file and first byte: up to where, and by what it is replaced.
+    /// By file and offset of the first byte: the end of the replaced range, and the new text.
     changes: BTreeMap<PathBuf, BTreeMap<usize, (usize, String)>>,
 }
 
 impl<'a> Edits<'a> {
-    /// No changes to what was read.
+    /// No changes to a loaded configuration.
     pub(super) fn new(loaded: &'a Loaded) -> Edits<'a> {
         Edits {
             loaded,
@@ -24,12 +22,12 @@ impl<'a> Edits<'a> {
         }
     }
 
-    /// Puts a text in the place of a word.
+    /// Replaces a word.
     pub(super) fn replace(&mut self, word: &Word, by: &str) {
         self.replace_all(std::slice::from_ref(word), by);
     }
 
-    /// Puts a text in the place of some words of a line and all between them.
+    /// Replaces a range of words in a line.
     pub(super) fn replace_all(&mut self, words: &[Word], by: &str) {
         let (Some(first), Some(last)) = (words.first(), words.last()) else {
             return;
@@ -40,7 +38,7 @@ impl<'a> Edits<'a> {
         self.change(first.position, end, by.to_owned());
     }
 
-    /// Puts a text at the beginning of the block that a line opens; one text for each block.
+    /// Inserts a text at the beginning of the block that a line opens; at most one text per block.
     pub(super) fn insert(&mut self, line: &Line, text: &str) {
         let last = line.args.last().unwrap_or(&line.name);
         let Some(end) = self.word(last).map(|range| range.end) else {
@@ -59,7 +57,7 @@ impl<'a> Edits<'a> {
         self.change(at, brace + 1, format!(" {text}"));
     }
 
-    /// The texts of the files that are changed.
+    /// The new texts of the changed files.
     pub(super) fn apply(self) -> BTreeMap<PathBuf, Vec<u8>> {
         let loaded = self.loaded;
         let source = |path: &PathBuf| loaded.sources.iter().find(|source| source.name == *path);
@@ -79,7 +77,7 @@ impl<'a> Edits<'a> {
         }
     }
 
-    /// The bytes of a word in its file, quotes included.
+    /// The range of a word in its file, including quotes.
     fn word(&self, word: &Word) -> Option<Range<usize>> {
         let start = word.position.offset as usize;
         let end = word_end(self.text(word.position)?, start)?;
@@ -94,7 +92,7 @@ impl<'a> Edits<'a> {
     }
 }
 
-/// A text with changes.
+/// Applies changes to a text.
 fn changed(text: &[u8], changes: &BTreeMap<usize, (usize, String)>) -> Vec<u8> {
     let mut out = Vec::with_capacity(text.len());
     let mut at = 0;
@@ -107,7 +105,7 @@ fn changed(text: &[u8], changes: &BTreeMap<usize, (usize, String)>) -> Vec<u8> {
     out
 }
 
-/// Where a word ends that begins at `start`, by the rules of nginx's words.
+/// The end of a word that begins at `start`, by nginx's rules for words.
 fn word_end(text: &[u8], start: usize) -> Option<usize> {
     let quote = text.get(start).filter(|byte| b"\"'".contains(byte));
     let mut at = start + usize::from(quote.is_some());
@@ -126,8 +124,7 @@ fn word_end(text: &[u8], start: usize) -> Option<usize> {
     }
 }
 
-/// Where a directive ends that begins at `start`: behind its semicolon, or behind the block that it
-/// opens.
+/// The end of a directive that begins at `start`: after its semicolon or its block.
 pub(super) fn directive_end(text: &[u8], start: usize) -> Option<usize> {
     let mut at = start;
     let mut depth = 0_usize;
@@ -151,7 +148,7 @@ pub(super) fn directive_end(text: &[u8], start: usize) -> Option<usize> {
     }
 }
 
-/// The brace that opens a block, behind its last word.
+/// The position of the brace that opens a block, after the line's last word.
 fn brace(text: &[u8], mut at: usize) -> Option<usize> {
     loop {
         match text.get(at)? {

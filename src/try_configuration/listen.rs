@@ -1,4 +1,4 @@
-//! Addresses of `listen`, moved away from those of the running server.
+//! Addresses of `listen`, and their replacements, which do not conflict with the running server.
 
 use std::collections::BTreeSet;
 use std::net::ToSocketAddrs;
@@ -6,12 +6,12 @@ use std::ops::RangeInclusive;
 
 use engine::net::ListenOptions;
 
-/// The port that `listen` means where it names none, and a server without `listen` for a master
-/// that is root, as that of the running server is.
+/// The default port of `listen`, and of a server without `listen` if the master is root, as the
+/// running server's is.
 const PORT: u16 = 80;
 
-/// Where ports are looked for that are free: few programs listen there, and the system gives them
-/// to no connection of its own.
+/// The range in which free ports are searched: few programs listen on these ports, and they are
+/// below the range of ephemeral ports.
 const FREE_PORTS: RangeInclusive<u16> = 20000..=32000;
 
 /// The address of a `listen` line.
@@ -20,16 +20,16 @@ pub(super) enum Address {
     Unix(String),
     /// A host, as written, and ports.
     Inet {
-        /// `*`, an IP address (one of IPv6 in brackets), or a name.
+        /// `*`, an IP address (IPv6 in brackets) or a name, as written.
         host: String,
-        /// One port, or several in a row.
+        /// One port, or a range of ports.
         ports: RangeInclusive<u16>,
     },
 }
 
 impl Address {
-    /// Reads the first word of a `listen` line that has been checked before; what it cannot be is
-    /// left to that check.
+    /// Parses the first word of a `listen` line whose syntax has been checked; `None` if it has no
+    /// address.
     pub(super) fn parse(text: &str) -> Option<Address> {
         if let Some(path) = text.strip_prefix("unix:") {
             return Some(Address::Unix(path.to_owned()));
@@ -39,7 +39,7 @@ impl Address {
             ("*", Some(text))
         } else {
             match text.rsplit_once(':') {
-                // The colons of an address in brackets are its own.
+                // Colons in brackets belong to an IPv6 address.
                 Some((host, ports)) if !ports.contains(']') => (host, Some(ports)),
                 _ => (text, None),
             }
@@ -52,7 +52,7 @@ impl Address {
         Some(Address::Inet { host, ports })
     }
 
-    /// The address with its ports moved by `offset`, if those exist.
+    /// The address with its ports moved by `offset`; `None` if a port would be out of range.
     pub(super) fn moved(&self, offset: u16) -> Option<Address> {
         let Address::Inet { host, ports } = self else {
             return Some(self.clone());
@@ -65,7 +65,7 @@ impl Address {
         })
     }
 
-    /// The address with the first free ports in a row that are not `taken`.
+    /// The address with the first range of free ports that are not `taken`.
     pub(super) fn at_free_ports(&self, taken: &BTreeSet<u16>) -> Option<Address> {
         let Address::Inet { host, ports } = self else {
             return Some(self.clone());
@@ -84,7 +84,7 @@ impl Address {
         all.find(|address| address.probe().is_ok())
     }
 
-    /// Binds to every port for a moment; why one of them cannot be had.
+    /// Binds each port for a moment. The error says why a port is not usable.
     pub(super) fn probe(&self) -> Result<(), String> {
         let Address::Inet { host, ports } = self else {
             return Ok(());
@@ -94,7 +94,7 @@ impl Address {
             host => host.trim_start_matches('[').trim_end_matches(']'),
         };
         for port in ports.clone() {
-            // A name that leads nowhere is an error of the configuration, and told as such.
+            // A name that does not resolve is reported as an error of the configuration.
             let Ok(found) = (name, port).to_socket_addrs() else {
                 return Ok(());
             };
@@ -107,7 +107,7 @@ impl Address {
         Ok(())
     }
 
-    /// A host and a port that lead here from this machine; none to a Unix socket.
+    /// A host and a port at which this machine reaches the address; `None` for a Unix socket.
     pub(super) fn target(&self) -> Option<(String, u16)> {
         let Address::Inet { host, ports } = self else {
             return None;
@@ -120,7 +120,7 @@ impl Address {
         Some((host.to_owned(), *ports.start()))
     }
 
-    /// As a URL of the first port, reachable from this machine.
+    /// The URL of the first port, reachable from this machine.
     pub(super) fn url(&self, scheme: &str) -> String {
         match self.target() {
             Some((host, port)) => format!("{scheme}://{host}:{port}/"),
@@ -129,7 +129,7 @@ impl Address {
     }
 }
 
-/// As `listen` takes it.
+/// The address in the notation of `listen`.
 impl std::fmt::Display for Address {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {

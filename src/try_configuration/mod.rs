@@ -1,11 +1,12 @@
-//! `tidegate try`: a configuration beside the server that runs by it.
+//! `tidegate try`: runs a configuration without disturbing the server that already uses it.
 //!
-//! The configuration is read as always, and its text is changed in memory where it names what
-//! belongs to the running server: ports move, and everything that is written goes to a private
-//! folder ([`rewrite`]). Then it takes the usual way. Lines keep their numbers, so what is said
-//! about the configuration still fits the file.
+//! The configuration is loaded as usual. Then its text is changed in memory where it names
+//! resources of the running server: ports are moved, and everything that is written goes to a
+//! private folder ([`rewrite`]). The result is compiled like any configuration. Lines keep their
+//! numbers, so that messages about the configuration fit the file.
 //!
-//! Deliberately not changed: whom requests are passed on to, what they do there, and what is read.
+//! Deliberately not changed: upstream servers, the effects of requests on them, and files that are
+//! only read.
 
 mod against;
 mod edits;
@@ -66,7 +67,7 @@ pub(crate) fn run(arguments: Arguments) -> ExitCode {
     }
 }
 
-/// Why nothing was started: whole lines.
+/// The reason why the trial was not started, as complete lines.
 struct TryError(String);
 
 impl TryError {
@@ -75,13 +76,13 @@ impl TryError {
     }
 }
 
-/// A configuration that can be run beside the server it belongs to.
+/// A rewritten configuration that is ready to run.
 struct Trial {
     options: Options,
     texts: OverlayFiles,
     announcement: String,
     replay: Option<Replay>,
-    /// Removed when it is dropped, at the end.
+    /// Removed when dropped, at the end.
     _folder: PrivateFolder,
 }
 
@@ -92,7 +93,7 @@ fn prepare(arguments: &Arguments) -> Result<Trial, TryError> {
     };
     let conf_path = match (&arguments.conf, &arguments.prefix) {
         (None, _) => PathBuf::from(paths::conf()),
-        // As with nginx.
+        // As in nginx, a relative path follows the prefix.
         (Some(path), Some(_)) => prefix.join(path),
         (Some(path), None) => absolute(path)?,
     };
@@ -112,7 +113,8 @@ fn prepare(arguments: &Arguments) -> Result<Trial, TryError> {
         conf::load(path, prefix, &[], registry(), &files)
     };
     let mut loaded = load();
-    // Errors that others explain are shown behind those, so each reading may find more.
+    // Errors that may follow from other errors are only reported once these have been fixed, so
+    // each attempt may find more.
     while arguments.without_unsupported && files.leave_out_unsupported(&loaded) {
         loaded = load();
     }
@@ -166,7 +168,7 @@ fn prepare(arguments: &Arguments) -> Result<Trial, TryError> {
 impl Trial {
     fn serve(self) -> ExitCode {
         let announcement = self.announcement;
-        // A server lets its standard error go where its error log goes, which is in the folder.
+        // The server redirects its standard error to its error log, which is in the folder.
         let terminal = match std::io::stderr().as_fd().try_clone_to_owned() {
             Ok(descriptor) => File::from(descriptor),
             Err(error) => {
@@ -196,24 +198,24 @@ impl Trial {
                 }
             })),
         };
-        // It lives as long as the process, which is what a leak is.
+        // Leaked deliberately, because the value lives as long as the process.
         let code = process::run(self.options, Box::leak(Box::new(tidegate)));
         let outcome = *lock(&outcome);
         match outcome {
             Some(ReplayOutcome::Same) => ExitCode::SUCCESS,
             Some(ReplayOutcome::Different) => ExitCode::from(1),
             Some(ReplayOutcome::Failed) => ExitCode::from(2),
-            // Ended before all was compared.
+            // The trial was ended before the comparison.
             None if is_comparison => ExitCode::from(2),
             None => code,
         }
     }
 }
 
-/// Compares on a thread of its own, and ends the trial when that is done.
+/// Runs the comparison in a thread, and then ends the trial.
 fn compare(replay: Replay, outcome: Arc<Mutex<Option<ReplayOutcome>>>) {
     let end = || {
-        // Every request has been answered: nothing is lost by an end at once.
+        // All requests have been answered, so a fast shutdown loses nothing.
         let _ = rustix::process::kill_process(rustix::process::getpid(), Signal::TERM);
     };
     let body = move || {
@@ -249,7 +251,7 @@ fn make_folder(wanted: Option<&Path>) -> Result<PrivateFolder, TryError> {
     })
 }
 
-/// What is printed when the configuration runs.
+/// The message to print when the configuration runs.
 fn announcement(conf_path: &Path, rewritten: &Rewritten, folder: &PrivateFolder) -> String {
     let mut text = format!("Trying {}\n", conf_path.display());
     let width = rewritten
@@ -273,14 +275,14 @@ fn announcement(conf_path: &Path, rewritten: &Rewritten, folder: &PrivateFolder)
     text
 }
 
-/// The files of the disk, where those that this process may not read are empty: a trial runs as
-/// anybody.
+/// The files on the disk; files that this process may not read are empty, since a trial may run as
+/// any user.
 struct Tolerant<'a> {
     conf_path: &'a Path,
     left_out: RefCell<BTreeMap<PathBuf, io::Error>>,
-    /// Files without the directives that are not there yet.
+    /// Texts of files without their unsupported directives.
     texts: RefCell<BTreeMap<PathBuf, Vec<u8>>>,
-    /// These directives, a line each.
+    /// The removed directives, one line each.
     unsupported: RefCell<Vec<String>>,
 }
 
@@ -294,8 +296,8 @@ impl<'a> Tolerant<'a> {
         }
     }
 
-    /// Puts spaces in the place of directives that nothing here knows, so that all others keep
-    /// theirs; whether there were any.
+    /// Replaces unsupported directives by spaces, so that all others keep their positions; returns
+    /// whether there were any.
     fn leave_out_unsupported(&self, loaded: &conf::Loaded) -> bool {
         let mut texts = self.texts.borrow_mut();
         let mut has_changed = false;
@@ -350,7 +352,7 @@ impl Files for Tolerant<'_> {
     }
 
     fn glob(&self, pattern: &Path) -> io::Result<Vec<PathBuf>> {
-        // A folder that may not be read holds nothing that fits; that is worth a word.
+        // An unreadable folder has no matching files; it is reported.
         if let Some(folder) = pattern.parent()
             && let Err(error) = std::fs::read_dir(folder)
             && error.kind() == io::ErrorKind::PermissionDenied

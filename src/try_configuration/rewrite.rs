@@ -1,4 +1,4 @@
-//! What in a configuration belongs to the running server, and what a trial has in its place.
+//! Replaces the resources of the running server in a configuration for a trial.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -12,15 +12,15 @@ use super::edits::Edits;
 use super::listen::Address;
 use crate::application::registry;
 
-/// A configuration for a trial.
+/// A configuration that was rewritten for a trial.
 pub(super) struct Rewritten {
-    /// The files that are other than on the disk.
+    /// The changed files.
     pub(super) texts: BTreeMap<PathBuf, Vec<u8>>,
-    /// Directives in addition to the files'.
+    /// Directives for the main level in addition to those of the files.
     pub(super) globals: Vec<Vec<u8>>,
-    /// Addresses that the trial listens on.
+    /// The addresses at which the trial listens.
     pub(super) moved: Vec<Moved>,
-    /// What is not as in the file, a line each.
+    /// Differences from the file that the user should know, one line each.
     pub(super) not_done: Vec<String>,
     /// The access logs of the running server, in the order of the file.
     pub(super) access_logs: Vec<AccessLog>,
@@ -33,13 +33,13 @@ pub(super) struct Rewritten {
 /// An access log of the running server.
 pub(super) struct AccessLog {
     pub(super) path: PathBuf,
-    /// The name of its format, where the line has one.
+    /// The name of the log's format, if the line has one.
     format: Option<String>,
 }
 
 impl Rewritten {
-    /// The format of a log: one that the configuration names, or was rotated away from there
-    /// (`access.log.2.gz`). None for `combined` and whatever is not known.
+    /// The format of a log that the configuration names, or that was rotated from one
+    /// (`access.log.2.gz`). `None` for `combined` and for unknown logs.
     pub(super) fn format_of(&self, log: &Path) -> Option<&Format> {
         let log = log.as_os_str().as_encoded_bytes();
         let is_of = |known: &&AccessLog| log.starts_with(known.path.as_os_str().as_encoded_bytes());
@@ -49,23 +49,23 @@ impl Rewritten {
     }
 }
 
-/// An address of the file and what it has become.
+/// An address in the file, and its replacement.
 pub(super) struct Moved {
     pub(super) old: String,
     pub(super) new: Address,
-    /// `http`, or `https` where it speaks TLS.
+    /// `http`, or `https` for an address with TLS.
     pub(super) scheme: &'static str,
 }
 
 impl Moved {
-    /// The port of the file, where TLS is spoken there.
+    /// The port in the file, if its address uses TLS.
     pub(super) fn secure_port(&self) -> Option<u16> {
         let (_, port) = Address::parse(&self.old)?.target()?;
         (self.scheme == "https").then_some(port)
     }
 }
 
-/// Parameters of `listen` that are about its servers; all others are about a socket.
+/// Parameters of `listen` that belong to a server; all others belong to the socket.
 const OF_SERVERS: [&str; 6] = [
     "default_server",
     "default",
@@ -75,7 +75,7 @@ const OF_SERVERS: [&str; 6] = [
     "proxy_protocol",
 ];
 
-/// Directives whose argument is a file that is only read, and must be there for requests.
+/// Directives whose argument is a file that is only read, and that requests need.
 const READ: [&str; 6] = [
     "root",
     "alias",
@@ -85,8 +85,8 @@ const READ: [&str; 6] = [
     "ssl_trusted_certificate",
 ];
 
-/// Rewrites a configuration: ports move by `offset`, what is written goes into `folder`. The errors
-/// are lines to print.
+/// Rewrites a configuration: moves ports by `offset`, and everything that is written into `folder`.
+/// The errors are lines to print.
 pub(super) fn rewrite(
     loaded: &Loaded,
     prefix: &Path,
@@ -132,7 +132,7 @@ pub(super) fn rewrite(
     Ok(out)
 }
 
-/// The ports that all addresses of a configuration move to.
+/// The ports that the addresses of a configuration move to.
 fn ports_of(loaded: &Loaded, offset: u16) -> BTreeSet<u16> {
     let lines = loaded.tree.scopes().flat_map(ScopeRef::lines);
     let listens = lines.filter(|line| line.is("listen"));
@@ -145,7 +145,7 @@ fn ports_of(loaded: &Loaded, offset: u16) -> BTreeSet<u16> {
     moved.flatten().collect()
 }
 
-/// Whom the worker process becomes, if this process may decide that.
+/// The user that the worker process will run as, if this process can choose.
 fn worker(root: ScopeRef<'_>) -> Option<Identity> {
     if !identity::is_superuser() {
         return None;
@@ -168,26 +168,26 @@ struct Rewriter<'a> {
     folder: &'a Path,
     offset: u16,
     worker: Option<Identity>,
-    /// What addresses of the file have become, so that equal ones stay equal.
+    /// The replacements of addresses, so that equal addresses stay equal.
     addresses: BTreeMap<String, Fate>,
-    /// The ports that addresses of the file have become or will become.
+    /// Ports that addresses of the file have moved to, or will move to.
     taken: BTreeSet<u16>,
     sockets: usize,
     out: Rewritten,
     errors: Vec<String>,
 }
 
-/// What has become of an address.
+/// The replacement of an address.
 #[derive(Clone)]
 enum Fate {
-    /// The trial listens there.
+    /// The trial listens at this address.
     Moved(Address),
-    /// It could not be had; a socket that no client knows stands for it.
+    /// The new port is not usable; the trial listens at a Unix socket that no client knows instead.
     Hidden(Address),
 }
 
 impl Rewriter<'_> {
-    /// What every trial has: a process in the foreground with a pid file of its own.
+    /// Settings of every trial: a foreground process with a separate pid file.
     fn main_level(&mut self, root: ScopeRef<'_>) {
         let pid = quoted(&self.folder.join("pid").display().to_string());
         for (name, value) in [("daemon", "off"), ("pid", &pid)] {
@@ -200,7 +200,7 @@ impl Rewriter<'_> {
         }
     }
 
-    /// What a line names that belongs to the running server.
+    /// Replaces resources of the running server in a line.
     fn line(&mut self, line: &Line) {
         let name = line.name.text();
         let first = line.argument(0);
@@ -217,7 +217,7 @@ impl Rewriter<'_> {
                 self.out.error_logs.extend(private);
             }
             "lock_file" | "state" => drop(self.private(first)),
-            // Where memory is dumped.
+            // The folder of core dumps.
             "working_directory" => {
                 let folder = quoted(&self.folder.display().to_string());
                 self.edits.replace(first, &folder);
@@ -226,7 +226,7 @@ impl Rewriter<'_> {
                 self.edits.replace_all(&line.args, "off");
                 self.not_done_at(line, "is off, because it changes files of the site");
             }
-            // LOCK makes a file where there is none.
+            // The LOCK method would create a missing file.
             "dav_ext_methods" if line.args.iter().any(is_lock) => {
                 let kept = line.args.iter().filter(|word| !is_lock(word));
                 let kept: Vec<_> = kept.map(Word::text).collect();
@@ -250,7 +250,7 @@ impl Rewriter<'_> {
         }
     }
 
-    /// The defaults of what a scope does not write.
+    /// Adds directives whose defaults would be resources of the running server.
     fn missing(&mut self, scope: ScopeRef<'_>) {
         let Some(line) = scope.line() else { return };
         let writes = |name: &str| scope.lines().iter().any(|line| line.is(name));
@@ -298,7 +298,7 @@ impl Rewriter<'_> {
                 self.edits.replace(word, &quoted(&address.to_string()));
             }
             Some(Fate::Hidden(address)) => {
-                // Options of the socket that it was need not be those of the one that it is.
+                // The options of the former socket may not be valid for the Unix socket.
                 let kept = line.args.iter().map(Word::text);
                 let kept = kept.filter(|word| OF_SERVERS.contains(&&**word));
                 let words = kept.fold(quoted(&address.to_string()), |words, word| {
@@ -310,7 +310,8 @@ impl Rewriter<'_> {
         }
     }
 
-    /// What becomes of an address: the same for all lines that name it. None with an error.
+    /// The replacement of an address, the same for all lines with the address; `None` after an
+    /// error.
     fn rewrite_address(
         &mut self,
         old: &Address,
@@ -351,7 +352,7 @@ impl Rewriter<'_> {
         Some(fate)
     }
 
-    /// An address whose ports are none of the file's.
+    /// The address with free ports that the file does not use.
     fn elsewhere(&mut self, old: &Address) -> Option<Address> {
         let new = old.at_free_ports(&self.taken)?;
         if let Address::Inet { ports, .. } = &new {
@@ -360,7 +361,7 @@ impl Rewriter<'_> {
         Some(new)
     }
 
-    /// A socket in the folder; its name is short, as those of sockets must be.
+    /// A Unix socket in the folder, with a short name, since paths of sockets are limited.
     fn socket(&mut self) -> Address {
         let path = self.folder.join(format!("socket-{}", self.sockets));
         self.sockets += 1;
@@ -383,7 +384,8 @@ impl Rewriter<'_> {
         }
     }
 
-    /// A log goes into the folder, one to syslog as well; where to. Devices and memory stay.
+    /// Moves a log into the folder, also one that is sent to syslog; returns its path. Devices and
+    /// logs in memory are unchanged.
     fn log(&mut self, word: &Word) -> Option<PathBuf> {
         if word.bytes.starts_with(b"syslog:") {
             let path = self.folder.join("syslog");
@@ -397,7 +399,7 @@ impl Rewriter<'_> {
         }
     }
 
-    /// Moves a path below the folder: `/var/log/x` becomes `FOLDER/var/log/x`, which is returned.
+    /// Moves a path into the folder: `/var/log/x` becomes `FOLDER/var/log/x`. Returns the new path.
     fn private(&mut self, word: &Word) -> PathBuf {
         let path = self.prefix.join(word.path());
         let below = path
@@ -413,8 +415,8 @@ impl Rewriter<'_> {
         private
     }
 
-    /// Makes the folder of a file, and where its name has variables, all folders before them. In
-    /// those it is the worker process that makes files.
+    /// Creates the parent folders of a file; if its name has variables, only the folders before
+    /// them. In these folders, the worker process creates files.
     fn make_parents(&self, path: &Path) -> std::io::Result<()> {
         let has_variable = |path: &Path| path.to_string_lossy().contains('$');
         let Some(parent) = path
@@ -438,8 +440,8 @@ impl Rewriter<'_> {
         if word.bytes.contains(&b'$') {
             return;
         }
-        // Files of requests start at the prefix, those of TLS and passwords at the configuration;
-        // of these only absolute names are looked at.
+        // Files for requests are relative to the prefix, files of TLS and passwords to the
+        // configuration; of the latter, only absolute paths are checked.
         let is_data = ["root", "alias"].iter().any(|name| line.is(name));
         let path = if is_data {
             self.prefix.join(word.path())
@@ -466,7 +468,7 @@ impl Rewriter<'_> {
     }
 }
 
-/// Whether a log goes to no file that could be the running server's.
+/// Whether the destination of a log cannot be a file of the running server.
 fn is_elsewhere(target: &[u8]) -> bool {
     target.is_empty()
         || target == b"stderr"
@@ -479,7 +481,7 @@ fn is_lock(word: &Word) -> bool {
     word.bytes.eq_ignore_ascii_case(b"lock")
 }
 
-/// The directives that name folders for temporary files and have defaults.
+/// The directives for folders of temporary files that have a default.
 fn temp_paths() -> impl Iterator<Item = &'static str> {
     registry()
         .iter()

@@ -1,9 +1,9 @@
-//! A client of HTTP/1.1, in the clear or over TLS, that waits for each answer, over connections
-//! that stay open.
+//! A client for HTTP/1.1, with or without TLS, that uses persistent connections and waits for each
+//! response before the next request.
 //!
-//! Certificates are not checked: both servers are the operator's, and may be asked by an address
-//! that no certificate has. Deliberately not here: proxies, redirects, bodies of requests, requests
-//! in parallel.
+//! Certificates are not verified: both servers are the operator's, and may be reached at an address
+//! that no certificate has. Deliberately not here: proxies, redirects, request bodies, concurrent
+//! requests.
 
 use std::fmt;
 use std::hash::{DefaultHasher, Hasher};
@@ -15,21 +15,22 @@ use load::tls;
 use proto::h1::chunked::Decoder;
 use proto::h1::response::{self, BodyFraming, ResponseHead};
 
-/// How long a server may be silent.
+/// Time limit for each read and write.
 const SILENCE_MAX: Duration = Duration::from_secs(30);
 
-/// The longest head of a response, in bytes.
+/// Maximum length of a response's head, in bytes.
 const HEAD_LENGTH_MAX: usize = 256 * 1024;
 
-/// How much of a body is kept, in bytes: enough for a page that a server makes itself.
+/// Maximum length of a body that is kept, in bytes: enough for a page that a server generates
+/// itself.
 const KEPT_MAX: usize = 64 * 1024;
 
-/// A request of a log.
+/// A request from an access log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Request {
     pub(super) is_head: bool,
     pub(super) target: Vec<u8>,
-    /// The host that the log names.
+    /// The host, if the log has it.
     pub(super) host: Option<String>,
     pub(super) referer: Option<Vec<u8>>,
     pub(super) user_agent: Option<Vec<u8>>,
@@ -40,7 +41,7 @@ impl Request {
         if self.is_head { "HEAD" } else { "GET" }
     }
 
-    /// As an error log names it, but for the version.
+    /// The request line as in an error log, without the version.
     pub(super) fn line(&self) -> Vec<u8> {
         let method = self.method();
         let mut line = format!("request: \"{method} ").into_bytes();
@@ -50,7 +51,7 @@ impl Request {
     }
 }
 
-/// Method and target, and the host that the log names, safe to print.
+/// Method, target and host of the request, with special characters escaped for a terminal.
 impl fmt::Display for Request {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(out, "{} {}", self.method(), self.target.escape_ascii())?;
@@ -69,7 +70,7 @@ pub(super) struct ServerResponse {
     pub(super) body: Body,
 }
 
-/// What is remembered of a body.
+/// A body's length, digest and beginning.
 #[derive(Debug, Default)]
 pub(super) struct Body {
     pub(super) length: u64,
@@ -86,23 +87,24 @@ impl Body {
             .extend_from_slice(bytes.get(..room).unwrap_or(bytes));
     }
 
-    /// All of it, where it is short.
+    /// The whole body, if it is short enough to be kept.
     pub(super) fn whole(&self) -> Option<&[u8]> {
         (self.kept.len() as u64 == self.length).then_some(&*self.kept)
     }
 
-    /// Equal bodies have equal ones.
+    /// A digest of the whole body.
     pub(super) fn digest(&self) -> u64 {
         self.hasher.finish()
     }
 }
 
+/// A client of one server.
 pub(super) struct Client {
-    /// As TcpStream takes it.
+    /// The address in the notation of [`TcpStream`].
     address: String,
-    /// The Host header of requests whose host is not known.
+    /// The Host header for requests without a host.
     host_header: String,
-    /// Whether the header of every request is that, whatever a log names.
+    /// Whether all requests have that header, even if the log has another host.
     is_fixed: bool,
     is_tls: bool,
     connection: Option<Connection>,
@@ -110,19 +112,20 @@ pub(super) struct Client {
 
 struct Connection {
     stream: Box<dyn Stream>,
-    /// The name that TLS was spoken with.
+    /// The server name of the TLS session, if TLS is used.
     name: Option<String>,
-    /// Bytes that were received and not looked at.
+    /// Received bytes that have not been parsed.
     unread: Vec<u8>,
 }
 
-/// Bytes to and from a server.
+/// A connection to a server, with or without TLS.
 trait Stream: Read + Write + Send {}
 
 impl<S: Read + Write + Send> Stream for S {}
 
 impl Client {
-    /// A client of a host (an IP address of version 6 in brackets). Nothing is connected yet.
+    /// A client of a host (an IPv6 address is in brackets). The client connects when the first
+    /// request is sent.
     pub(super) fn new(host: &str, port: u16, host_header: &str) -> Client {
         Client {
             address: format!("{host}:{port}"),
@@ -133,12 +136,12 @@ impl Client {
         }
     }
 
-    /// Sets whether the client speaks TLS.
+    /// Sets whether the client uses TLS.
     pub(super) fn over_tls(self, is_tls: bool) -> Client {
         Client { is_tls, ..self }
     }
 
-    /// Sets whether the client ignores the hosts that a log names.
+    /// Sets whether the client ignores the hosts of the log.
     pub(super) fn with_fixed_host(self, is_fixed: bool) -> Client {
         Client { is_fixed, ..self }
     }
@@ -148,8 +151,8 @@ impl Client {
         logged.unwrap_or(&self.host_header)
     }
 
-    /// Sends a request and waits for its answer. A server may have closed a connection that stood
-    /// open, so then another one is tried.
+    /// Sends a request and waits for the response. A server may have closed a persistent
+    /// connection, so a failed request on one is sent again on a new connection.
     pub(super) fn ask(&mut self, request: &Request) -> Result<ServerResponse, String> {
         let explain = |error: io::Error| process::log::failure("no answer", &error);
         let name = self.is_tls.then(|| without_port(self.host_of(request)));
@@ -190,7 +193,7 @@ impl Client {
         })
     }
 
-    /// Speaks TLS with a server as one of this name.
+    /// Performs the TLS handshake with a server under this name.
     fn do_handshake(
         &self,
         stream: TcpStream,
@@ -211,7 +214,7 @@ impl Client {
         tls.over(stream).map_err(io::Error::other)
     }
 
-    /// The answer, and whether the connection takes another request.
+    /// The response to a request, and whether the connection can be used for another one.
     fn ask_on(
         &self,
         connection: &mut Connection,
@@ -241,7 +244,7 @@ impl Connection {
         let mut head = ResponseHead::default();
         let length = loop {
             match response::parse(&self.unread, &mut head).map_err(|_| invalid("head"))? {
-                // What comes before an answer (RFC 9110, section 15.2) is not compared.
+                // Interim responses (RFC 9110, section 15.2) are not compared.
                 Some(length) if (100..200).contains(&head.status()) => {
                     self.unread.drain(..length);
                 }
@@ -316,7 +319,7 @@ impl Connection {
         }
     }
 
-    /// Waits for more bytes.
+    /// Reads more bytes.
     fn receive(&mut self) -> io::Result<()> {
         let mut buffer = [0; 16 * 1024];
         match self.stream.read(&mut buffer)? {
@@ -330,7 +333,7 @@ impl Connection {
     }
 }
 
-/// A host without the port behind it, and without brackets.
+/// The host without its port and without brackets.
 fn without_port(host: &str) -> &str {
     let host = match host.rsplit_once(':') {
         Some((before, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => before,

@@ -1,8 +1,8 @@
-//! What makes two answers different.
+//! The comparison of responses.
 //!
-//! Not compared: what is about the connection or the moment, the server's own name, the port in a
-//! redirect to the server itself, and what the running server itself answers differently when it
-//! is asked twice.
+//! Not compared: properties of the connection or of the time, the server's name, the port in a
+//! redirect to the server itself, and everything that differs between two responses of the running
+//! server to the same request.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -10,7 +10,7 @@ use std::fmt::Write;
 use super::client::{Client, Request, ServerResponse};
 use super::error_log::ErrorLogs;
 
-/// Headers of the connection, the moment and the server's name.
+/// Headers that depend on the connection, the time or the server's name.
 const IGNORED: [&str; 7] = [
     "date",
     "server",
@@ -18,55 +18,55 @@ const IGNORED: [&str; 7] = [
     "connection",
     "keep-alive",
     "transfer-encoding",
-    // Follows from the body, which is compared, but for HEAD.
+    // Follows from the body, which is compared except for HEAD.
     "content-length",
 ];
 
-/// Different requests whose differences are printed.
+/// Maximum number of requests whose differences are printed.
 const PRINTED_MAX: usize = 100;
 
-/// Statuses that lead elsewhere: what is there has not been compared.
+/// Redirect statuses; their targets are not requested.
 const REDIRECTS: [u16; 5] = [301, 302, 303, 307, 308];
 
-/// One of the two servers.
+/// One of the two compared servers.
 pub(super) struct ComparedServer {
     pub(super) client: Client,
     pub(super) port: u16,
 }
 
-/// What was found so far.
+/// The state of a comparison.
 pub(super) struct Comparison {
     ignored: Vec<String>,
-    /// By request: what differs.
+    /// Differences by request.
     found: BTreeMap<String, RequestDifferences>,
-    /// Requests whose answers are not always the same.
+    /// Number of requests to which the running server gives varying responses.
     varying: usize,
-    /// Answers that were the same redirect.
+    /// Number of responses that were the same redirect on both servers.
     redirects: usize,
-    /// Where the trial says why it could not answer.
+    /// The trial's error logs, which contain the reasons for its errors.
     error_logs: ErrorLogs,
 }
 
-/// What differs in the answers to a request.
+/// The differences between the responses to a request.
 #[derive(Default)]
 struct RequestDifferences {
     differences: Vec<Difference>,
-    /// How often it was asked.
+    /// Number of times that the request was sent.
     count: usize,
-    /// What the trial's error log says of it.
+    /// The line of the trial's error log about the request.
     logged: Option<String>,
 }
 
-/// What is to be said in the end.
+/// The result of a comparison.
 pub(super) struct ComparisonReport {
-    /// The different requests, each with what differs.
+    /// The requests with different responses, with the differences.
     pub(super) text: String,
     pub(super) different: usize,
     pub(super) varying: usize,
     pub(super) redirects: usize,
 }
 
-/// One aspect of an answer.
+/// A difference in one aspect of a response.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Difference {
     /// `status`, the name of a header, or `body`.
@@ -75,11 +75,11 @@ struct Difference {
     trial: String,
 }
 
-/// An answer as it is compared: aspects with their values.
+/// The compared aspects of a response, with their values.
 type Aspects = BTreeMap<String, String>;
 
 impl Comparison {
-    /// Nothing yet; headers of these names are not compared.
+    /// An empty comparison that ignores headers with these names.
     pub(super) fn new(ignored: &[String], error_logs: ErrorLogs) -> Comparison {
         let own = IGNORED.iter().map(|name| (*name).to_owned());
         let further = ignored.iter().map(|name| name.to_ascii_lowercase());
@@ -92,7 +92,8 @@ impl Comparison {
         }
     }
 
-    /// Asks both, and compares; the error says who did not answer.
+    /// Sends a request to both servers and compares the responses. The error names the server that
+    /// has not answered.
     pub(super) fn ask(
         &mut self,
         request: &Request,
@@ -112,7 +113,7 @@ impl Comparison {
             self.redirects += usize::from(REDIRECTS.contains(&status));
             return Ok(());
         }
-        // What is never the same twice says nothing.
+        // Aspects that vary between two responses of the running server are not compared.
         let (_, again) = first(live, "running")?;
         let before = differences.len();
         differences.retain(|one| again.get(&one.aspect) == expected.get(&one.aspect));
@@ -130,7 +131,7 @@ impl Comparison {
         Ok(())
     }
 
-    /// What there is to say.
+    /// The result of the comparison.
     pub(super) fn report(&self) -> ComparisonReport {
         let mut text = String::new();
         for (request, found) in self.found.iter().take(PRINTED_MAX) {
@@ -176,7 +177,7 @@ impl Comparison {
             } else {
                 value
             };
-            // A header that comes twice has two values.
+            // Values of a repeated header are joined.
             aspects
                 .entry(name.clone())
                 .and_modify(|values| values.push_str(&format!(", {value}")))
@@ -194,7 +195,7 @@ impl Comparison {
     }
 }
 
-/// What is different, status first, body last.
+/// The differences between two responses, with the status first and the body last.
 fn differences(live: &Aspects, trial: &Aspects) -> Vec<Difference> {
     let order = |aspect: &str| match aspect {
         "status" => 0,
@@ -223,7 +224,7 @@ fn header<'a>(answer: &'a ServerResponse, wanted: &str) -> Option<&'a str> {
     found.and_then(|(_, value)| std::str::from_utf8(value).ok())
 }
 
-/// A redirect that names the port of its own server, without that.
+/// A redirect target without its port, if the port is the server's own.
 fn without_port(location: &str, port: u16) -> String {
     let schemes = ["http://", "https://"];
     let of = |scheme: &'static str| Some((scheme, location.strip_prefix(scheme)?));
@@ -237,8 +238,8 @@ fn without_port(location: &str, port: u16) -> String {
     format!("{scheme}{host}{path}")
 }
 
-/// A body in a word: its length and digest. A server's own pages end with its name, which is taken
-/// out of them before.
+/// The length and digest of a body. At the end of a page that the server has generated, the
+/// server's name is removed.
 fn body(answer: &ServerResponse, server: &str) -> String {
     let digest = |length: u64, digest: u64| format!("{length} bytes ({digest:016x})");
     let name = format!("<hr><center>{server}</center>");
@@ -259,8 +260,8 @@ fn body(answer: &ServerResponse, server: &str) -> String {
     }
 }
 
-/// The length that the answer to HEAD announces. Where it is that of a page of the server's own,
-/// the length of the server's name is no part of it.
+/// The length that the response to a HEAD request announces; for a page that the server has
+/// generated, without the length of the server's name.
 fn without_server_name(answer: &ServerResponse, length: &str, server: &str) -> String {
     let is_page = answer.status >= 300
         && header(answer, "content-type").is_some_and(|kind| kind.starts_with("text/html"));

@@ -1,4 +1,4 @@
-//! What the trial's error logs say of a request that it has answered with an error.
+//! Finds the lines in the trial's error logs about a request that was answered with an error.
 
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
@@ -7,20 +7,20 @@ use std::time::{Duration, Instant};
 
 use super::client::Request;
 
-/// How much of a log's end is looked at, in bytes.
+/// Number of bytes at a log's end that are searched.
 const TAIL_LENGTH_MAX: u64 = 64 * 1024;
 
-/// How long a line may take to be written behind its answer.
+/// Time limit for a line to be written after the response.
 const PATIENCE: Duration = Duration::from_millis(500);
 
-/// How long the logs are left alone in between.
+/// Pause between two searches.
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// The logs of a trial.
+/// The error logs of a trial.
 pub(super) struct ErrorLogs(pub(super) Vec<PathBuf>);
 
 impl ErrorLogs {
-    /// The last line about a request, from its level on.
+    /// The last line about a request, from its level to its end.
     pub(super) fn last_line(&self, request: &Request) -> Option<String> {
         let begin = Instant::now();
         loop {
@@ -48,7 +48,7 @@ fn line_of(path: &Path, request: &Request) -> Option<String> {
     let line = tail.rsplit(|byte| *byte == b'\n').find(is_about)?;
     let level = line.iter().position(|byte| *byte == b'[')?;
     let line = line.get(level..).unwrap_or_default();
-    // Bytes of a client's may be in it, which a terminal must not get as they are.
+    // The line may contain a client's control characters, which must not reach a terminal.
     let shown = String::from_utf8_lossy(line).into_owned();
     Some(shown.replace(|letter: char| letter.is_control(), "?"))
 }

@@ -1,13 +1,13 @@
-//! Formats of access logs as `log_format` writes them, read backwards: which request a line is
-//! about.
+//! Parsing of access log lines by their `log_format`, to find the request of a line.
 //!
-//! A value ends where the text behind its variable begins for the first time, so what two variables
-//! without a text between them have written cannot be told apart, and such a format is not read.
+//! A value ends at the first occurrence of the text that follows its variable. The values of two
+//! adjacent variables without a text between them cannot be separated, so such formats are not
+//! supported.
 
 use super::client::Request;
 use super::log;
 
-/// A format, in parts.
+/// A log format, split into parts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::try_configuration) struct Format {
     /// Whether values are escaped as in JSON.
@@ -21,7 +21,7 @@ enum FormatPart {
     Variable(String),
 }
 
-/// What a line holds of its request.
+/// The values of a line that describe its request.
 #[derive(Default)]
 struct Values {
     request: Option<Vec<u8>>,
@@ -35,7 +35,7 @@ struct Values {
 }
 
 impl Format {
-    /// Reads the words of a `log_format` behind its name.
+    /// Parses the arguments of `log_format` after the name.
     pub(in crate::try_configuration) fn parse<'a>(words: impl Iterator<Item = &'a [u8]>) -> Format {
         let mut is_json = false;
         let mut text = Vec::new();
@@ -65,7 +65,8 @@ impl Format {
         Format { is_json, parts }
     }
 
-    /// The request of a line by this format, if it can be sent again by a scheme.
+    /// The request of a line in this format; `None` if it cannot be repeated, or if the line has
+    /// another scheme than `scheme`.
     pub(super) fn request(&self, line: &[u8], scheme: &str) -> Option<Request> {
         let values = self.values(line)?;
         if values
@@ -125,14 +126,14 @@ impl Format {
         Some(values)
     }
 
-    /// Where a value ends, at the text that follows.
+    /// The end of a value: the first occurrence of the text that follows.
     fn end(&self, text: &[u8], follows: &[u8]) -> Option<usize> {
         let mut at = 0;
         while let Some(rest) = text.get(at..) {
             if rest.starts_with(follows) {
                 return Some(at);
             }
-            // A quote in a value has a backslash before it in JSON, and is `\x22` elsewhere.
+            // A quote in a value is escaped with a backslash in JSON, and is `\x22` otherwise.
             let is_escape = self.is_json && rest.first() == Some(&b'\\');
             at += if is_escape { 2 } else { 1 };
         }
@@ -172,7 +173,7 @@ impl Format {
     }
 }
 
-/// The name of a variable behind its dollar, and what follows.
+/// Splits a variable's name after its dollar sign from the text that follows.
 fn variable(text: &[u8]) -> (&[u8], &[u8]) {
     if let Some(braced) = text.strip_prefix(b"{")
         && let Some(end) = braced.iter().position(|byte| *byte == b'}')

@@ -1,5 +1,5 @@
-//! Access logs in nginx's format `combined`, in `common`, which ends before the referer, or in
-//! another that the configuration has.
+//! Reads access logs in nginx's format `combined`, in `common`, which ends before the referer, or
+//! in a format of the configuration.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -9,14 +9,15 @@ use std::path::Path;
 use super::client::Request;
 use super::format::Format;
 
-/// The longest line that is read; what is longer counts as several, none of which is a request.
+/// Maximum length of a line, in bytes; a longer line counts as several lines, none of which is a
+/// request.
 const LINE_LENGTH_MAX: u64 = 64 * 1024;
 
-/// The bytes that a file compressed by gzip begins with.
+/// The first bytes of a file compressed by gzip.
 const GZIP: &[u8] = &[0x1f, 0x8b];
 
-/// The last requests of a log, at most `limit`, and how many of its lines were none that can be
-/// sent again by a scheme.
+/// The last requests of a log, at most `limit`, and the number of lines without a request that can
+/// be repeated with this scheme.
 pub(super) fn read(
     path: &Path,
     format: Option<&Format>,
@@ -25,7 +26,7 @@ pub(super) fn read(
 ) -> io::Result<(Vec<Request>, usize)> {
     let mut file = BufReader::new(File::open(path)?);
     let read = |line: &[u8]| match format {
-        // Lines before a change of the format may be as they were before.
+        // Lines from before a change of the format may have one of the standard formats.
         Some(format) => format.request(line, scheme).or_else(|| request(line)),
         None => request(line),
     };
@@ -67,8 +68,8 @@ fn parse(
     }
 }
 
-/// `ADDRESS - USER [TIME] "METHOD TARGET VERSION" STATUS BYTES "REFERER" "AGENT"`, where the last
-/// two may be missing.
+/// Parses `ADDRESS - USER [TIME] "METHOD TARGET VERSION" STATUS BYTES "REFERER" "AGENT"`, where the
+/// last two fields may be missing.
 fn request(line: &[u8]) -> Option<Request> {
     let behind_time = memchr_pair(line, b"] \"")?;
     let (request, rest) = quoted(line.get(behind_time..)?)?;
@@ -88,7 +89,8 @@ fn request(line: &[u8]) -> Option<Request> {
     })
 }
 
-/// `METHOD TARGET VERSION`, of a method that changes nothing: whether it is HEAD, and the target.
+/// Parses a request line `METHOD TARGET VERSION` with GET or HEAD: whether the method is HEAD, and
+/// the target.
 pub(super) fn request_line(request: &[u8]) -> Option<(bool, Vec<u8>)> {
     let mut words = request.split(|byte| *byte == b' ');
     let (method, target, version) = (words.next()?, words.next()?, words.next()?);
@@ -96,38 +98,39 @@ pub(super) fn request_line(request: &[u8]) -> Option<(bool, Vec<u8>)> {
     method_and_target(method, target).filter(|_| is_whole)
 }
 
-/// Of a method that changes nothing: whether it is HEAD, and the target.
+/// For GET and HEAD: whether the method is HEAD, and the target.
 pub(super) fn method_and_target(method: &[u8], target: &[u8]) -> Option<(bool, Vec<u8>)> {
     let is_head = match method {
         b"GET" => false,
         b"HEAD" => true,
         _ => return None,
     };
-    // What cannot stand in a request line was none.
+    // A target that is invalid in a request line cannot be sent.
     let is_target = target.starts_with(b"/") && target.iter().all(|byte| *byte > b' ');
     is_target.then(|| (is_head, target.to_vec()))
 }
 
-/// The value of a header. A missing one is logged as a dash; one with controls was not sent.
+/// A header's value that can be sent. A dash stands for a missing header; a value with control
+/// characters cannot be sent.
 pub(super) fn sendable(value: Vec<u8>) -> Option<Vec<u8>> {
     let is_sendable = value.iter().all(|byte| *byte >= b' ' && *byte != 0x7f);
     (is_sendable && !value.is_empty() && value != b"-").then_some(value)
 }
 
-/// Where `pattern` ends in a text.
+/// The position after the first occurrence of `pattern` in a text.
 fn memchr_pair(text: &[u8], pattern: &[u8]) -> Option<usize> {
     let mut windows = text.windows(pattern.len());
     Some(windows.position(|window| window == pattern)? + pattern.len())
 }
 
-/// What stands before the next quote, with `\xHH` made bytes again, and what follows that quote.
+/// The text before the next quote, with `\xHH` decoded, and the text after the quote.
 fn quoted(text: &[u8]) -> Option<(Vec<u8>, &[u8])> {
     let end = text.iter().position(|byte| *byte == b'"')?;
     let (value, rest) = text.split_at_checked(end)?;
     Some((unescape(value), rest.get(1..)?))
 }
 
-/// The byte of two hexadecimal digits.
+/// The byte that two hexadecimal digits stand for.
 pub(super) fn hexadecimal(high: u8, low: u8) -> Option<u8> {
     let digit = |byte: u8| char::from(byte).to_digit(16);
     let pair = digit(high).zip(digit(low));

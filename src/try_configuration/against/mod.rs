@@ -1,9 +1,9 @@
-//! `tidegate try --against URL`: the requests of an access log, sent to the running server and to
-//! the trial, and where their answers differ.
+//! `tidegate try --against URL`: sends the requests of an access log to the running server and to
+//! the trial, and prints where the responses differ.
 //!
-//! One request after the other on one connection to each, at a bounded rate. Only GET and HEAD are
-//! sent: they change nothing. Cookies, bodies and conditions are not in a log, so they are not
-//! sent either.
+//! Requests are sent one after the other, on one connection to each server, at a limited rate. Only
+//! GET and HEAD are sent, since these change nothing. Logs do not contain cookies, bodies or
+//! conditions, so these are not sent.
 
 mod client;
 mod compare;
@@ -54,7 +54,7 @@ pub(super) struct Arguments {
     ignore_header: Vec<String>,
 }
 
-/// Everything that is known before the first request.
+/// A replay that is ready to start.
 pub(super) struct Replay {
     requests: Vec<Request>,
     lines_left_out: usize,
@@ -62,22 +62,22 @@ pub(super) struct Replay {
     live: ComparedServer,
     trial: ComparedServer,
     comparison: Comparison,
-    /// What else the running server could be asked by.
+    /// A suggestion of a URL by which the running server is reached over TLS.
     hint: Option<String>,
 }
 
-/// How a replay ends.
+/// The result of a replay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ReplayOutcome {
-    /// Every answer was the same.
+    /// All responses were the same.
     Same,
     Different,
-    /// Some request had no answer, or most answers told nothing.
+    /// A request was not answered, or most responses could not be compared.
     Failed,
 }
 
 impl Arguments {
-    /// What is to be replayed, if anything; the error is a line to print.
+    /// Prepares a replay if one is requested; the error is a line to print.
     pub(super) fn replay(&self, rewritten: &Rewritten) -> Result<Option<Replay>, String> {
         let Some(url) = &self.against else {
             return Ok(None);
@@ -138,7 +138,7 @@ fn nothing_to_send(path: &Path, has_format: bool, lines_left_out: usize) -> Stri
     format!("{path} holds no GET or HEAD in {format} ({lines_left_out} other lines)")
 }
 
-/// Where a server is.
+/// The address of a server.
 #[derive(Debug, PartialEq, Eq)]
 struct Url {
     scheme: &'static str,
@@ -146,7 +146,7 @@ struct Url {
     port: u16,
 }
 
-/// A URL without a path.
+/// Parses a URL without a path.
 fn parse_url(url: &str) -> Result<Url, String> {
     let invalid = || format!("{url} is no URL of the form http://HOST[:PORT]");
     let (scheme, authority, default) = match url.split_once("://") {
@@ -166,7 +166,7 @@ fn parse_url(url: &str) -> Result<Url, String> {
     Ok(Url { scheme, host, port })
 }
 
-/// Where the trial listens by a scheme in the place of a port, or anywhere.
+/// The address at which the trial serves a scheme: the one that replaces this port, or else any.
 fn target(moved: &[Moved], scheme: &str, port: u16) -> Option<(String, u16)> {
     let is_for = |moved: &&Moved| match Address::parse(&moved.old) {
         Some(Address::Inet { ports, .. }) => ports.contains(&port),
@@ -180,7 +180,7 @@ fn target(moved: &[Moved], scheme: &str, port: u16) -> Option<(String, u16)> {
 }
 
 impl Replay {
-    /// Sends everything, and prints what differs.
+    /// Sends all requests, and prints the differences.
     pub(super) fn run(mut self) -> ReplayOutcome {
         let mut stdout = std::io::stdout();
         let begin = Instant::now();
