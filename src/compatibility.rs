@@ -121,6 +121,7 @@ fn row(known: ReferenceName, registry: &Registry, page: &mut String) {
     let _ = writeln!(page, "| {shown} | {here} |{end}{remark} |");
 }
 
+/// Whether Tidegate supports a name, by the directive table and the list of variables.
 fn here(known: ReferenceName, registry: &Registry) -> SupportStatus {
     if known.is_variable {
         let block = if known.module.starts_with("stream_") {

@@ -32,6 +32,7 @@ impl PrivateFolder {
         PrivateFolder::below(&std::env::temp_dir(), purpose)
     }
 
+    /// Creates a temporary folder in `base`.
     fn below(base: &Path, purpose: &str) -> Result<PrivateFolder, (PathBuf, io::Error)> {
         let process = std::process::id();
         let mut number = 0;

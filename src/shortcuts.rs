@@ -106,6 +106,7 @@ fn title(entry: &Entry) -> String {
     links.join(", ")
 }
 
+/// A declared condition as text.
 fn said(told: &ShortcutDoc) -> String {
     match told {
         ShortcutDoc::Never(text) => format!("never: {text}"),

@@ -21,6 +21,7 @@ pub(super) const PAGES: [&str; 2] = ["/server-status", "/server-info"];
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Origin {
     pub(super) is_secure: bool,
+    /// The host and port, or the Unix socket.
     at: At,
 }
 

@@ -101,6 +101,7 @@ struct SelectedEntries {
 }
 
 impl SelectedEntries {
+    /// Parses keys, of which those that end with `*` are prefixes, and a tag.
     fn of<'a>(keys: impl Iterator<Item = &'a OsString>, tag: Option<&OsString>) -> SelectedEntries {
         let bytes = |text: &OsString| text.as_bytes().to_vec();
         let mut chosen = SelectedEntries {
@@ -236,6 +237,7 @@ fn purge(path: &Path, chosen: &SelectedEntries) -> Result<(), String> {
     }
 }
 
+/// A number of entries as text.
 fn counted(entries: u64) -> String {
     match entries {
         1 => "1 entry".to_owned(),

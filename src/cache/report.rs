@@ -40,6 +40,7 @@ enum State {
 }
 
 impl State {
+    /// The state of an entry at this time.
     fn of(listed: &ListedEntry, now: &ReportTime) -> State {
         match &listed.head {
             Err(_) => State::Damaged,

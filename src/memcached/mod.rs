@@ -60,6 +60,7 @@ pub(crate) fn run(arguments: &Arguments) -> ExitCode {
     }
 }
 
+/// Prints a line on standard error.
 fn say(text: &str) {
     let _ = writeln!(std::io::stderr(), "{}: {text}", process::PROGRAM);
 }

@@ -58,6 +58,7 @@ pub(crate) struct Arguments {
 
 /// The API's values at one time.
 pub(crate) struct Snapshot {
+    /// The time of the snapshot.
     at: Instant,
     answers: Map<String, Value>,
 }

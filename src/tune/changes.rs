@@ -315,6 +315,7 @@ struct Text {
 }
 
 impl Text {
+    /// Splits the text of a settings file into lines.
     fn of(text: &str) -> Text {
         let lines = text.lines().map(str::to_owned);
         Text {

@@ -201,6 +201,7 @@ impl Queues {
         Ok(came)
     }
 
+    /// Number of frames that were lost.
     fn lost(&self) -> u64 {
         let now = self.open.iter().map(|(_, queue)| queue.lost());
         self.lost_before + now.sum::<u64>()
@@ -238,6 +239,7 @@ struct Pcap {
 }
 
 impl Pcap {
+    /// Writes the header of a pcap file.
     fn begin(out: Box<dyn Write>) -> io::Result<Pcap> {
         let mut out = io::BufWriter::new(out);
         out.write_all(&PCAP_MAGIC.to_ne_bytes())?;

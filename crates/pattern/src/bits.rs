@@ -388,6 +388,7 @@ struct Rows<'a> {
 }
 
 impl Rows<'_> {
+    /// The row of a position.
     fn at(&self, place: usize) -> &[u64] {
         &self.words[(self.last - place) * self.width..]
     }
@@ -452,6 +453,7 @@ fn with_scratch<T>(words: usize, work: impl FnOnce(&mut [u64]) -> T) -> T {
 /// A junction during compilation; states are referred to by their bits.
 struct JunctionDraft {
     kind: Kind,
+    /// The targets of the junction.
     of: EpsilonMoves,
     feeds: Vec<u32>,
 }

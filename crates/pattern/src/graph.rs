@@ -92,6 +92,7 @@ type Levels = Vec<StateId>;
 struct Builder {
     states: Vec<State>,
     sets: Vec<ByteSet>,
+    /// The graphs of look-behinds.
     behind: Vec<Graph>,
     direction: Direction,
 }
@@ -262,6 +263,7 @@ impl Builder {
         self.copies(inner, min - 1, entries)
     }
 
+    /// A look-around: a look-ahead becomes part of the graph, a look-behind a graph of its own.
     fn around(
         &mut self,
         ahead: bool,

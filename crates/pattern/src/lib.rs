@@ -214,6 +214,7 @@ impl Pattern {
         Ok(pattern)
     }
 
+    /// A pattern that PCRE2 has compiled, without an engine.
     fn with(text: String, caseless: bool, pcre: &Pcre) -> Pattern {
         let names = pcre.names().iter().cloned().enumerate();
         let names = names.filter_map(|(group, name)| Some((group, name?)));

@@ -58,6 +58,7 @@ struct Needs {
 }
 
 impl Needs {
+    /// The needs of a part that matches exactly these texts.
     fn whole(texts: Texts) -> Needs {
         Needs {
             one_of: Some(texts.clone()),
@@ -65,6 +66,7 @@ impl Needs {
         }
     }
 
+    /// The needs of a part of which only contained texts are known, if any.
     fn one_of(one_of: Option<Texts>) -> Needs {
         Needs {
             whole: None,
@@ -72,6 +74,7 @@ impl Needs {
         }
     }
 
+    /// The needs of a pattern.
     fn of(ast: &Ast) -> Needs {
         match ast {
             Ast::Byte(set) => match bytes(set) {
@@ -145,6 +148,7 @@ impl Needs {
     }
 }
 
+/// The union of two sets of texts; `None` if it is too large.
 fn joined((mut some, more): (Texts, Texts)) -> Option<Texts> {
     some.extend(more);
     (some.len() <= TEXTS_MAX).then_some(some)

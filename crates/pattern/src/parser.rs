@@ -97,10 +97,12 @@ fn read(
 #[derive(Clone, Copy)]
 pub(crate) struct Text<'a> {
     bytes: &'a [u8],
+    /// Offset of the next byte.
     at: usize,
 }
 
 impl<'a> Text<'a> {
+    /// The text from the current position.
     pub(crate) fn rest(&self) -> &'a [u8] {
         self.bytes.get(self.at..).unwrap_or_default()
     }

@@ -45,6 +45,7 @@ struct Texts {
 #[derive(Debug)]
 struct TextRequirement {
     pattern: u32,
+    /// What it means for the pattern that the text is found.
     how: TextRole,
 }
 

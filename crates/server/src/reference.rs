@@ -91,6 +91,7 @@ pub fn removed(name: &str) -> Option<&'static str> {
 /// The lookup of directives that Tidegate does not have, as [`conf::Registry`] expects it.
 pub const ELSEWHERE: KnownElsewhere = directive;
 
+/// The owner of a name and the remark for the parser's error.
 fn known(name: &ReferenceName) -> ForeignName {
     ForeignName {
         module: name.module,

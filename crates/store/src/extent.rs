@@ -93,6 +93,7 @@ pub(crate) fn occupied(key: usize, value: usize) -> usize {
 /// The extents of a shard, by number.
 #[derive(Debug, Default)]
 pub(crate) struct Extents {
+    /// The extents by number; empty for free numbers.
     all: Vec<Bytes>,
     /// Free numbers.
     free: Vec<u32>,

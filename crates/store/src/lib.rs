@@ -263,6 +263,7 @@ impl Store {
     }
 }
 
+/// The query for a key at a time.
 fn sought(key: &[u8], now: Seconds) -> KeyQuery<'_> {
     let hash = base::hash::of(key);
     KeyQuery { hash, key, now }

@@ -30,6 +30,7 @@ const PAGE_MAX: usize = if cfg!(target_arch = "x86_64") {
 pub(crate) struct Regions {
     /// Length of a piece in bytes, a power of two.
     piece: usize,
+    /// The mapped regions.
     all: Vec<Arc<Region>>,
 }
 

@@ -51,6 +51,7 @@ pub(crate) struct Segment {
 pub(crate) struct Segments {
     /// Size of a segment, in bytes.
     size: usize,
+    /// The segments by number, including free numbers.
     all: Vec<Segment>,
     /// Free numbers of segments.
     free: Vec<u32>,

@@ -298,6 +298,7 @@ pub(crate) struct Shard {
     flush_at: Option<Seconds>,
     /// Hashes of keys removed by the last flush, sorted; at most [`FLUSHED_MAX`].
     flushed: Vec<u64>,
+    /// The counters for statistics.
     counted: ShardCounters,
     /// Buffer for assembling a value.
     scratch: Vec<u8>,

@@ -287,6 +287,7 @@ fn how(status: io::Result<ExitStatus>) -> String {
     }
 }
 
+/// Prints a line on standard error.
 fn say(text: &str) {
     let _ = writeln!(io::stderr(), "{}: {text}", process::PROGRAM);
 }

@@ -75,6 +75,7 @@ pub(super) struct ServerResponse {
 pub(super) struct Body {
     pub(super) length: u64,
     hasher: DefaultHasher,
+    /// The beginning of the body, at most [`KEPT_MAX`] bytes.
     kept: Vec<u8>,
 }
 

@@ -102,6 +102,7 @@ impl Search<'_> {
         }
     }
 
+    /// Why a location was chosen.
     fn won(&self, name: &LocationName, level: &[(ScopeRef<'_>, LocationName)]) -> String {
         match name {
             LocationName::Exact(_) => "the path is just this",
@@ -123,6 +124,7 @@ impl Search<'_> {
         .to_owned()
     }
 
+    /// Why a location was not chosen; `winner` is the chosen one of its level, if any.
     fn lost(
         &self,
         scope: ScopeId,

@@ -87,6 +87,7 @@ fn located(uri: &str, candidates: &[Candidate], out: &mut fmt::Formatter<'_>) ->
     Ok(())
 }
 
+/// A position in brackets; empty without one.
 fn at(position: Option<Position>) -> String {
     position.map_or_else(String::new, |position| format!("  [{position}]"))
 }

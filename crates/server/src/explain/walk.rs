@@ -15,6 +15,7 @@ use super::{ExplainStep, directives, locations};
 
 /// The result of running the phases of a request.
 pub(super) struct PhaseWalk {
+    /// The steps of processing, in order.
     pub(super) way: Vec<ExplainStep>,
     pub(super) outcome: String,
     pub(super) status: Option<u16>,
@@ -43,6 +44,7 @@ pub(super) async fn walk(request: &mut Request, tree: &Tree) -> PhaseWalk {
 struct Walk<'a> {
     request: &'a mut Request,
     tree: &'a Tree,
+    /// The steps so far.
     way: Vec<ExplainStep>,
     /// The scope at the first status, before its error page changed the request's location.
     settled: Option<ScopeId>,

@@ -154,6 +154,7 @@ struct HealthCheck {
     protocol: ProbeProtocol,
     /// How long the exchange may take once the server is connected.
     timeout: Duration,
+    /// The data to send and the expected response.
     matching: Arc<AnswerMatch>,
     /// The server whose `proxy_pass` is checked: probes connect with the settings of its sessions.
     server: Arc<Server>,

@@ -181,6 +181,7 @@ impl CryptoStream {
 /// The unread rest of a datagram or packet.
 struct DatagramReader<'a> {
     bytes: &'a [u8],
+    /// Offset of the next byte.
     at: usize,
 }
 

@@ -53,7 +53,9 @@ struct FirstByte<'a> {
 
 /// One of the two directions.
 struct RelayDirection<'a> {
+    /// The sender.
     from: &'a Transport,
+    /// The receiver.
     to: &'a Transport,
     /// Bytes received from the sender.
     received: &'a Cell<u64>,
@@ -154,6 +156,7 @@ async fn both(up: &RelayDirection<'_>, down: &RelayDirection<'_>) -> (RelayEnd, 
     }
 }
 
+/// Logs the end of the session.
 fn tell(session: &Session, side: RelayEnd, ended: &Ended) {
     let side = match (ended, side) {
         (Ended::Silence, _) => {
