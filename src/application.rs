@@ -1,5 +1,5 @@
-//! The implementation of the process crate's interfaces: what a configuration needs, and the server
-//! that runs it, composed from `process` and `server`.
+//! The implementation of the process crate's interfaces, composed from `process` and `server`: it
+//! examines configurations, and runs the server.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::OsStr;
@@ -564,7 +564,7 @@ struct Server {
     serving: Option<Serving>,
     /// Earlier generations that may still have requests.
     replaced: Vec<Weak<Generation>>,
-    /// The services that run beside the threads.
+    /// The services that run in addition to the threads.
     services: Services,
     /// The state of the previous worker's zones, until the first configuration restores it.
     state_before: Option<Vec<u8>>,

@@ -9,11 +9,11 @@ use crate::machine_files::MachineFiles;
 /// The tightest limits of the control groups that contain a process.
 #[derive(Debug, Default)]
 pub(crate) struct ControlGroup {
-    /// Processors, as in 1.5.
+    /// The CPU quota, in processors: for example 1.5.
     pub(crate) quota: Option<f64>,
-    /// Periods in which the quota was used up.
+    /// Number of periods in which the quota was used up.
     pub(crate) throttled: u64,
-    /// Processes killed for lack of memory.
+    /// Number of processes killed for lack of memory.
     pub(crate) out_of_memory: u64,
     /// The version (1 or 2) of the hierarchy that sets the quota.
     pub(crate) version: u8,
@@ -31,8 +31,8 @@ impl ControlGroup {
                 continue;
             };
             let has = |name: &str| controllers.split(',').any(|controller| controller == name);
-            // In a namespace of its own the path begins elsewhere: then the root is what can be
-            // seen.
+            // In a cgroup namespace, the path may not exist below the mount; then only the root is
+            // visible.
             let within = path.trim_start_matches('/');
             let groups = Path::new(within).ancestors().map(Path::to_owned);
             for group in groups {

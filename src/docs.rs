@@ -54,7 +54,7 @@ const EXAMPLES: [&str; 16] = [
     include_str!("../examples/directives/bypass.conf"),
 ];
 
-/// What the pages of directives add to their declarations.
+/// The guide's additions to the directives' declarations, such as examples.
 fn guide() -> Guide<'static> {
     static ALL: OnceLock<Vec<Example>> = OnceLock::new();
     Guide {
@@ -295,7 +295,7 @@ mod tests {
             .map(|entry| {
                 let name = entry.file_name().into_string().unwrap();
                 let page = std::fs::read_to_string(entry.path()).unwrap();
-                // What follows is added by xtask, which knows the tests.
+                // xtask, which knows the tests, adds the rest of the page.
                 let own = page.split("\n## In a test\n").next().unwrap();
                 (name, own.to_owned())
             })

@@ -60,11 +60,11 @@ pub(crate) fn run(arguments: &Arguments) -> ExitCode {
     }
 }
 
-/// Why there is no answer.
+/// The reason why there is no explanation.
 enum ExplainError {
-    /// A sentence about what was asked.
+    /// A sentence about an error in the question.
     Question(String),
-    /// What is wrong with the configuration: the lines that `-t` prints.
+    /// The errors of the configuration, as lines that `-t` prints.
     Configuration(String),
 }
 

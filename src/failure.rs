@@ -4,7 +4,7 @@
 use std::io::Write;
 use std::process::ExitCode;
 
-/// Prints why nothing was done.
+/// Prints the reason for the failure; returns the exit code.
 pub(crate) fn fail(text: &str) -> ExitCode {
     let _ = writeln!(std::io::stderr(), "{}: {text}", process::PROGRAM);
     ExitCode::FAILURE

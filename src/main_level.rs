@@ -216,7 +216,7 @@ pub(crate) struct MainLevel {
     pub(crate) confine: confinement::Level,
     pub(crate) working_directory: Option<PathBuf>,
     pub(crate) environment: Vec<String>,
-    /// `worker_shutdown_timeout`; as in nginx, 0 is none.
+    /// `worker_shutdown_timeout`; as in nginx, 0 means no time limit.
     pub(crate) shutdown_timeout: Option<Duration>,
 }
 

@@ -45,13 +45,13 @@ pub(super) struct Cache {
     pub(super) purge_socket: Option<String>,
     /// Networks that may purge over TCP.
     pub(super) purge_from: Vec<String>,
-    /// The folder that the origin serves, and the interval at which the origin is asked
-    /// nevertheless.
+    /// The folder that the origin serves, and the interval at which the origin is asked even if the
+    /// file is unchanged.
     pub(super) files: Option<(String, String)>,
 }
 
-/// Header fields through which a client could tell the origin something about the request that is
-/// not part of the cache key. These fields are not passed on.
+/// Header fields by which a client could make the response depend on something that is not part of
+/// the cache key. They are not passed on.
 const NOT_PASSED_ON: [&str; 15] = [
     "Forwarded",
     "Front-End-Https",
@@ -70,8 +70,8 @@ const NOT_PASSED_ON: [&str; 15] = [
     "X-Url-Scheme",
 ];
 
-/// Header fields that override the method. For GET and HEAD they are removed, since the cache goes
-/// by the method.
+/// Header fields that override the method. They are removed from GET and HEAD requests, since the
+/// cache decides by the actual method.
 const METHOD_OVERRIDES: [(&str, &str); 3] = [
     ("X-HTTP-Method-Override", "http_x_http_method_override"),
     ("X-HTTP-Method", "http_x_http_method"),
@@ -300,7 +300,7 @@ impl Front {
         lines
     }
 
-    /// The lines about what is cached, and for which requests.
+    /// The caching rules of a location.
     fn cache_lines(&self, cache: &Cache) -> Vec<String> {
         let mut lines = vec![
             "proxy_cache accelerate;".to_owned(),

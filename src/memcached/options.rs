@@ -779,7 +779,7 @@ mod tests {
             Some(std::path::Path::new("m"))
         );
         assert_eq!(plan.users.as_deref(), Some(std::path::Path::new("f")));
-        // Everybody may reach the port, but who is let in is known.
+        // Other machines can reach the port, but clients must authenticate.
         assert!(plan.notices.is_empty(), "{:?}", plan.notices);
     }
 

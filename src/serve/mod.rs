@@ -139,8 +139,8 @@ fn prepare(arguments: Arguments) -> Result<Option<Prepared>, String> {
     let user = worker_user(arguments.place.user.clone())?;
     let credentials = arguments.password.as_deref();
     let credentials = credentials.map(password::credentials).transpose()?;
-    // This may take seconds, so it precedes everything that an interrupting signal would leave
-    // behind.
+    // This may take seconds, so it is done before anything is created that would remain if a signal
+    // interrupts the process.
     let wanted = arguments.php.as_deref();
     let php = wanted.map(|wanted| php::find(wanted, &directory, user.as_ref()));
     let php = php.transpose()?;
@@ -313,7 +313,7 @@ fn treatment(arguments: &Arguments, php: Option<&Php>, folder: &Path) -> PhpHand
     }
 }
 
-/// The message about PHP: what runs it, or that nothing does.
+/// The message about PHP: the php-fpm that runs scripts, or a warning that scripts are not run.
 fn about_php(arguments: &Arguments, directory: &Path, php: Option<Php>) -> String {
     let script = || php::first_script(directory).filter(|_| !arguments.php_source);
     match php {

@@ -321,7 +321,7 @@ mod tests {
         assert!(
             render(&second, Some(&first)).contains("130 in all, 2 being answered, 15.0 a second\n")
         );
-        // Another process counts from nothing.
+        // A restarted server's counters are smaller.
         assert!(render(&first, Some(&second)).contains(", 0.0 a second\n"));
     }
 

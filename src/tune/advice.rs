@@ -1,8 +1,8 @@
 //! A table of rules about settings of the machine that limit a configuration, and their remedies.
 //!
-//! Each rule examines one thing and returns its finding, the importance of the finding, and the
-//! changes that help. Each rule states its source, and whether the difference has been measured
-//! with Tidegate or measured as nothing. Other settings of published lists are judged in `lists`.
+//! Each rule examines one property and returns its finding, the importance of the finding, and the
+//! changes that help. Each rule states its source, and the result of measurements with Tidegate, if
+//! there are any. Other settings of published lists are judged in `lists`.
 
 use super::machine::Machine;
 use super::setup::Setup;
@@ -66,8 +66,9 @@ pub(super) struct Rule {
     pub(super) id: &'static str,
     /// The source of the rule.
     pub(super) source: &'static str,
-    /// What has been measured with Tidegate.
+    /// The result of measurements with Tidegate, or that there are none.
     pub(super) measured: &'static str,
+    /// Evaluates the rule; `None` if there is nothing to report.
     look: fn(&Machine, &Setup) -> Option<RuleFinding>,
 }
 

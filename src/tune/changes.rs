@@ -42,8 +42,8 @@ struct ChangedSetting {
 /// Lines that report the changes.
 pub(super) type ChangeLines = Vec<String>;
 
-/// The applicable part of some advice; of several changes to a setting, the most important one
-/// counts.
+/// The changes of some advice that can be applied. If several of them change the same setting, the
+/// most important one is used.
 pub(super) struct Plan {
     settings: Vec<(String, String)>,
     unit: Vec<(String, String)>,
@@ -476,12 +476,12 @@ fn below(root: &Path, path: impl AsRef<Path>) -> String {
     root.join(path).display().to_string()
 }
 
-/// Why nothing was changed.
+/// The error for a file that could not be changed, after which nothing has changed.
 fn refused(path: &Path, error: &io::Error, machine: &Machine) -> String {
     format!("{}. Nothing has been changed", why(path, error, machine))
 }
 
-/// What keeps a file from being changed.
+/// The reason why a file could not be changed.
 fn why(path: &Path, error: &io::Error, machine: &Machine) -> String {
     let path = below(&machine.root, path);
     let why = match error.kind() {

@@ -62,7 +62,7 @@ pub(super) struct Machine {
     /// Online processors.
     pub(super) processors: usize,
     pub(super) clock_source: Option<String>,
-    /// As in `powersave`, of the first processor.
+    /// The frequency governor of the first processor, for example `powersave`.
     pub(super) governor: Option<String>,
     /// `always`, `madvise` or `never`.
     pub(super) huge_pages: Option<String>,

@@ -17,7 +17,7 @@ const BACKLOG_DEFAULT: u64 = 511;
 /// The parts of a configuration that matter to the machine.
 #[derive(Debug)]
 pub(super) struct Setup {
-    /// For reports: the path of the configuration file, or a text that says that there is none.
+    /// The path of the configuration file, or a text for reports if there is none.
     pub(super) named: String,
     pub(super) threads: usize,
     pub(super) connections: usize,
@@ -59,7 +59,7 @@ impl Setup {
         if flags.conf.is_none() && !options.conf_path.exists() {
             return Ok(Setup::without_configuration());
         }
-        // Names that do not resolve on this machine are no errors.
+        // Host names that do not resolve on this machine are not treated as errors.
         let hosts = MissingHosts::new(Disk);
         let files = Recorder::new(&hosts);
         let mut loaded = conf::load(

@@ -164,7 +164,7 @@ fn open(options: &Options) -> Result<OpenDevice, DeviceError> {
     Ok(OpenDevice { descriptors, notes })
 }
 
-/// Opens queues that an interface has got since a worker process has it.
+/// Opens the queues that an interface has gained since a worker process opened it.
 fn open_more(interface: &str, threads: u32) -> Result<OpenDevice, DeviceError> {
     let opened = with_filter(interface, |filter| filter.open_more(threads));
     let opened = opened.transpose().map_err(|refusal| DeviceError {

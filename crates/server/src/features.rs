@@ -294,8 +294,8 @@ mod tests {
             dav_methods PUT; autoindex on; gzip_static on; location / { random_index on; access_log /dev/null; }
             location /metrics { metrics; } } }";
 
-    /// The module of something that has registered: the folder or file that it stands in, behind
-    /// the crate.
+    /// The module that contains a registered type: the folder or file after the crate's name in the
+    /// type's path.
     fn module_of(name: &'static str) -> &'static str {
         name.split("::").nth(1).unwrap_or(name)
     }
@@ -328,7 +328,7 @@ mod tests {
             assert_eq!(files, of_files);
             let location = &request.http.plan(0).phases;
             let endings = location.endings.iter().map(|ending| ending.name());
-            // What is counted is counted before it is logged.
+            // The request is counted before it is logged.
             assert!(endings.eq([
                 type_name::<metrics::meter::Metered>(),
                 type_name::<AccessLogs>()

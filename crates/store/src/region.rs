@@ -19,14 +19,14 @@ use rustix::mm::{Advice, MapFlags, ProtFlags};
 /// A mapping for each piece would run into the system's limit of mappings (65,530 by default).
 const PIECES: usize = u64::BITS as usize;
 
-/// Largest page of the system, in bytes: that of x86-64, or what other architectures may have.
+/// Maximum size of a page of the system, in bytes: of x86-64, or of any other architecture.
 const PAGE_MAX: usize = if cfg!(target_arch = "x86_64") {
     4 * 1024
 } else {
     64 * 1024
 };
 
-/// The regions that the segments of one shard lie in.
+/// The regions that contain the segments of one shard.
 pub(crate) struct Regions {
     /// Length of a piece in bytes, a power of two.
     piece: usize,
@@ -98,7 +98,7 @@ impl Region {
         if number as usize >= PIECES {
             return None;
         }
-        // Acquires what the piece's last owner did before it released the bit.
+        // Synchronizes with the release of the bit by the piece's last owner.
         let before = region.claimed.fetch_or(1 << number, Ordering::Acquire);
         if before >> number & 1 != 0 {
             return None; // another thread was faster; the caller takes another region
@@ -174,8 +174,8 @@ impl Drop for Piece {
         let Some(region) = self.region.take() else {
             return;
         };
-        // madvise(2) rounds the length up to whole pages, so it must not be asked to give back a
-        // part of a page: other pieces have the rest of it. Miri knows no madvise(2).
+        // madvise(2) rounds the length up to whole pages, so it is not called for a part of a page,
+        // whose rest belongs to other pieces. Miri does not support madvise(2).
         if self.length.is_multiple_of(PAGE_MAX) && !cfg!(miri) {
             let (start, length) = (self.start.as_ptr().cast(), self.length);
             // SAFETY: the pages are this piece's alone, and nothing reads them any more. They read

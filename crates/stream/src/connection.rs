@@ -21,7 +21,8 @@ pub(crate) struct Connection {
     pub(crate) worker: Rc<Worker>,
     /// How often the connection has been handed over between connection handlers.
     pub(crate) handed_over: u8,
-    /// What log lines name instead of the client, for a session without a client (a health check).
+    /// The text of log lines in place of the client, for a session without a client (a health
+    /// check).
     pub(crate) about: Option<Arc<str>>,
     /// The generation that the session keeps once a reload has removed its listener.
     kept: OnceCell<Rc<GenerationView>>,

@@ -1,5 +1,5 @@
-//! Addresses of php-fpm, and checks of what listens at one: whether it speaks FastCGI, and sees the
-//! folder.
+//! Addresses of php-fpm, and checks of a listener: whether it speaks FastCGI, and whether it can
+//! see the folder.
 //!
 //! The checks run no script: `FCGI_GET_VALUES` concerns the application itself, and a folder is no
 //! script.

@@ -253,7 +253,7 @@ mod tests {
         line.unwrap().trim().parse().unwrap()
     }
 
-    /// The warning about a folder, and the bytes read for it; nothing blocks.
+    /// The warning about a folder, and the number of bytes read for it; fails if a read blocks.
     fn warning_of(folder: &Path) -> (String, u64) {
         let (say, said) = mpsc::channel();
         let folder = folder.to_owned();
@@ -281,7 +281,7 @@ mod tests {
         let (warning, read) = warning_of(&folder);
         assert_eq!(warning, "");
         assert!(read < 1 << 20, "{read} bytes have been read");
-        // Other files beside them are found nevertheless.
+        // A valid file in another folder is still found.
         fs::create_dir(folder.join("short")).unwrap();
         fs::write(rules("short"), "Deny from all\n").unwrap();
         let (warning, _) = warning_of(&folder);

@@ -13,7 +13,7 @@ use crate::serve::User;
 
 /// Name of the socket in a pool's folder.
 pub(super) const SOCKET: &str = "php.sock";
-/// Name of the configuration beside the socket.
+/// Name of the configuration, in the same folder as the socket.
 pub(super) const CONFIGURATION: &str = "php-fpm.conf";
 
 /// Maximum length of a socket's path, in bytes (`sun_path` of unix(7), without the null byte).

@@ -1,14 +1,15 @@
-//! Connections that wait to be accepted, and packets that wait for a processor.
+//! Queues of connections that are to be accepted, and of packets that are to be processed.
 
 use super::{AdvisedChange, NOT_MEASURED, Rule, RuleFinding, Weight, setting, times};
 use crate::tune::machine::Machine;
 use crate::tune::setup::Setup;
 
-/// Enough for the connections that arrive during one turn of a busy loop. An entry takes about 300
-/// bytes, and only while it is used.
+/// Length of an accept queue that suffices for the connections of one iteration of a busy event
+/// loop. An entry takes about 300 bytes, and only while it is used.
 const QUEUE_WANTED: u64 = 4096;
-/// Packets of some milliseconds at full rate. A longer queue is only delay; and the counter of
-/// drops stays when it has grown, so that there is one value to set.
+/// Length of a queue of packets that suffices for some milliseconds at full rate. A longer queue
+/// would only add delay. The drop counter never decreases, so the advised value is fixed instead of
+/// a multiple of the current one.
 const PACKETS_WANTED: u64 = 16_000;
 
 pub(super) static RULES: &[Rule] = &[

@@ -89,7 +89,7 @@ fn tcp_memory(machine: &Machine, _: &Setup) -> Option<RuleFinding> {
                  number on. Twice as much is only for machines that have it; smaller buffers \
                  (tcp_rmem, tcp_wmem) and fewer connections need less."
             .to_owned(),
-        // What is over asks for no more.
+        // Without current pressure, no change is advised.
         changes: is_short
             .then(|| setting(name, doubled.join(" ")))
             .into_iter()

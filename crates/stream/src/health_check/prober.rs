@@ -1,4 +1,5 @@
-//! Scheduling of health checks: one thread of the process runs those of the configuration in force.
+//! Scheduling of health checks: one thread of the process runs the checks of the configuration in
+//! force.
 //!
 //! A reload ends the thread before the next one starts. A running check is then abandoned: its
 //! result would belong to the health of its own generation, which is no longer used.

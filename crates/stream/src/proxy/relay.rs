@@ -340,7 +340,8 @@ impl RelayDirection<'_> {
     }
 
     /// Forwards received bytes within the rate limit. As in nginx, whole seconds are counted,
-    /// including the current one, and each part takes as long as the rate requires.
+    /// including the current one, and there is a pause after each part for its duration at the
+    /// rate.
     async fn pass_at_rate(&self, mut bytes: Bytes) {
         if self.rate == 0 {
             return self.pass_on(bytes);
