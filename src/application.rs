@@ -456,7 +456,8 @@ fn log(file: Arc<LogFile>) -> RequiredDescriptor {
     }
 }
 
-/// Asks the process beside a confined worker to run an issuer's program.
+/// Has the program runner of a confined worker run an issuer's program. `None` if this process has
+/// no runner, and may start the program itself.
 fn run_program(
     program: &acme::DnsProgram,
     arguments: &[&OsStr],
@@ -584,6 +585,7 @@ struct Prepared {
     /// listen yet.
     workers: Arc<Workers>,
 }
+/// The configuration that the threads serve.
 
 struct Serving {
     generation: Arc<Generation>,

@@ -1,4 +1,4 @@
-//! Which of nginx's modules Tidegate has: the end of `-V`'s configure arguments.
+//! The list of nginx's modules that Tidegate has, for the end of `-V`'s configure arguments.
 //!
 //! Scripts and test suites read the arguments to find out what a binary supports. nginx builds some
 //! modules by default and others on request; so a missing default module is listed as

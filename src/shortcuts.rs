@@ -9,7 +9,7 @@ use conf::Spec;
 use http::module::{Entry, ShortcutDoc};
 use http::response::prebuilt::told::{NOT_FOR_REQUESTS, NOT_IN_LOCATIONS, NOT_KEPT, NOT_RECALLED};
 
-/// How many directives a row names.
+/// Maximum number of directives that a row names.
 const LINKS_MAX: usize = 6;
 
 const INTRODUCTION: &str = "# Answers from memory\n\n\

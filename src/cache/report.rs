@@ -32,9 +32,9 @@ impl ReportTime {
 
 /// Whether an entry is fresh or stale.
 enum State {
-    /// For this many more milliseconds.
+    /// Fresh for this many more milliseconds.
     Fresh(i64),
-    /// For this many milliseconds.
+    /// Stale for this many milliseconds.
     Stale(i64),
     Damaged,
 }

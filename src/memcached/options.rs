@@ -146,7 +146,7 @@ pub(super) enum ListenAddress {
 /// The security of a listening address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Security {
-    /// Plain TCP: an address with `notls:`, or any without `-Z`.
+    /// Unencrypted: an address with `notls:`, or any without `-Z`.
     Plain,
     Tls,
     /// An address with `mtls:`: clients must present certificates.

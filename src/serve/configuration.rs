@@ -16,7 +16,7 @@ pub(super) struct Site {
     pub(super) listen: Vec<SocketAddr>,
     /// Addresses that only redirect from plain HTTP to TLS.
     pub(super) plain: Vec<SocketAddr>,
-    /// How connections are secured, if they are.
+    /// The security of connections; `None` for plain HTTP.
     pub(super) secure: Option<Secure>,
     pub(super) root: String,
     /// The folder of the pid file and of request bodies; `None` for the default folders.

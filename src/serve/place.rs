@@ -62,7 +62,8 @@ impl Place {
         }
     }
 
-    /// How the site is secured, if at all; the files needed for it are added to the texts.
+    /// The security of the site's connections; `None` for plain HTTP. Files that are needed for it
+    /// are added to the texts.
     pub(crate) fn secure(
         &self,
         addresses: &[SocketAddr],

@@ -22,12 +22,12 @@ pub(crate) enum Tls {
     Internal,
 }
 
-/// How connections are secured.
+/// The security of connections.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Secure {
-    /// With a certificate and its key in these files.
+    /// TLS with a certificate and its key in these files.
     Files { certificate: String, key: String },
-    /// With certificates for these names, obtained automatically.
+    /// TLS with automatically obtained certificates for these names.
     Domains {
         names: Vec<String>,
         directory: String,
@@ -158,7 +158,7 @@ pub(crate) fn internal(
 
 /// Instructions for making programs trust the authority whose certificate is in this file.
 fn trust_note(verb: &str, file: &str, url: &str) -> String {
-    /// Where systems keep additional authorities, and the command that imports them.
+    /// Folders in which systems keep additional authorities, and the command that imports them.
     const STORES: [(&str, &str); 2] = [
         (
             "/usr/local/share/ca-certificates",

@@ -60,7 +60,7 @@ impl Weight {
     }
 }
 
-/// One rule.
+/// A rule about one property of the machine.
 pub(super) struct Rule {
     /// The rule's name, which must not change.
     pub(super) id: &'static str,

@@ -50,7 +50,7 @@ const SETTINGS: &[&str] = &[
 pub(super) struct Machine {
     /// The folder that contains `/proc`, `/sys` and `/etc`.
     pub(super) root: PathBuf,
-    /// As in `Linux 6.12.1`.
+    /// The name and the release of the kernel, for example `Linux 6.12.1`.
     pub(super) kernel: String,
     settings: BTreeMap<&'static str, String>,
     counters: BTreeMap<String, u64>,
@@ -74,7 +74,7 @@ pub(super) struct Machine {
     pub(super) process: Process,
     /// The limits of the process's control groups.
     pub(super) group: ControlGroup,
-    /// For example `docker`; `None` outside a container.
+    /// The kind of the container, for example `docker`; `None` outside a container.
     pub(super) container: Option<&'static str>,
     /// Whether systemd runs the machine.
     pub(super) has_systemd: bool,
@@ -165,7 +165,7 @@ impl Machine {
         self.setting(name)?.parse().ok()
     }
 
-    /// One of several numbers of a setting.
+    /// The number at this index of a setting with several numbers.
     pub(super) fn number_of(&self, name: &str, place: usize) -> Option<u64> {
         self.setting(name)?.split(' ').nth(place)?.parse().ok()
     }

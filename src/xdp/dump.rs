@@ -102,7 +102,7 @@ fn dump(arguments: &Arguments) -> Result<(), String> {
 /// The queues that are watched.
 #[derive(Default)]
 struct Queues {
-    /// Each queue with its process.
+    /// Each queue, with the id of its process.
     open: Vec<(u32, Dump)>,
     searched: BTreeSet<u32>,
     /// Frames lost in queues that no longer exist.

@@ -39,17 +39,17 @@ pub(crate) enum State {
     Ahead {
         /// The first state of that pattern.
         inner: StateId,
-        /// Whether that pattern must not match.
+        /// Whether the look-ahead is negative: its pattern must not match.
         negated: bool,
-        /// Whether that pattern contains capturing groups.
+        /// Whether the look-ahead's pattern contains capturing groups.
         captures: bool,
         next: StateId,
     },
     /// Continues if the pattern of a look-behind matches just before, or does not.
     Behind {
-        /// The index of that pattern in [`Graph::behind`].
+        /// The index of the look-behind's pattern in [`Graph::behind`].
         index: u32,
-        /// Whether that pattern must not match.
+        /// Whether the look-behind is negative: its pattern must not match.
         negated: bool,
         next: StateId,
     },
@@ -80,7 +80,7 @@ impl Graph {
 enum Direction {
     #[default]
     Forwards,
-    /// Of a look-behind: from the end to the start.
+    /// From the end to the start, for a look-behind.
     Backwards,
 }
 

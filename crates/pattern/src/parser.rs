@@ -49,9 +49,10 @@ pub(crate) fn parse_wider(
 /// The treatment of constructs that are not regular.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Reading {
-    /// They are errors.
+    /// Such constructs are errors.
     Exact,
-    /// They are replaced by a regular construct that matches at least as much, if there is one.
+    /// Such constructs are replaced by a regular construct that matches at least as much, if there
+    /// is one.
     Wider,
 }
 
@@ -212,7 +213,7 @@ impl Options {
 /// Whether the preceding item may be repeated by a quantifier.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Quantifiable {
-    /// It may not: an assertion, an option, a quantifier, or no item.
+    /// Not repeatable: an assertion, an option, a quantifier, or no item.
     Fixed,
     Repeatable,
     /// A look-around or `\K`, for whose repetition PCRE2 has special rules.
@@ -582,7 +583,7 @@ impl<'a> Parser<'a> {
             let changed = if unsetting { &mut unset } else { &mut set };
             *changed = changed.with(option);
         };
-        // A single x unsets an earlier xx; -x unsets both.
+        // A single x turns an earlier xx into x; -x unsets both.
         let one_x = set.has(Options::EXTENDED) && !set.has(Options::EXTENDED_MORE);
         if one_x || unset.has(Options::EXTENDED) {
             unset = unset.with(Options::EXTENDED_MORE);

@@ -32,19 +32,19 @@ const AT_MARKS: usize = 21;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Head {
     pub(crate) cas: u64,
-    /// When the object expires, or 0.
+    /// The time of expiry; 0 means never.
     pub(crate) expires: Seconds,
-    /// When it was last read or written.
+    /// The time of the last read or write.
     pub(crate) used: Seconds,
     pub(crate) key_length: u16,
     /// Length of the value in the record, or the number of its extent.
     pub(crate) value: u32,
     pub(crate) flags: u32,
-    /// Whether it has been read.
+    /// Whether the object has been read.
     pub(crate) is_read: bool,
     pub(crate) is_dead: bool,
     pub(crate) is_extent: bool,
-    /// Whether tags follow the value; they are included in its length.
+    /// Whether tags follow the value; the length of the value includes them.
     pub(crate) has_tags: bool,
     /// Three bits for the caller's use.
     pub(crate) marks: u8,
@@ -132,7 +132,7 @@ impl Head {
         &record[begin..begin + self.value as usize]
     }
 
-    /// When the object expires, if at all.
+    /// The time of expiry; `None` means never.
     pub(crate) fn expiry(&self) -> Option<Seconds> {
         (self.expires != 0).then_some(self.expires)
     }

@@ -29,9 +29,9 @@ pub struct Item<'a> {
     pub flags: u32,
     /// Changes with every store; unique among all versions of a key.
     pub cas: u64,
-    /// When the object expires.
+    /// The time of expiry; `None` means never.
     pub expires: Option<Seconds>,
-    /// When it was last stored or read.
+    /// The time when the object was last stored or read.
     pub used: Seconds,
     /// Whether the object has been read.
     pub is_read: bool,
@@ -115,7 +115,7 @@ pub struct Write<'a> {
     pub content: Content<'a>,
     /// As [`Item::flags`].
     pub flags: u32,
-    /// When the object expires.
+    /// The time of expiry; `None` means never.
     pub expires: Option<Seconds>,
     /// How the object gets its [`Item::cas`].
     pub cas: Cas,
@@ -149,7 +149,7 @@ pub enum Content<'a> {
 /// Changes of metadata; a field with `None` is unchanged.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Revision {
-    /// When the object expires.
+    /// The new time of expiry; `Some(None)` means never.
     pub expires: Option<Option<Seconds>>,
     /// The new CAS.
     pub cas: Option<Cas>,
@@ -494,7 +494,7 @@ impl Shard {
         Some(position)
     }
 
-    /// Removes all objects if the time of the pending flush has come.
+    /// Removes all objects if the time of a pending flush has passed.
     fn flush_if_due(&mut self, now: Seconds) {
         if self.flush_at.is_some_and(|at| at <= now) {
             self.flush_at = None;

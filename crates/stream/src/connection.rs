@@ -19,7 +19,7 @@ pub(crate) struct Connection {
     pub(crate) client: Client,
     pub(crate) end: ClientEnd,
     pub(crate) worker: Rc<Worker>,
-    /// How often the connection has been handed over between connection handlers.
+    /// Number of times that the connection was handed over between connection handlers.
     pub(crate) handed_over: u8,
     /// The text of log lines in place of the client, for a session without a client (a health
     /// check).

@@ -145,7 +145,7 @@ impl Sessions {
         }
     }
 
-    /// Starts a session for a datagram that belongs to none.
+    /// Starts a session for a datagram that does not belong to an existing session.
     pub(crate) fn begin(self: &Rc<Sessions>, received: ReceivedDatagram) {
         let Some(ends) = SessionKey::of(&received.listener, &received.datagram) else {
             return;

@@ -35,7 +35,7 @@ pub(super) enum Address {
     Tcp(SocketAddr),
 }
 
-/// As in the configuration's `server` and in messages.
+/// Formats the address as in the configuration's `server` and in messages.
 impl Display for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

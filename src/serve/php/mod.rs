@@ -40,7 +40,7 @@ const SOCKETS: &[&str] = &[
 /// php-fpm's default address.
 const PORT: &str = "127.0.0.1:9000";
 
-/// How PHP is reached.
+/// The PHP that runs scripts.
 pub(super) struct Php {
     runner: Runner,
     /// The message about PHP.

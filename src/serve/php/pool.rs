@@ -174,7 +174,7 @@ pub(super) fn find_program() -> Option<PathBuf> {
             }
         }
     }
-    // Of equal names, the first in `PATH`.
+    // If names are equal, the program in the first folder of `PATH` is used.
     found
         .into_iter()
         .rev()

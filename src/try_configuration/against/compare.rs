@@ -39,7 +39,7 @@ pub(super) struct Comparison {
     ignored: Vec<String>,
     /// Differences by request.
     found: BTreeMap<String, RequestDifferences>,
-    /// Number of requests to which the running server gives varying responses.
+    /// Number of requests whose responses only differ where the running server's own vary.
     varying: usize,
     /// Number of responses that were the same redirect on both servers.
     redirects: usize,

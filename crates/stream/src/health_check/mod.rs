@@ -152,7 +152,7 @@ impl HealthCheckLine {
 struct HealthCheck {
     check: PeerCheck<OfSessions>,
     protocol: ProbeProtocol,
-    /// How long the exchange may take once the server is connected.
+    /// Time limit for the exchange after the connection to the server.
     timeout: Duration,
     /// The data to send and the expected response.
     matching: Arc<AnswerMatch>,

@@ -210,7 +210,7 @@ impl Relay<'_> {
         Ok(())
     }
 
-    /// How many datagrams of the client may be sent together now.
+    /// Maximum number of datagrams of the client that may be sent together at the moment.
     fn together_max(&self) -> u64 {
         let counts_responses = self.settings.responses.is_some_and(|each| each > 0);
         // The kernel reports only one refusal for datagrams that are sent together, but each

@@ -51,7 +51,7 @@ struct FirstByte<'a> {
     lease: &'a RefCell<Option<Lease>>,
 }
 
-/// One of the two directions.
+/// One direction of the forwarding.
 struct RelayDirection<'a> {
     /// The sender.
     from: &'a Transport,

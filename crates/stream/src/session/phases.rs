@@ -47,7 +47,7 @@ pub(crate) async fn serve(
 /// The outcome of a session.
 enum SessionOutcome {
     Ended(Status),
-    /// Its connection is handed over to another connection handler.
+    /// The session's connection is handed over to another connection handler.
     Passed(Handover),
 }
 
