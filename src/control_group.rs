@@ -70,6 +70,7 @@ impl ControlGroup {
         }
     }
 
+    /// Version 1: `cpu.cfs_quota_us`, `cpu.cfs_period_us`, `cpu.stat`.
     fn add_first_processor(&mut self, files: &MachineFiles<'_>, group: &Path) {
         for mount in ["sys/fs/cgroup/cpu", "sys/fs/cgroup/cpu,cpuacct"] {
             let folder = Path::new(mount).join(group);

@@ -98,6 +98,7 @@ struct AcceleratorOptions {
     purge_socket: Option<PathBuf>,
 }
 
+/// Checks the options of `accelerate` and prepares the server.
 fn accelerate(arguments: &Arguments) -> Result<Option<Prepared>, String> {
     let asked = arguments.memory.as_deref().map(memory::asked).transpose()?;
     let ttl = arguments.ttl.as_ref();
@@ -162,6 +163,7 @@ fn check_time(option: &str, text: &str) -> Result<(), String> {
     }
 }
 
+/// Prepares the server of `serve --proxy`.
 pub(crate) fn pass_on(place: &Place, url: &str) -> Result<Option<Prepared>, String> {
     prepare(place, url, AcceleratorOptions::default())
 }

@@ -160,6 +160,7 @@ impl Origin {
         ExposedPages::Pages(pages)
     }
 
+    /// The status of the origin's response to a request for a path.
     fn status(&self, path: &str) -> io::Result<u16> {
         match &self.at {
             At::Host { name, port } => {

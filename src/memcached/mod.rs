@@ -65,6 +65,7 @@ fn say(text: &str) {
     let _ = writeln!(std::io::stderr(), "{}: {text}", process::PROGRAM);
 }
 
+/// Runs the server of a plan until a signal ends it.
 fn serve(plan: Plan) -> Result<(), String> {
     plan.notices.iter().for_each(|notice| say(notice));
     let identity = identity_of(&plan)?;
@@ -267,6 +268,7 @@ fn identity_of(plan: &Plan) -> Result<Option<Identity>, String> {
     }
 }
 
+/// Whether the limit of descriptors is at least `wanted`.
 fn has_files(wanted: u64) -> bool {
     let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
     limit.current.is_none_or(|current| current >= wanted)

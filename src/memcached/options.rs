@@ -471,6 +471,7 @@ impl Arguments {
         Ok(extended)
     }
 
+    /// The addresses of `-p`, `-U`, `-l` and `-s`.
     fn listening(&self) -> Result<Vec<ListenAddress>, String> {
         if let Some(path) = &self.unix_socket {
             return Ok(vec![ListenAddress::Path(path.clone())]);

@@ -41,6 +41,7 @@ pub(crate) fn choose(listen: &[String]) -> Result<ListenChoice, String> {
     })
 }
 
+/// The first free port of 127.0.0.1, starting with `wanted`.
 fn first_free(wanted: u16) -> Result<ListenChoice, String> {
     let last = wanted.saturating_add(PORTS_TRIED_MAX - 1);
     for port in wanted..=last {

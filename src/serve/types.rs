@@ -120,6 +120,7 @@ const TYPES: &[(&str, &str, Kind)] = &[
     ("model/obj", "obj", Compressible),
 ];
 
+/// The `types` block.
 pub(super) fn block() -> String {
     let mut text = String::from("    types {\n");
     for (name, extensions, _) in TYPES {

@@ -68,6 +68,7 @@ pub(super) fn get(endpoint: &ApiLocation, path: &str) -> Result<Value, String> {
     serde_json::from_str(body).map_err(|error| wrong(&format!("the answer is no JSON: {error}")))
 }
 
+/// Sends a request, and reads the response up to the end of the connection.
 fn exchange(mut stream: impl Read + Write, request: &str) -> std::io::Result<Vec<u8>> {
     stream.write_all(request.as_bytes())?;
     let mut answer = Vec::new();

@@ -156,6 +156,7 @@ fn upstream(kind: &str, name: &str, group: &Value) -> Table {
     }
 }
 
+/// The table of the zones at a path of the API, which count requests.
 fn zones(title: &str, path: &str, now: &Snapshot, before: Option<&Snapshot>) -> Table {
     let row = |(name, zone): (&String, &Value)| {
         let total =

@@ -249,6 +249,8 @@ pub(super) fn undo(machine: &Machine) -> Result<ChangeLines, String> {
     Ok(done)
 }
 
+/// Restores the previous value of a setting, unless the setting was changed since; returns the line
+/// to report.
 fn take_back(root: &Path, one: &ChangedSetting) -> io::Result<String> {
     let ChangedSetting { name, was, value } = one;
     let Ok(is) = current(root, name) else {
@@ -334,6 +336,7 @@ impl Text {
             .collect()
     }
 
+    /// Adds the lines of a changed setting, or updates them.
     fn keep(&mut self, name: &str, is: &str, value: &str) {
         let known = self.kept().into_iter().find(|kept| kept.name == name);
         // If the setting was changed by hand since then, that value is the one to restore.

@@ -93,6 +93,7 @@ pub(super) struct Sockets {
     pub(super) pages: u64,
 }
 
+/// A network interface.
 #[derive(Debug, Default)]
 pub(super) struct Interface {
     pub(super) name: String,

@@ -100,6 +100,7 @@ impl Setup {
         })
     }
 
+    /// The requirements of a server without a configuration: the defaults.
     fn without_configuration() -> Setup {
         Setup {
             named: "none, so the defaults".to_owned(),

@@ -170,6 +170,7 @@ impl Queues {
         }
     }
 
+    /// The reason why no queue is watched.
     fn why_none(&self, arguments: &Arguments) -> String {
         if let Some(failure) = self.failures.first() {
             return failure.clone();

@@ -527,6 +527,8 @@ impl<'a> Compiler<'a> {
         }
     }
 
+    /// Counts the transitions to each state, and gives bits to the reachable states that consume a
+    /// byte.
     fn count_arrivals(&mut self) {
         // A state that is queried by itself must be a junction, so its arrivals count twice.
         let start = self.behind_slots(self.graph.start);
@@ -553,6 +555,7 @@ impl<'a> Compiler<'a> {
         }
     }
 
+    /// Whether a state becomes a junction.
     fn is_junction(&self, state: StateId) -> bool {
         match self.state(state) {
             State::Choice(ways) => self.arrivals[state as usize] > 1 || ways.len() > 2,
@@ -587,6 +590,7 @@ impl<'a> Compiler<'a> {
         }
     }
 
+    /// Adds the junction of a state that becomes one; the junctions that it refers to exist.
     fn add_junction(&mut self, state: StateId) {
         if !self.is_junction(state) {
             return;
@@ -627,6 +631,7 @@ impl<'a> Compiler<'a> {
         self.junction_of[state as usize] = self.draft(kind, of);
     }
 
+    /// Adds a junction; returns its number.
     fn draft(&mut self, kind: Kind, of: EpsilonMoves) -> u32 {
         let feeds = Vec::new();
         self.drafts.push(JunctionDraft { kind, of, feeds });
@@ -663,6 +668,7 @@ impl<'a> Compiler<'a> {
         Source::Junction(self.junction_of_bit(self.bit_of[state as usize]))
     }
 
+    /// The junction that only refers to the state with this bit; added if necessary.
     fn junction_of_bit(&mut self, bit: u32) -> u32 {
         if let Some(known) = self.junction_of_bit.get(&bit) {
             return *known;
@@ -738,6 +744,7 @@ struct Drafted {
 }
 
 impl Drafted {
+    /// Packs the parts; an error if the automaton or one of its look-behinds is too large.
     fn into_bits(
         self,
         graph: Graph,

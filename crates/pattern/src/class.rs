@@ -104,6 +104,7 @@ impl Class {
             .add(if self.caseless { set.caseless() } else { set });
     }
 
+    /// Adds a byte, or ends a range with it.
     fn byte(&mut self, byte: u8) -> Result<(), IrregularFeature> {
         self.hyphen = match self.hyphen {
             Hyphen::Begun(first) if first > byte => return Err(IrregularFeature::Refused),
@@ -120,6 +121,7 @@ impl Class {
         Ok(())
     }
 
+    /// Parses an unescaped hyphen.
     fn hyphen(&mut self) -> Result<(), IrregularFeature> {
         match self.hyphen {
             Hyphen::Range(first) => self.hyphen = Hyphen::Begun(first),
@@ -132,6 +134,7 @@ impl Class {
         Ok(())
     }
 
+    /// Adds the set of an escape or of a POSIX class.
     fn set(&mut self, set: ByteSet) -> Result<(), IrregularFeature> {
         if matches!(self.hyphen, Hyphen::Begun(_) | Hyphen::ForbiddenBegun) {
             return Err(IrregularFeature::Refused);

@@ -88,6 +88,7 @@ enum Direction {
 /// progress, the outermost first.
 type Levels = Vec<StateId>;
 
+/// A graph that is being built, from its end to its start.
 #[derive(Default)]
 struct Builder {
     states: Vec<State>,
@@ -221,6 +222,7 @@ impl Builder {
         }
     }
 
+    /// Adds `count` copies of a part in sequence.
     fn copies(
         &mut self,
         inner: &Ast,
@@ -315,6 +317,7 @@ impl Builder {
         Ok(levels)
     }
 
+    /// A choice between another iteration and the exit of a repetition.
     fn either(
         &mut self,
         once: Levels,
@@ -328,6 +331,7 @@ impl Builder {
         }
     }
 
+    /// The index of a set, which is added if necessary.
     fn set(&mut self, set: ByteSet) -> u32 {
         let known = self.sets.iter().position(|known| *known == set);
         let index = known.unwrap_or_else(|| {
@@ -338,6 +342,7 @@ impl Builder {
     }
 }
 
+/// The successors of a repetition, in the order in which they are tried.
 fn in_order(once: StateId, exit: StateId, greedy: bool) -> Box<[StateId]> {
     if greedy {
         Box::new([once, exit])

@@ -178,6 +178,7 @@ impl Spans {
         self.slots.clear();
     }
 
+    /// Stores the positions of the groups.
     fn fill(&mut self, groups: impl Iterator<Item = Option<(usize, usize)>>) {
         self.slots.clear();
         for group in groups {
@@ -350,6 +351,7 @@ impl Pattern {
         Ok(parsed.ast)
     }
 
+    /// The engine; if there is none yet, `bits` or, for patterns without, the usual engine.
     fn engine(&self) -> &Engine {
         self.engine.get_or_init(|| match self.bits() {
             Some(_) => Engine::Bits,
@@ -396,6 +398,7 @@ impl Pattern {
         texts.as_ref().is_some_and(|texts| !texts.is_match(subject))
     }
 
+    /// The pattern's `bits`, compiled with the first call.
     fn bits(&self) -> Option<&Bits> {
         let make = || {
             let graph = Graph::new(&self.parsed().ok()?).ok()?;
@@ -404,6 +407,7 @@ impl Pattern {
         self.bits.get_or_init(make).as_deref()
     }
 
+    /// The pattern's verdict, compiled with the first call.
     fn verdict(&self) -> Option<&Verdict> {
         let make = || Verdict::new(self.text.as_bytes(), self.caseless).map(Box::new);
         self.verdict.get_or_init(make).as_deref()
@@ -431,6 +435,7 @@ impl Pattern {
         }
     }
 
+    /// Builds an automaton; an error if the pattern is not regular or too large.
     fn automaton(&self) -> Result<Engine, IrregularFeature> {
         let ast = self.parsed()?;
         let lowered = lower::lower(&ast)?;
@@ -459,6 +464,7 @@ impl Pattern {
         })
     }
 
+    /// Builds an engine that runs on PCRE2.
     fn pcre_engine(&self, beyond: IrregularFeature) -> Engine {
         // If `bits` can decide, they should do so before PCRE2 has taken much time.
         let steps = match beyond {
@@ -473,6 +479,7 @@ impl Pattern {
         }
     }
 
+    /// PCRE2 for the subjects of an automaton, compiled with the first call.
     fn pcre<'a>(&self, kept: &'a OnceLock<Option<Box<Pcre>>>) -> Result<&'a Pcre, Undecided> {
         let compile = || {
             let pcre = Pcre::new(&self.text, self.caseless, STEPS_MAX);

@@ -22,6 +22,7 @@ pub(crate) const LENGTH_MIN: usize = 2;
 /// Maximum number of texts for an automaton with a table for each state.
 const DENSE_MAX: usize = 64;
 
+/// A set of texts.
 type Texts = Vec<Vec<u8>>;
 
 /// The texts of which every matching subject contains one; `None` if they are not known, or one is

@@ -26,6 +26,7 @@ pub(crate) struct Lowered {
     pub(crate) rejects_trailing_newline: bool,
 }
 
+/// Converts a pattern; an error if the engines could disagree.
 pub(crate) fn lower(ast: &Ast) -> Result<Lowered, IrregularFeature> {
     let mut rejects_trailing_newline = false;
     let hir = part(ast, &mut rejects_trailing_newline)?;
@@ -35,6 +36,7 @@ pub(crate) fn lower(ast: &Ast) -> Result<Lowered, IrregularFeature> {
     })
 }
 
+/// Converts a part; sets `minds` if a line feed at the end of the subject matters.
 fn part(ast: &Ast, minds: &mut bool) -> Result<hir::Hir, IrregularFeature> {
     Ok(match ast {
         Ast::Byte(set) => byte(set),

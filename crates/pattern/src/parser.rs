@@ -274,6 +274,7 @@ enum Kind {
     },
 }
 
+/// The state of the parser.
 struct Parser<'a> {
     text: Text<'a>,
     options: Options,
@@ -337,6 +338,7 @@ impl<'a> Parser<'a> {
         }
     }
 
+    /// Parses an item, which begins with this token.
     fn item(&mut self, token: Token) -> Result<(), IrregularFeature> {
         let byte = match token {
             Token::Quoted(byte) => {
@@ -455,6 +457,7 @@ impl<'a> Parser<'a> {
         self.last = Quantifiable::Repeatable;
     }
 
+    /// Repeats the last item.
     fn repeat(
         &mut self,
         last: Quantifiable,
@@ -635,6 +638,7 @@ impl<'a> Parser<'a> {
         });
     }
 
+    /// Ends a group at its closing bracket.
     fn close_group(&mut self) -> Result<(), IrregularFeature> {
         let open = self.open.pop().ok_or(IrregularFeature::Refused)?;
         let inner = std::mem::replace(&mut self.level, open.level).finish();

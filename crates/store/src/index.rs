@@ -134,6 +134,7 @@ impl<const N: usize> Chunks<N> {
         self.0.len() * size_of::<Chunk<N>>()
     }
 
+    /// Allocates chunks for this number of buckets, and frees surplus chunks.
     fn fit(&mut self, buckets: usize) {
         let wanted = buckets.div_ceil(CHUNK);
         while self.0.len() < wanted {
@@ -294,6 +295,7 @@ impl Index {
         entries.map(|entry| self.location(entry.place)).collect()
     }
 
+    /// The location with this number plus one.
     fn location(&self, place: u32) -> RecordLocation {
         let number = place.wrapping_sub(1);
         RecordLocation {
@@ -302,6 +304,7 @@ impl Index {
         }
     }
 
+    /// The content of a slot for an object.
     fn entry(&self, hash: u64, place: RecordLocation, uses: u8) -> Entry {
         Entry {
             place: (place.segment << self.unit_bits | place.unit) + 1,
@@ -381,11 +384,13 @@ impl Index {
         (bucket, begin.checked_add(range))
     }
 
+    /// The bucket of a hash.
     fn bucket_of(&self, hash: u64) -> usize {
         // The lowest bits have selected the shard.
         self.bucket_of_bits((hash >> 8) as usize)
     }
 
+    /// The bucket that the low bits of a hash select.
     fn bucket_of_bits(&self, hash: usize) -> usize {
         let doubled = self.buckets.next_power_of_two();
         let bucket = hash & (doubled - 1);

@@ -537,6 +537,7 @@ impl Shard {
         Some(found)
     }
 
+    /// Counts an expired object that was requested, and removes it.
     #[cold]
     fn remove_expired(&mut self, sought: KeyQuery<'_>, found: SlotMatch, head: Head) {
         self.count_expired(head, found.place, true);
@@ -626,6 +627,7 @@ impl Shard {
         }
     }
 
+    /// Removes an extent of a record in this segment.
     fn drop_extent(&mut self, segment: u32, extent: u32) {
         let bytes = extent::occupied(self.extents.get(extent).len(), 0);
         self.extents.remove(extent);
@@ -672,6 +674,7 @@ impl Shard {
         }
     }
 
+    /// Stores an object, by a copy or as an extent.
     fn write(
         &mut self,
         sought: KeyQuery<'_>,
@@ -800,6 +803,7 @@ impl Shard {
         }
     }
 
+    /// Writes a record: head, key and the two parts of the value.
     fn fill(
         &mut self,
         place: RecordLocation,
@@ -879,6 +883,7 @@ impl Shard {
         outcome
     }
 
+    /// Changes the metadata of an object.
     fn revise(
         &mut self,
         sought: KeyQuery<'_>,

@@ -83,6 +83,7 @@ type UnresolvedListen = listen::ListenLine<StreamOptions>;
 /// The port of a line without one.
 const NO_PORT: u16 = 0;
 
+/// Parses the `listen` lines of a server.
 fn lines(setter: &Setter<'_>) -> Result<Vec<UnresolvedListen>, Fault> {
     let lines = setter.lines().iter();
     let read = |line: &Line| {

@@ -15,6 +15,7 @@ use transport::client::Client;
 use crate::datagram_end::DatagramEnd;
 use crate::plan::StreamLocal;
 
+/// The connection of a client, for its session.
 pub(crate) struct Connection {
     pub(crate) client: Client,
     pub(crate) end: ClientEnd,
@@ -92,10 +93,12 @@ impl Connection {
         self.transport().is_none()
     }
 
+    /// The client's address, without regard to trusted proxies.
     pub(crate) fn peer(&self) -> &Address {
         self.client.peer(|| self.transport_address(Transport::peer))
     }
 
+    /// The local address of the connection.
     pub(crate) fn local(&self) -> &Address {
         self.client
             .local(|| self.transport_address(Transport::local))

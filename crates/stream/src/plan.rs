@@ -103,6 +103,7 @@ impl Scope<Session> for StreamLocal {
 
 static STREAM: Slot<Room, ThreadGeneration> = Slot::new();
 
+/// The state of a thread and generation: its handle.
 struct Room(Rc<StreamLocal>);
 
 impl ThreadState for Room {

@@ -46,6 +46,7 @@ pub(crate) fn of_server(
     Ok(Some((text, place.unwrap_or_default())))
 }
 
+/// Sends the text to the client of the session; returns the session's status.
 pub(crate) async fn serve(session: &mut Session, Return(text): &Return) -> Status {
     let mut bytes = Vec::new();
     text.append_to(session, &mut bytes);

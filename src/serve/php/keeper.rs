@@ -67,6 +67,7 @@ pub(crate) fn run() -> Option<ExitCode> {
     Some(keeper.run())
 }
 
+/// The keeper's settings: the pool's folder, and php-fpm with its options.
 struct PhpSupervisor {
     folder: PathBuf,
     program: PathBuf,
@@ -217,6 +218,7 @@ impl PhpSupervisor {
         }
     }
 
+    /// Restarts php-fpm; after a failure, `pause` is the time until the next attempt.
     fn start_again(&self, pause: &mut Duration) -> Option<Php> {
         match self.start() {
             Ok(php) => Some(php),
@@ -234,6 +236,7 @@ impl PhpSupervisor {
     }
 }
 
+/// The pause after another failure.
 fn next(pause: Duration) -> Duration {
     (pause * 2).clamp(PAUSE_MIN, PAUSE_MAX)
 }

@@ -47,6 +47,7 @@ pub(super) struct Php {
     pub(super) note: String,
 }
 
+/// The php-fpm that runs scripts.
 enum Runner {
     /// A php-fpm that is already running.
     Running(Address),

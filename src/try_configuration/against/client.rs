@@ -62,6 +62,7 @@ impl fmt::Display for Request {
     }
 }
 
+/// A response, without interim responses before it.
 #[derive(Debug)]
 pub(super) struct ServerResponse {
     pub(super) status: u16,
@@ -241,6 +242,7 @@ impl Client {
 }
 
 impl Connection {
+    /// Reads a response; returns whether the connection stays open.
     fn answer(&mut self, to_head: bool) -> io::Result<(ServerResponse, bool)> {
         let mut head = ResponseHead::default();
         let length = loop {
@@ -276,6 +278,7 @@ impl Connection {
         Ok((answer, stays))
     }
 
+    /// Reads a body of this length.
     fn sized(&mut self, length: u64) -> io::Result<Body> {
         let mut body = Body::default();
         while body.length < length {
@@ -290,6 +293,7 @@ impl Connection {
         Ok(body)
     }
 
+    /// Reads a chunked body.
     fn chunked(&mut self) -> io::Result<Body> {
         let mut body = Body::default();
         let mut decoder = Decoder::new();
@@ -308,6 +312,7 @@ impl Connection {
         }
     }
 
+    /// Reads a body that ends with the connection.
     fn until_close(&mut self) -> io::Result<Body> {
         let mut body = Body::default();
         loop {

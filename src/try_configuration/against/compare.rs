@@ -164,6 +164,7 @@ impl Comparison {
         }
     }
 
+    /// The compared aspects of a response.
     fn aspects(&self, request: &Request, answer: &ServerResponse, port: u16) -> Aspects {
         let mut aspects = Aspects::new();
         aspects.insert("status".to_owned(), answer.status.to_string());

@@ -91,6 +91,7 @@ impl Format {
         })
     }
 
+    /// The values of a line in this format; `None` if the line does not match.
     fn values(&self, line: &[u8]) -> Option<Values> {
         let mut values = Values::default();
         let mut rest = line;

@@ -182,6 +182,7 @@ fn is_about_requests(spec: &Spec) -> bool {
     spec.contexts.intersects(REQUESTS) && (!opens_scope || spec.inherit == Inherit::Program)
 }
 
+/// The default of a directive, if there is one.
 fn default(spec: &Spec) -> Option<EffectiveDirective> {
     let text = spec.default?;
     Some(EffectiveDirective {
@@ -195,6 +196,7 @@ fn default(spec: &Spec) -> Option<EffectiveDirective> {
     })
 }
 
+/// The reason if a directive has no effect.
 fn no_effect(spec: &Spec) -> Option<&'static str> {
     spec.effect.reason_for_none()
 }

@@ -311,6 +311,7 @@ fn reachable(address: &Address) -> Address {
     address
 }
 
+/// The error for a question that matches no listening address.
 fn nothing_listens(all: &[(ListenerId, Address)], asked: &Option<Address>, port: u16) -> String {
     let wanted = match asked {
         Some(asked) => asked.to_string(),
@@ -350,6 +351,7 @@ fn matched(request: &Request) -> Option<String> {
     found.flatten()
 }
 
+/// The server of a request, with the reason why it was chosen.
 fn serving(request: &Request, tree: &Tree) -> ChosenServer {
     let local = Rc::clone(&request.local);
     let scope = tree.scope(request.server.plan.scope);

@@ -54,6 +54,7 @@ struct Walk<'a> {
 type WalkOutcome = (String, Option<u16>);
 
 impl Walk<'_> {
+    /// Runs the phases and follows redirects up to the outcome.
     async fn run(&mut self) -> WalkOutcome {
         let mut step = self.phases(Phase::ServerRewrite).await;
         loop {
@@ -85,6 +86,7 @@ impl Walk<'_> {
         }
     }
 
+    /// Records a step without a directive.
     fn did(&mut self, phase: &'static str, text: impl Into<String>) {
         self.record_at(phase, text, None);
     }
@@ -97,6 +99,7 @@ impl Walk<'_> {
         });
     }
 
+    /// Records a refused redirect, whose status is the outcome.
     fn too_often(&mut self, status: u16) -> ControlFlow<WalkOutcome, Step> {
         self.did(
             "redirect",
@@ -193,6 +196,7 @@ impl Walk<'_> {
         refused.filter(|_| !plan.core.satisfy_any)
     }
 
+    /// Describes the content handler, or runs the handlers of files.
     async fn content(&mut self) -> ControlFlow<WalkOutcome, Step> {
         let plan = Arc::clone(&self.request.plan);
         if plan.has_content {

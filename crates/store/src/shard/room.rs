@@ -35,6 +35,7 @@ const SWEEP_MAX: usize = 1;
 const SHRINK_STEP: usize = 64 * 1024;
 
 impl Shard {
+    /// Memory that the shard occupies, in bytes, including tables.
     pub(crate) fn occupied(&self) -> usize {
         self.segments.bytes()
             + self.extents.held()
@@ -108,6 +109,8 @@ impl Shard {
         }
     }
 
+    /// Frees some memory: spares first, then expired objects, dead records, and objects to evict.
+    /// False if nothing could be freed.
     fn free_something(&mut self, now: Seconds, rounds_left: &mut usize) -> bool {
         self.segments.let_one_spare_go()
             || self.free_expired(now)

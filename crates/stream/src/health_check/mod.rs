@@ -82,6 +82,7 @@ enum ProbeProtocol {
     Udp,
 }
 
+/// A `health_check` directive.
 #[derive(Default)]
 struct HealthCheckLine {
     schedule: Schedule,

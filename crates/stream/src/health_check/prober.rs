@@ -165,6 +165,7 @@ async fn ask(
     Some(judged)
 }
 
+/// Sends the configured data on a connection, and tests the response.
 async fn ask_by_connection(
     check: &HealthCheck,
     session: &Session,
@@ -206,6 +207,7 @@ async fn ask_by_connection(
     }
 }
 
+/// Sends a datagram, and tests the responses until one matches or time is over.
 async fn ask_by_datagram(
     check: &HealthCheck,
     session: &Session,
@@ -248,6 +250,7 @@ async fn received_by(
     }
 }
 
+/// Logs an error of reading; returns the step that failed.
 fn not_read(session: &Session, error: &io::Error) -> ProbeStep {
     if error.kind() == ErrorKind::TimedOut {
         let timed_out = logs::network::TIMED_OUT;

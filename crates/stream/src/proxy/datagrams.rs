@@ -296,6 +296,7 @@ impl Relay<'_> {
         Reason::Shutdown
     }
 
+    /// Records that a datagram has been forwarded.
     fn note_use(&mut self, session: &Session) {
         self.active = engine::now();
         self.client.note_use(&session.connection.worker);

@@ -79,6 +79,7 @@ impl ProbedPeer<'_> {
     }
 }
 
+/// Whether a failed attempt counts against the server.
 fn failed(error: AttemptError<std::convert::Infallible>) -> NotConnected {
     match error {
         AttemptError::Failed(_) => NotConnected::ByPeer(CONNECTING),

@@ -389,6 +389,7 @@ impl RelayDirection<'_> {
         self.sent.set(self.pushed.get().saturating_sub(waiting));
     }
 
+    /// Reports the time of the sender's first byte, once.
     fn note_first_byte(&self) {
         if let Some(first_byte) = self.first_byte
             && first_byte.time.get().is_none()

@@ -345,6 +345,7 @@ fn count(number: u64) -> usize {
     usize::try_from(number).unwrap_or(usize::MAX)
 }
 
+/// The target of a `proxy_pass`, whose address is resolved unless it has variables.
 fn target(compiler: &Compiler<'_>, pass: &Pass) -> Result<Target, Fault> {
     let Pass { template, word } = pass;
     if template.as_literal().is_none() {

@@ -59,6 +59,7 @@ impl Status {
     }
 }
 
+/// The state of a session.
 pub(crate) struct Session {
     pub(crate) connection: Rc<Connection>,
     /// The generation with which the session has started, which does not end before the session.
@@ -86,8 +87,8 @@ pub(crate) struct Session {
     pub(crate) realip_address: Option<Address>,
     /// Bytes that were read from the client and remain to be forwarded.
     pub(crate) preread: Cell<Bytes>,
-    /// Number of bytes that the client sent in place of `preread`, if `mqtt_set_connect` has changed
-    /// `preread`.
+    /// Number of bytes that the client sent in place of `preread`, if `mqtt_set_connect` has
+    /// changed `preread`.
     pub(crate) preread_replaced: Cell<Option<u64>>,
     /// Whether the preread bytes have been counted.
     preread_counted: Cell<bool>,
@@ -107,6 +108,7 @@ pub(crate) struct Session {
 }
 
 impl Session {
+    /// A session that starts with the default server of its address.
     fn new(
         connection: Rc<Connection>,
         local: Rc<GenerationView>,
