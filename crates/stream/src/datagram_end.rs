@@ -42,7 +42,7 @@ pub(crate) struct DatagramEnd {
     pub(crate) arrived: RefCell<VecDeque<Buffer>>,
     /// The size of the queued datagrams that counts towards [`ARRIVED_MAX`].
     pub(crate) occupied: Cell<usize>,
-    /// Wakes the task that waits in [`next`](Self::next) or [`aborted`](Self::aborted).
+    /// Wakes the task that waits in [`DatagramEnd::next`] or [`DatagramEnd::aborted`].
     pub(crate) reader: RefCell<Option<Waker>>,
     /// The state of the session.
     pub(crate) course: Cell<SessionStatus>,
