@@ -106,7 +106,7 @@ enum Source {
 pub(crate) enum BitMatch {
     Match,
     Nothing,
-    /// The bits of all places would take too much memory.
+    /// The bits of all positions would take too much memory.
     TooLong,
 }
 

@@ -5,9 +5,9 @@
 //! be added, so no operation moves the whole table. A bucket is a cache line: ten slots and the
 //! number of an overflow bucket for further entries. Buckets that have not been split yet hold up
 //! to twice as many entries as the others and overflow often, so an overflow bucket has only half a
-//! cache line. A slot has six bytes: the location, a part of the hash, so that records of other
-//! keys are hardly ever read, and the object's use count. In a chain, all buckets except the last
-//! are full.
+//! cache line. A slot has six bytes: the location, a part of the hash and the object's use count.
+//! By the part of the hash, records of other keys are hardly ever read. In a chain, all buckets
+//! except the last are full.
 //!
 //! The caller compares keys, since only the caller can find a record's key.
 
@@ -82,8 +82,8 @@ impl<const N: usize> Bucket<N> {
         next: 0,
     };
 
-    /// The first slot with this part of a hash for whose location (its number plus one) `is_it`
-    /// returns true.
+    /// The first slot with this part of a hash for which `is_it` returns true; `is_it` gets the
+    /// number of the slot's location, plus one.
     #[inline]
     fn find(&self, tag: u16, mut is_it: impl FnMut(u32) -> bool) -> Option<(usize, Entry)> {
         let mut same = 0_u32;

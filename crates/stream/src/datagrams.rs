@@ -115,8 +115,8 @@ impl Sessions {
         }
     }
 
-    /// Assigns further datagrams to a session: with `told`, those between these ends whose header
-    /// has these addresses, otherwise all between these ends.
+    /// Assigns further datagrams to a session: all between these ends or, with `told`, those whose
+    /// PROXY protocol header has these addresses.
     fn insert(&self, ends: &SessionKey, told: Option<ProxiedEnds>, connection: &Rc<Connection>) {
         let mut known = self.0.borrow_mut();
         let connection = Rc::clone(connection);
