@@ -603,9 +603,12 @@ fn upstreams_get_requests_that_mean_one_thing(engine: &'static str) {
         "        [http]\n        upstream seen { server unix:logs/seen; }\n",
         "[http]\n",
     );
-    let folder = std::env::temp_dir().join(format!("tidegate-seen-{}", std::process::id()));
-    let _ = fs::remove_file(&folder);
-    let socket = format!("unix:{}", folder.display());
+    // The test on the other engine runs in the same process, at the same time.
+    let engine_name = engine.trim_start_matches("use ").trim_end_matches(';');
+    let name = format!("tidegate-seen-{engine_name}-{}", std::process::id());
+    let path = std::env::temp_dir().join(name);
+    let _ = fs::remove_file(&path);
+    let socket = format!("unix:{}", path.display());
     let lines = lines.replace("http://seen", &format!("http://{socket}:"));
     let lines = lines.replace("unix:logs/seen", &socket);
     let server = Server::start(engine, &format!("{ON}{lines}"));
