@@ -18,13 +18,14 @@ pub struct AnswerHead {
     /// The bytes that the head's spans refer to. A short body that was received with the head may
     /// follow: see `AnswerHead::behind`.
     pub bytes: Bytes,
-    /// How many of the bytes belong to the head.
+    /// The length of the head in bytes; copied bytes of the body may follow it in `bytes`.
     length: usize,
-    /// The address of the received bytes behind the head that were copied.
+    /// The address, in the receive buffer, of the bytes behind the head that were copied; see
+    /// `behind`.
     copied_from: usize,
 }
 
-/// The most bytes behind a head that are copied to free the receive buffer.
+/// Maximum number of bytes behind a head that are copied to free the receive buffer.
 const SHORT_MAX: usize = 2048;
 
 impl AnswerHead {
@@ -72,7 +73,8 @@ impl AnswerHead {
         AnswerHead::new(ReadHead::default(), Vec::new())
     }
 
-    /// The fields that count: the first of a field that must occur once, and all others.
+    /// The fields that count: all fields, but only the first of a name that a response must not
+    /// repeat.
     pub(super) fn counting(&self) -> impl Iterator<Item = h1::Field> {
         let fields = self.fields().iter().copied();
         fields.filter(|field| earlier(self, *field).is_none())
@@ -113,7 +115,8 @@ impl fmt::Debug for AnswerHead {
     }
 }
 
-/// The first field with the same name, if the field must occur once and is not the first.
+/// Returns the first field with the name of `field`, if a response must not repeat that name and
+/// `field` is a repetition.
 pub(super) fn earlier(head: &ResponseHead, field: h1::Field) -> Option<h1::Field> {
     if !comes_once(field.known) {
         return None;
@@ -121,7 +124,7 @@ pub(super) fn earlier(head: &ResponseHead, field: h1::Field) -> Option<h1::Field
     head.find(field.known).filter(|first| *first != field)
 }
 
-/// Whether a response must have the field only once: nginx takes the first and ignores others.
+/// Whether a response must not repeat the field: nginx takes the first and ignores the others.
 fn comes_once(known: KnownField) -> bool {
     matches!(
         known,

@@ -30,22 +30,23 @@ pub struct Attempt {
     pub header_time: Option<Duration>,
     /// Time until the last byte of the response.
     pub response_time: Option<Duration>,
-    /// Bytes sent to it.
+    /// Bytes sent to the peer.
     pub bytes_sent: u64,
-    /// Bytes received from it.
+    /// Bytes received from the peer.
     pub bytes_received: u64,
     /// Bytes received behind the response head, with framing and excess bytes.
     pub response_length: u64,
 }
 
-/// The history of a request's attempts, shared with the response body, which records the rest.
+/// The history of a request's attempts. The response body shares it, and records in it how the
+/// response ends.
 #[derive(Debug, Default)]
 pub struct Attempts(RefCell<History>);
 
-/// Histories that a thread keeps for reuse.
+/// Maximum number of histories that a thread keeps for reuse.
 const SPARES_MAX: usize = 1024;
 
-/// Attempts of a history that is kept for reuse at most, since more are rare.
+/// Maximum capacity, in attempts, of a history that is kept for reuse; more attempts are rare.
 const SPARE_TRIES_MAX: usize = 4;
 
 thread_local! {
@@ -55,9 +56,9 @@ thread_local! {
 /// The upstream request, for log lines.
 #[derive(Debug)]
 pub struct AskedFor {
-    /// `http://` or its like.
+    /// The scheme with its separator, such as `http://`.
     pub scheme: &'static [u8],
-    /// The peer's address, or the group where none is left.
+    /// The peer's address, or the name of the group if no peer is left.
     pub peer: Bytes,
     /// The URI in the request.
     pub uri: Bytes,
@@ -90,7 +91,7 @@ pub struct History {
     pub began: Began,
     /// The result of the cache lookup, if there is a cache.
     pub cache_status: Option<CacheStatus>,
-    /// The cache that has been asked.
+    /// The cache in which the request was looked up.
     pub(crate) cache: Option<Arc<Zone>>,
     /// The validators for revalidating a cache entry.
     pub validators: Validators,
@@ -119,8 +120,8 @@ impl Attempts {
         Attempts::begin(request, Vec::new())
     }
 
-    /// Begins a new history, which keeps the attempts of an earlier proxy pass (internal
-    /// redirects).
+    /// Begins a new history, which keeps the attempts of an earlier proxy pass of the request
+    /// (before an internal redirect).
     pub fn begin_anew(request: &mut Request) -> Rc<Attempts> {
         let Some(earlier) = Attempts::of(request) else {
             let begun = SPARES.with(Spares::take);
@@ -225,8 +226,8 @@ impl History {
         received.saturating_sub(counted.map_or(0, |attempt| attempt.bytes_received))
     }
 
-    /// Ends the history. The response time of an attempt whose response was not read to its end, as
-    /// after HEAD, is set to now.
+    /// Ends the history: if the response of the last attempt was not read to its end, as after
+    /// HEAD, sets its response time to the time elapsed until now.
     pub fn end(&mut self) {
         let began = self.began;
         if let Some(attempt) = self.attempt()
@@ -237,7 +238,7 @@ impl History {
         }
     }
 
-    /// Takes the attempts, which have ended.
+    /// Ends the history, and takes its attempts.
     pub fn take(&mut self) -> Vec<Attempt> {
         self.end();
         std::mem::take(&mut self.attempts)
@@ -249,7 +250,7 @@ impl Began {
         Began(Some(engine::uptime()))
     }
 
-    /// The time since then.
+    /// The time since the attempt began; `None` if it has not begun.
     pub fn elapsed(self) -> Option<Duration> {
         Some(engine::uptime().saturating_sub(self.0?))
     }

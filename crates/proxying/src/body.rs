@@ -38,8 +38,8 @@ use super::upload::Uploaded;
 use crate::activity::{READING, SENDING, WHILE_READING};
 use crate::failures::client_closed_log;
 
-/// How long a client that has kept up so far may be slow before its data is written to a file:
-/// sending by the event loop takes a few turns, and a client that is as fast as its upstream a
+/// How long a client that has kept up so far may be slow before its data is written to a file. The
+/// event loop needs a few turns to send data, so even a client as fast as its upstream lags for a
 /// moment.
 const SLOW_CLIENT_WAIT: Duration = Duration::from_millis(1);
 
@@ -106,7 +106,7 @@ pub struct UpstreamBody {
     peer: Option<UpstreamConnection>,
     /// Whether the connection may serve another request afterwards.
     may_reuse: bool,
-    /// The record for `$upstream_*`, to which the body adds its end.
+    /// The history for `$upstream_*`, in which the body records how it ends.
     seen: Rc<Attempts>,
     passing: Arc<PassSettings>,
     remaining: Remaining,
@@ -123,6 +123,7 @@ pub struct UpstreamBody {
     deadline: Option<Instant>,
     /// Every part is sent at once (`proxy_buffering off`, `X-Accel-Buffering: no`), and nothing is
     /// read ahead of the client.
+    /// /// Whether to flush after the next part.
     flush: bool,
     flush_next: bool,
     /// The bytes that were read ahead of the client.
@@ -214,15 +215,15 @@ impl UpstreamBody {
             doing: body_activity(buffered),
             passing: Arc::clone(passing),
         };
-        // The caller need not ask for the end of an empty body.
+        // An empty body has ended already: the connection is released without a poll.
         if matches!(body.remaining, Remaining::Nothing) && body.received.is_empty() {
             body.release_connection();
         }
         body
     }
 
-    /// Marks the body as received: the upstream has done its part, however much the client has yet
-    /// to read.
+    /// Records the end of the body. The upstream connection is released, even if the client has yet
+    /// to read buffered bytes.
     fn end(&mut self) {
         self.note_received(0, 0);
         if let Remaining::Framed(framing) = &mut self.remaining {
@@ -243,7 +244,7 @@ impl UpstreamBody {
         }
     }
 
-    /// Counts received bytes; `beyond` of them were not received with the head.
+    /// Counts `length` received bytes, of which `beyond` were not received with the head.
     fn note_received(&self, length: u64, beyond: u64) {
         let counted = match &self.remaining {
             Remaining::Framed(framing) => framing.received(),
@@ -266,8 +267,8 @@ impl UpstreamBody {
         seen.note(|attempt, began| attempt.response_time = began.elapsed());
     }
 
-    /// The upstream has stopped sending: the end of the body if nothing else marks it, else a
-    /// broken response.
+    /// Handles the end of the connection: the body ends if its framing is the end of the
+    /// connection; otherwise the response is broken off.
     fn stop(&mut self, stopped: io::Result<()>) {
         let text: Cow<'static, str> = match stopped {
             Ok(()) if matches!(self.remaining, Remaining::UntilClose) => {
@@ -445,8 +446,8 @@ impl UpstreamBody {
         }
     }
 
-    /// Continues to send the request's body, if a part is left. Ready if that has broken off the
-    /// response.
+    /// Continues to send the request's body, if a part is left. Ready if a failure of the upload
+    /// has broken off the response.
     fn poll_upload(&mut self, context: &mut Context<'_>) -> Poll<()> {
         let Some(peer) = &mut self.peer else {
             return Poll::Pending;
@@ -465,7 +466,8 @@ impl UpstreamBody {
         match polled {
             Poll::Pending => peer.upload = Some(upload),
             Poll::Ready(Uploaded::Whole) => peer.asked = true,
-            // Nothing else would notice it.
+            // The client has left, which is only noticed here if the response is read on without
+            // the client.
             Poll::Ready(Uploaded::Left)
                 if self.outlives_client() || self.passing.store.is_some() =>
             {
@@ -543,9 +545,10 @@ impl UpstreamBody {
         }
     }
 
-    /// Whether there is room for more received bytes. On a shared connection received bytes are
-    /// already in memory, within the stream's window, and taking them lets the peer send more. So
-    /// they are only taken if both have room, if a file takes them, or if nothing follows them.
+    /// Whether more bytes may be received. Bytes on a shared connection are already in memory,
+    /// within the window of the stream, and taking them lets the peer send more. So they are only
+    /// taken if the memory has room for a whole window besides, if a file can take bytes, or if the
+    /// stream has ended.
     fn may_read_ahead(&mut self) -> bool {
         let shared = self.peer.as_mut().and_then(UpstreamConnection::shared);
         let Some(stream) = shared else {
@@ -555,7 +558,7 @@ impl UpstreamBody {
         stream.has_ended() || self.ahead.has_room_beside(window) || self.ahead.may_begin_write()
     }
 
-    /// Receives more of the body at its pace, unless the body has ended.
+    /// Receives more of the body, no faster than `pace` permits, unless the body has ended.
     fn poll_receive(&mut self, context: &mut Context<'_>) -> Poll<()> {
         while let Some(pace) = &mut self.pace {
             ready!(pace.poll_ready(engine::now(), context));
@@ -614,7 +617,8 @@ impl UpstreamBody {
     }
 }
 
-/// The response is complete: its connection serves another request, if `may_reuse`, or is closed.
+/// Ends the use of the connection after a complete response. The connection serves another request
+/// if `may_reuse`; otherwise it is closed.
 pub(super) fn release_connection(mut peer: UpstreamConnection, seen: &Attempts, may_reuse: bool) {
     if let Some(lease) = &mut peer.lease {
         seen.borrow_mut().note(|attempt, began| {
@@ -711,8 +715,8 @@ impl Source for UpstreamBody {
         goes_on.then_some(busy_size)
     }
 
-    /// False if every part is sent at once: as in nginx, the end follows once the last part has
-    /// been sent.
+    /// Whether the body is complete. Always false if every part is sent at once: as in nginx, the
+    /// end then follows once the last part has been sent.
     fn is_whole(&self) -> bool {
         self.has_passed_all() && !self.flush
     }

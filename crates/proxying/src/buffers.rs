@@ -1,7 +1,8 @@
 //! The buffers for responses of upstreams: a limited amount in memory, and the rest for a slow
 //! client in a temporary file.
 //!
-//! <https://nginx.org/en/docs/http/ngx_http_proxy_module.html>, and the same for other modules.
+//! <https://nginx.org/en/docs/http/ngx_http_proxy_module.html>; the other modules have the same
+//! directives under their own prefixes.
 //! [`http::response::spill`] does the buffering; `*_buffering`, which enables it, and
 //! `*_buffer_size`, which limits the head of a response, are in `family.rs`.
 
@@ -24,7 +25,7 @@ const NUMBER: u64 = 8;
 /// The default limit of a temporary file, in bytes.
 const FILE_SIZE_MAX: u64 = 1 << 30;
 
-/// The settings of a scope.
+/// The settings of `*_buffers` and related directives in a scope.
 pub struct Buffers {
     /// The limits of data that is kept for a slow client.
     pub limits: Arc<Limits>,
@@ -51,7 +52,7 @@ impl Buffers {
     }
 }
 
-/// The directives of one module.
+/// The directives of one module about buffers.
 pub struct Family {
     pub(crate) buffers: Setting<(u64, u64)>,
     pub(crate) busy_buffers_size: Setting<u64>,

@@ -4,11 +4,11 @@
 //! ```text
 //! target ─▶ body ─▶ TLS ─▶ head ─▶ peers are asked ─▶ intercept ─▶ upgrade ─▶ apply ─▶ deliver
 //!                 ▲          ▲                  ▲                                  ▲         ▲
-//!              look_up     Lookup            replace                             heed      keep
+//!              look_up  CacheLookup         replace                       decide_storing  keep
 //! ```
 //!
 //! The names below the arrows are the hooks of the [`cache`]: `look_up` may answer before peers are
-//! asked, the `Lookup` changes the request's head (conditional requests, ranges), `replace` may
+//! asked, the `CacheLookup` changes the request's head (conditions, ranges), `replace` may
 //! serve a stale entry in place of a failure, `decide_storing` decides by the response's head
 //! whether to store it, and `keep` stores the body while it is delivered. Steps that a protocol
 //! does not need cost nothing, since `Protocol` is static dispatch.

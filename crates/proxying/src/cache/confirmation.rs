@@ -48,7 +48,7 @@ impl CacheLookup {
         let withheld = ExcludedFields::of(head.pairs());
         let (mut fields, change) = update::merged(&before, &news, &withheld);
         if head.find(KnownField::Date).is_none() {
-            // A 304 without a Date has the time at which it was received (RFC 9110, section 6.6.1).
+            // A 304 without a Date counts as sent when it was received (RFC 9110, section 6.6.1).
             fields.retain(|(name, _)| !name.eq_ignore_ascii_case(b"date"));
         }
         let status = stored.status();
@@ -56,7 +56,7 @@ impl CacheLookup {
         let micro = cache.and_then(|cache| cache.sharing.micro_fresh_again(status));
         let keeping = self.judge_fields(passing, status, &fields, micro);
         let Some(StoredTimes::Rfc(kept, vary)) = keeping else {
-            // The entry may not be stored any more, and is used once.
+            // The updated entry must not be stored any more; this request still uses it.
             self.drop_entry();
             return Some(opened);
         };
@@ -76,7 +76,7 @@ impl CacheLookup {
         opened.head.text = text.into();
         opened.head.variant = (!vary.is_empty()).then(|| self.variant_of(request, &vary));
         opened.head.vary = vary;
-        // The body gets a new checksum.
+        // The rewritten body gets a checksum of its own, so the stored one is verified first.
         let opened = hit::checked(request, &self.store, opened).await?;
         self.rewrite_entry(request, &opened, &opened.head);
         Some(opened)
@@ -92,13 +92,13 @@ impl CacheLookup {
         let body = match opened.file.as_ref().map(OwnedFd::try_clone) {
             None => fill::StoredBody::Memory(opened.first.clone()),
             Some(Ok(file)) => fill::StoredBody::File(File::from(file), opened.body.clone()),
-            // No file descriptor is left.
+            // The file could not be reopened for want of a file descriptor.
             Some(Err(_)) => return self.drop_entry(),
         };
         let filler = self.filler.take();
         let claim = || match self.store.claim(&self.entry(), u64::MAX, now()) {
             Claim::Won(filler) => Some(filler),
-            // Another request fetches the entry.
+            // Another request is fetching the entry.
             Claim::Taken(_) => None,
         };
         let Some(mut filler) = filler.or_else(claim) else {
@@ -140,7 +140,8 @@ impl CacheLookup {
     }
 }
 
-/// The times with the Date of a 304; `None` if the 304 has no Date that can be noted.
+/// Adds the Date of a 304 to the times; `None` if the 304 has no Date, or one that the times cannot
+/// express.
 fn with_date(times: EntryTimes, head: &AnswerHead) -> Option<EntryTimes> {
     semantics::with_date(times, head.value(KnownField::Date, &head.bytes)?)
 }

@@ -183,7 +183,7 @@ impl Family {
         store: &Setting<StoreLine>,
         converts_head: bool,
     ) -> Result<Option<Cache>, Fault> {
-        // Values are checked even if the cache is off.
+        // Values are checked even if the cache is off in the scope.
         let texts = |written: Option<Vec<Template>>| -> Box<[Text]> {
             let templates = written.unwrap_or_default();
             templates.iter().map(|it| compiler.text(it)).collect()
@@ -314,7 +314,7 @@ impl Family {
     }
 }
 
-/// The fault for both directives in one scope, at the second one.
+/// The fault for `*_cache` and `*_store` in one scope, at the later of the two.
 fn incompatible(scope: ScopeRef<'_>, word: &Word, cache: &Spec, store: &Spec) -> Fault {
     let sequence = |spec: &Spec| scope.own_lines(spec).first().map(|line| line.sequence());
     let (second, first) = if sequence(store) > sequence(cache) {
@@ -340,7 +340,7 @@ fn cache(setter: &Setter<'_>) -> Result<Option<Word>, Fault> {
     Ok((&*word.bytes != b"off").then(|| word.clone()))
 }
 
-/// The statuses of a line without statuses.
+/// The statuses of a `*_cache_valid` line that lists none.
 const STATUSES: [u16; 3] = [200, 301, 302];
 
 fn valid(setter: &Setter<'_>) -> Result<Vec<Valid>, Fault> {

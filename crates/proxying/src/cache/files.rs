@@ -1,10 +1,11 @@
 //! `proxy_cache_files`: the upstream serves a directory of this machine, so a check of the file
 //! tells whether a cache entry is still current.
 //!
-//! Whether a response is a file is determined once: the file is checked, the upstream is asked, and
-//! its response has the length and time of the file (`Last-Modified`). From then on the entry is
-//! current as long as one `stat()` finds the file unchanged, to the nanosecond. The upstream is
-//! still asked at an interval, since it may have changed the response by rules of its own.
+//! Whether a response is a file is determined once: the file is checked before the upstream is
+//! asked, and the response must have the length and the modification time (`Last-Modified`) of the
+//! file. From then on the entry is current as long as one `stat()` finds the file unchanged, to the
+//! nanosecond. The upstream is still asked at an interval (`recheck`), since its own rules for the
+//! response may have changed.
 
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};

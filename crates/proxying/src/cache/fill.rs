@@ -1,5 +1,6 @@
-//! Answers that are stored on their way: a task reads the body of the upstream's answer, at that
-//! one's pace, and the client reads what has come. The task goes on where the client leaves.
+//! Stores responses while they are delivered: a task reads the body from the upstream at the
+//! upstream's pace, and the client reads the received part. The task continues if the client
+//! leaves.
 
 use std::cell::Cell;
 use std::fmt;
@@ -45,10 +46,10 @@ use crate::response::is_buffered;
 use crate::settings::PassSettings;
 use crate::store::StoreLogContext;
 
-/// Bytes of a stored body that a client takes at once at most.
+/// Maximum number of bytes of a stored body that are passed to a client at once.
 const PART_MAX: usize = 256 * 1024;
 
-/// Bytes read at once from the temporary file of an upstream body.
+/// Maximum number of bytes that are read at once from the temporary file of an upstream body.
 const READ: usize = 64 * 1024;
 
 impl CacheLookup {
@@ -108,7 +109,7 @@ impl CacheLookup {
             }
         };
         let variant = (!vary.is_empty()).then(|| self.variant_of(request, &vary));
-        // Under the id of a variant lies what answers a request that was looked for there.
+        // The id of a variant only holds a response that is this variant.
         let id = self
             .variant
             .filter(|id| variant == Some(*id))
@@ -126,7 +127,7 @@ impl CacheLookup {
         let sought = self.variant.unwrap_or(self.main);
         let claim = || {
             if is_part {
-                // Nobody waits for a part.
+                // No request waits for a part.
                 return Box::new(self.store.filler(&id));
             }
             match self.store.claim_newer(&sought, now()) {
@@ -176,7 +177,7 @@ impl CacheLookup {
         };
         let store = Arc::clone(&self.store);
         engine::background(move || {
-            // An entry that cannot be removed is noticed, and logged, where it is opened next.
+            // If the entry cannot be removed, the failure is logged when the entry is opened next.
             let _ = store.purge(&gone);
         });
     }
@@ -206,7 +207,7 @@ pub(super) fn times(freshness: &Freshness, until: i64) -> EntryTimes {
     }
 }
 
-/// A head as it is stored by nginx's rules.
+/// Returns the head as it is stored by nginx's rules.
 pub(super) fn text_of(head: &AnswerHead) -> Vec<u8> {
     let mut text = stored_head::first_line(head);
     for (name, value) in head.pairs() {
@@ -254,11 +255,11 @@ fn store(
     })
 }
 
-/// The body of an entry.
+/// The stored body of an entry.
 pub(super) enum StoredBody {
     /// A body in memory.
     Memory(Bytes),
-    /// Where the body lies in the file.
+    /// A file, and the range of the body in it.
     File(File, Range<u64>),
 }
 
@@ -285,7 +286,7 @@ pub(super) fn copy(request: &Request, zone: &Arc<Zone>, body: StoredBody, filler
     engine::spawn(fetch.run());
 }
 
-/// The body of an entry from memory, if it has come from there.
+/// The body of an entry if the body is in memory, else no bytes.
 #[derive(Debug)]
 struct FromMemory(Option<Bytes>);
 
@@ -310,7 +311,7 @@ impl Source for FromMemory {
     }
 }
 
-/// The body of an answer that has come whole, and is still being written.
+/// Returns the pieces of a body that has been received completely and is still being written.
 pub(super) fn pieces_of(mut reader: Reader) -> Option<Vec<Piece>> {
     let (mut pieces, mut known) = (Vec::new(), None);
     loop {
@@ -331,7 +332,7 @@ pub(super) fn pieces_of(mut reader: Reader) -> Option<Vec<Piece>> {
     }
 }
 
-/// The file of a part, which is opened again for the first of them.
+/// Returns the file of the body, reopened for the first piece that is in the file.
 fn file_of(known: &mut Option<File>, file: &OwnedFd) -> Option<File> {
     if known.is_none() {
         *known = Some(File::from(file.try_clone().ok()?));
@@ -431,7 +432,7 @@ impl Fetch {
         }
     }
 
-    /// Whether all has come, and nothing of it is being written.
+    /// Whether the whole body has been received, and no write is in progress.
     fn is_ended(&self) -> bool {
         self.state == Fetching::Ended && self.writing.is_none()
     }
@@ -468,7 +469,7 @@ impl Fetch {
         polled.map(|()| None)
     }
 
-    /// Reads a part of what the source has left in a file.
+    /// Reads a part of the range that the source has left in a file.
     async fn read(&mut self, file: File, offset: u64, length: u64) {
         let wanted = usize::try_from(length).unwrap_or(usize::MAX).min(READ);
         match file.read_at(offset, wanted).await {
@@ -490,7 +491,8 @@ impl Fetch {
 struct StoreFailureLog {
     about: StoreLogContext,
     zone: Arc<Zone>,
-    /// How the answer has come; `None` for one that is stored a second time.
+    /// The cache status of the response, for the counters; `None` if a stored body is written
+    /// again.
     status: Option<CacheStatus>,
 }
 
@@ -503,7 +505,7 @@ impl StoreFailureLog {
         }
     }
 
-    /// The answer has been stored.
+    /// Counts a response that has been stored.
     fn count_written(&self, filler: &Filler) {
         if let Some(status) = self.status {
             let counters = self.zone.state().counters();
@@ -511,11 +513,12 @@ impl StoreFailureLog {
         }
     }
 
-    /// Logs why the response is not stored; at most once a second for causes that affect many.
+    /// Logs why the response was not stored; for causes that affect many responses, at most once a
+    /// second.
     fn log_unstored(&self, error: StoreError) {
         let counters = self.zone.state().counters();
         let (level, notices) = match error {
-            // The first was requested by a purge, and the second loses nothing.
+            // A purge has removed the first, and the second loses nothing.
             StoreError::Purged | StoreError::Superseded => (Level::Info, None),
             StoreError::NoRoom => (Level::Warn, Some(&counters.no_room)),
             StoreError::Failed(_) => (Level::Crit, Some(&counters.failed)),
@@ -599,7 +602,7 @@ impl Source for FollowerBody {
     }
 }
 
-/// The body of an answer that is being stored, for the client that has asked for it.
+/// The body of a response that is being stored, for the client whose request fetches it.
 struct FillingBody {
     followed: FollowerBody,
     broken: Rc<Cell<BodyError>>,

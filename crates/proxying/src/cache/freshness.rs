@@ -1,15 +1,16 @@
 //! Whether a response may be stored and how long it is fresh, from its head.
 //!
-//! As nginx has it: `X-Accel-Expires` goes before `Cache-Control`, which goes before `Expires`;
-//! directives of `Cache-Control` are looked for wherever they stand in it. What the head leaves
-//! open `*_cache_valid` decides. RFC 9111 is not followed beyond that.
+//! By nginx's rules: `X-Accel-Expires` takes precedence over `Cache-Control`, which takes
+//! precedence over `Expires`, and a directive of `Cache-Control` counts at any position in the
+//! value. If the head states no lifetime, `*_cache_valid` applies. Other rules of RFC 9111 are not
+//! applied here.
 
 use proto::header::{KnownField, NameSet};
 
-/// The longest `Vary` of an answer that is stored, as in nginx.
+/// The maximum length in bytes of the `Vary` of a response that is stored, as in nginx.
 const VARY_LENGTH_MAX: usize = 128;
 
-/// How long an answer is fresh, and whether it may be stored, by its head.
+/// How long a response is fresh by its head, and whether it may be stored.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Freshness {
     /// The response must not be shared: it sets a cookie, has `Vary: *` or a `Vary` that is too
@@ -31,7 +32,8 @@ pub(super) struct Freshness {
 }
 
 impl Freshness {
-    /// Evaluates these header fields, but for those that `*_ignore_headers` names.
+    /// Evaluates these header fields, except for those that `*_ignore_headers` names. `now` is in
+    /// seconds since 1970.
     pub(super) fn of<'a>(
         fields: impl Iterator<Item = (KnownField, &'a [u8])>,
         ignored: &NameSet,
@@ -51,17 +53,17 @@ impl Freshness {
         freshness
     }
 
-    /// Whether the head lets the answer be stored.
+    /// Whether the head allows storing the response.
     pub(super) fn may_store(&self) -> bool {
         !self.is_private && !self.no_cache && !self.is_expired
     }
 
-    /// Whether `Cache-Control` forbids it.
+    /// Whether `Cache-Control` forbids storing the response.
     pub(super) fn forbids(&self) -> bool {
         self.no_cache
     }
 
-    /// Seconds from now on, or behind an `@` seconds since 1970.
+    /// Takes an `X-Accel-Expires`: seconds from `now`, or behind an `@` seconds since 1970.
     fn take_accel_expires(&mut self, value: &[u8], now: i64) {
         self.has_accel_expires = true;
         let until = match value.strip_prefix(b"@") {
@@ -147,7 +149,7 @@ impl Freshness {
     }
 }
 
-/// What follows this text, whatever its case.
+/// Returns the bytes behind the first occurrence of `text`, whose case does not matter.
 fn behind<'a>(value: &'a [u8], text: &str) -> Option<&'a [u8]> {
     let text = text.as_bytes();
     let mut windows = value.windows(text.len());
@@ -155,7 +157,7 @@ fn behind<'a>(value: &'a [u8], text: &str) -> Option<&'a [u8]> {
     value.get(at + text.len()..)
 }
 
-/// Digits up to a comma, a semicolon, a space or the end.
+/// Parses the digits up to a comma, a semicolon, a space or the end.
 fn delta_seconds(text: &[u8]) -> Option<i64> {
     let ends = |byte: &u8| matches!(byte, b',' | b';' | b' ');
     let digits = text.split(ends).next().unwrap_or_default();
@@ -167,7 +169,7 @@ fn delta_seconds(text: &[u8]) -> Option<i64> {
     Some(seconds)
 }
 
-/// Digits and nothing else, within 63 bits.
+/// Parses a number that has digits only and fits into 63 bits.
 fn number(text: &[u8]) -> Option<i64> {
     if text.is_empty() || !text.iter().all(u8::is_ascii_digit) {
         return None;
@@ -189,7 +191,7 @@ mod tests {
         Freshness::of(fields, &ignored, NOW)
     }
 
-    /// Each expectation is what nginx 1.31 does with such an answer.
+    /// Each expectation is the behavior of nginx 1.31 for such a response.
     #[test]
     fn heads_say_whether_and_how_long() {
         use KnownField::{CacheControl, Expires, SetCookie, XAccelExpires};

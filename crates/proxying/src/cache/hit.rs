@@ -1,4 +1,4 @@
-//! Answers from the cache.
+//! Responds with entries of the cache, and with responses that are being stored.
 
 use std::sync::Arc;
 
@@ -156,7 +156,7 @@ pub(super) fn apply(
     Some(None)
 }
 
-/// The entry, once its body's checksum is right.
+/// Returns the entry after verifying its body's checksum; `None` if the body is corrupt.
 pub(super) async fn checked(
     request: &Request,
     store: &Arc<DiskStore>,
@@ -181,7 +181,7 @@ pub(super) async fn checked(
 
 /// Verifies the body of an entry in the background; a corrupt entry is removed.
 fn verify_in_background(store: &Arc<DiskStore>, opened: &OpenEntry) {
-    // Without a free file descriptor, a later use verifies it.
+    // Without a free file descriptor the check is left to a later use of the entry.
     let Ok(Some(check)) = opened.later_check(store) else {
         return;
     };

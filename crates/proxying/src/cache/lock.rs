@@ -1,16 +1,17 @@
-//! `*_cache_lock`: of all who ask for what is not stored one fetches it, and the others get its
-//! answer as it comes.
+//! `*_cache_lock`: of all requests for a response that is not stored, one fetches it, and the
+//! others share the response while it is received.
 //!
 //! ```text
 //! nothing stored ─▶ claim ─▶ won ───────────────▶ the upstream is asked
 //!      ▲              └─▶ taken ─▶ wait for the head
-//!      │                             ├─▶ it is theirs, too ─▶ the body as it comes
+//!      │                             ├─▶ it matches, too ─▶ share the body that is received
 //!      └─ broken off, of a variant ──┤
-//!                                    └─▶ not to be stored, too late ─▶ the upstream is asked
+//!                                    └─▶ not cacheable, timeout ─▶ the upstream is asked
 //! ```
 //!
-//! A request that ends while it asks lets go of the claim, and the next one has it at once. An
-//! answer that is not to be stored leaves a marker, so that no request waits for the next ones.
+//! A request that ends before its response releases the claim, and the next request gets it at
+//! once. An uncacheable response leaves a marker, so that later requests do not wait for each
+//! other.
 
 use std::future::poll_fn;
 use std::time::{Duration, Instant};
@@ -31,10 +32,11 @@ use super::status::CacheStatus;
 use super::{hit, stored_head};
 use crate::settings::PassSettings;
 
-/// How long requests do not wait for each other after an uncacheable response, in milliseconds.
+/// How long requests for a key do not wait for each other after an uncacheable response, in
+/// milliseconds.
 const UNCACHEABLE: u64 = 10_000;
 
-/// Fills of other variants that a request waits for at most.
+/// Maximum number of fills of other variants that a request waits for.
 const VARIANTS_MAX: usize = 4;
 
 /// The progress of a request's wait for the lock.
@@ -42,11 +44,11 @@ const VARIANTS_MAX: usize = 4;
 pub(super) struct Waits {
     /// When the wait ends (`*_cache_lock_timeout`).
     until: Option<Instant>,
-    /// Fills whose response was not cacheable.
+    /// The number of awaited fills whose response was not cacheable.
     refusals: usize,
-    /// Fills that were of other variants.
+    /// The number of awaited fills whose response was another variant.
     variants: usize,
-    /// The cache has been checked once more since the lock was taken.
+    /// Whether the cache has been checked once more after the claim.
     has_rechecked: bool,
 }
 
@@ -106,7 +108,7 @@ impl CacheLookup {
                 self.answer_from_fill(request, rules, &head, reader, has_waited, waits)
             }
             Some(None) if fill.progress() == Progress::Refused => {
-                // One more may be of another mind, as where a cookie has refused it.
+                // The next response may be cacheable, for example if this one set a cookie.
                 waits.refusals += 1;
                 match waits.refusals {
                     1 => LockOutcome::RecheckCache,
@@ -140,7 +142,8 @@ impl CacheLookup {
                 _ => LockOutcome::Ask,
             };
         }
-        // By RFC 9111 only a fresh response is shared; nginx also shares one that was waited for.
+        // By RFC 9111 only a fresh response is shared. By nginx's rules a response is also shared,
+        // fresh or not, by the requests that waited for its head.
         let is_shared = has_waited && self.policy.is_none();
         let is_late = !is_shared && self.judge_entry(head) != Reuse::Fresh;
         if head.key != self.key || is_late || sets_cookie(rules.passing, head) {
@@ -169,19 +172,20 @@ impl CacheLookup {
         is_it
     }
 
-    /// Notes that the response that was fetched under the lock is not cacheable: no request is to
-    /// wait for the next one.
+    /// Releases the claim because the fetched response is not cacheable, and leaves a marker so
+    /// that no request waits for the next one.
     pub fn refuse(&mut self) {
         let filler = self.filler.take();
-        // No request waits for an update; its own marker is more specific.
+        // No request waits for a background update, and the update sets a more specific marker
+        // itself.
         if let Some(filler) = filler.filter(|_| !self.is_update) {
             let until = now().saturating_add(UNCACHEABLE);
             filler.refuse(Some((Marker::Uncacheable.number(), until)), now());
         }
     }
 
-    /// Like [`refuse`](Self::refuse), but only for this response, since it is not stored because of
-    /// what this client has sent.
+    /// Releases the claim like [`refuse`](Self::refuse), but leaves no marker: the response is not
+    /// stored because of this client's request, and another response may be.
     pub(super) fn refuse_once(&mut self) {
         if let Some(filler) = self.filler.take() {
             filler.refuse(None, now());
@@ -219,13 +223,13 @@ async fn wait(
     })
 }
 
-/// When another request may take over the lock (`*_cache_lock_age`).
+/// The time at which another request may take over the claim (`*_cache_lock_age`).
 fn overdue(fill: &Fill, lock: FillLock) -> Option<Instant> {
     let left = fill.since().saturating_add(lock.age).saturating_sub(now());
     engine::now().checked_add(Duration::from_millis(left))
 }
 
-/// Whether the response would give a client the cookie of another.
+/// Whether sharing the stored response would give a client another client's cookie.
 fn sets_cookie(passing: &PassSettings, stored: &Head) -> bool {
     !passing.hidden.contains_known(KnownField::SetCookie)
         && stored_head::parse(stored).is_some_and(|head| head.find(KnownField::SetCookie).is_some())

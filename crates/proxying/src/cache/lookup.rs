@@ -54,9 +54,9 @@ pub struct CacheLookup {
     pub(super) may_store: bool,
     /// The credentials that the client sends.
     pub(super) credentials: Credentials,
-    /// A response without explicit freshness may be stored.
+    /// A response that states no lifetime may be stored for this request.
     pub(super) is_plain: bool,
-    /// The file that the response may come from, as it was before the upstream was asked.
+    /// The file that the response may be, as checked before the upstream is asked.
     pub(super) file: Option<Seen>,
     /// A background update: no client waits for the response.
     pub(super) is_update: bool,
@@ -70,9 +70,9 @@ pub struct CacheLookup {
     pub validators: Validators,
     /// The causes for which the stale entry may be used.
     pub(super) use_stale: Causes,
-    /// The marker on the entry's id.
+    /// The marker under the entry's id.
     pub(super) marker: Option<Marker>,
-    /// The lock on fetching the entry.
+    /// The claim on fetching the entry.
     pub(super) filler: Option<Box<Filler>>,
     /// The head of the response, and the decision to store it.
     pub(super) answer: Option<(AnswerHead, StoredTimes)>,

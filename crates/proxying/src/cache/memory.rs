@@ -1,8 +1,8 @@
 //! The memory of a cache: `memory=` of `*_cache_path`, in front of a directory or in place of one.
 //!
 //! ```text
-//! proxy_cache_path /var/cache/a keys_zone=a:10m memory=256m;      in front of a folder
-//! proxy_cache_path memory:b     keys_zone=b:10m memory=256m;      in the place of one
+//! proxy_cache_path /var/cache/a keys_zone=a:10m memory=256m;      in front of a directory
+//! proxy_cache_path memory:b     keys_zone=b:10m memory=256m;      in place of a directory
 //! ```
 //!
 //! `store::disk` decides which entries are in memory.
@@ -10,25 +10,25 @@
 use conf::{Fault, Word, parse};
 use store::disk::{MEMORY_ENTRY_MAX, MemorySettings};
 
-/// The prefix of a path without a directory: all entries are in memory.
+/// The prefix of a `*_cache_path` that names no directory: all entries are then in memory.
 const SCHEME: &str = "memory:";
 
-/// The default of the longest body that is kept in memory, in bytes.
+/// The default maximum length of a body that is kept in memory, in bytes.
 const ENTRY_MAX: usize = 64 * 1024;
 
-/// The memory must have room for this many of the longest entries.
+/// The memory must have room for at least this many bodies of the maximum length.
 const ENTRIES_MIN: usize = 8;
 
-/// The memory parameters of a line that have been parsed.
+/// The memory parameters of a `*_cache_path` line, as far as they have been parsed.
 pub(super) struct Written {
-    /// Whether there is no directory.
+    /// Whether the cache has no directory.
     pub(super) is_alone: bool,
     limit: Option<(Word, usize)>,
     entry_max: Option<(Word, usize)>,
 }
 
 impl Written {
-    /// Parses the path of a line.
+    /// Parses the path of a `*_cache_path` line.
     pub(super) fn of_path(path: &Word) -> Result<Written, Fault> {
         let text = path.text();
         let name = text.strip_prefix(SCHEME);
@@ -70,7 +70,7 @@ impl Written {
         Ok(())
     }
 
-    /// The settings of the whole line; `None` if there is no memory for entries.
+    /// The settings of the whole line; `None` if the cache keeps no entries in memory.
     pub(super) fn settings(self, directive: &str) -> Result<Option<MemorySettings>, Fault> {
         let Some((word, limit)) = self.limit else {
             return match self.entry_max {

@@ -1,20 +1,22 @@
-//! The content cache: answers of upstreams kept in files and given again.
+//! The content cache: stores responses of upstreams in files or memory, and reuses them.
 //!
 //! <https://nginx.org/en/docs/http/ngx_http_proxy_module.html#proxy_cache>, for `proxy`, `fastcgi`,
-//! `uwsgi` and `scgi` alike. `directives` declares their lines, `settings` is what a scope says
-//! with them, `zone` has the folders and who looks after them. The hooks of `driver` lead here:
+//! `uwsgi` and `scgi`. `directives` declares the directives, `settings` holds their values in a
+//! scope, and `zone` holds the directories and maintains them. `driver` calls the cache in these
+//! steps:
 //!
 //! ```text
 //! look_up ─▶ a hit is served (`hit`)
-//!    └─▶ CacheLookup ─▶ what is asked for ─▶ heed: may the head be stored? (`freshness`)
-//!                                          └─▶ keep: the body is stored on its way (`fill`)
+//!    └─▶ CacheLookup ─▶ the upstream is asked ─▶ decide_storing: by the head (`freshness`)
+//!                                             └─▶ keep: stores the body (`fill`)
 //! ```
 //!
-//! Under one key several answers may lie (`vary`). What lies on disk is `store::disk`'s business.
-//! `parts` keeps ranges and makes them whole. `semantics` chooses between nginx's rules and those
-//! of RFC 9111, which stand in `rules`. `lock` has one request fetch for many, `revalidation` asks
-//! whether what is fresh no more is still right, `update` fetches it anew beside service, `purge`
-//! has entries go. `recall` gives hits from memory before any of this is asked.
+//! One key may have several responses (`vary`). `store::disk` defines the files. `parts` stores
+//! ranges and completes them. `semantics` chooses between nginx's rules and those of RFC 9111,
+//! which are in `rules`. `lock` lets one request fetch a response for many, `revalidation` asks the
+//! upstream whether a stale entry is still current, `update` fetches a new response in the
+//! background, and `purge` removes entries. `recall` responds to hits from memory before any of
+//! these steps.
 
 mod clock;
 mod confirmation;
@@ -90,7 +92,7 @@ use rules::status::Forwarded;
 use settings::any_holds;
 use sharing::Credentials;
 
-/// The cache entries of the request's response, whether it is read from or stored in them.
+/// The cache entries that the request's response is read from or stored in.
 static ENTRIES: Slot<Entries, PassLifetime> = Slot::new();
 
 #[derive(Default)]
@@ -106,7 +108,7 @@ pub fn refuse_answer(request: &mut Request) {
         return;
     };
     engine::background(move || {
-        // A failure shows, and is logged, when the entry is opened next.
+        // A failed removal is logged when the entry is opened next.
         let _ = store.purge(&main);
         if variant != main {
             let _ = store.purge(&variant);
@@ -174,7 +176,7 @@ pub async fn look_up(
         file: None,
         is_update: false,
         revalidates: cache.revalidates,
-        // A response that only one client may have is not fetched completely on behalf of others.
+        // HEAD is not converted to GET for a response that belongs to one client.
         is_head_converted: cache.converts_head
             && request.method == Method::Head
             && credentials == Credentials::None,
@@ -307,7 +309,7 @@ impl CacheLookup {
         }
     }
 
-    /// Examines the file that the response may come from, before the upstream is asked.
+    /// Checks the file that the response may come from, before the upstream is asked.
     async fn examine_file(&mut self, request: &Request, cache: &Cache) {
         if let Some(files) = &cache.sharing.files
             && self.may_store
@@ -449,7 +451,7 @@ impl CacheLookup {
         let may = self.use_stale.contains(cause);
         let opened = self.stale.take_if(|_| may)?;
         self.mark_as(&self.entry(), Marker::Failing(cause), FAILING);
-        // Releases the lock, so that other requests may fetch the entry.
+        // Other requests may now fetch the entry.
         self.filler = None;
         let status = CacheStatus::Stale;
         self.serve(request, rules, opened, status).await
@@ -575,7 +577,7 @@ impl CacheLookup {
                 return;
             }
             (None, None) => request.response.conditions_evaluated = true,
-            // The page of `error_page` is not stored, but the fact of the error is.
+            // The page of `error_page` is not stored, only a marker with the status.
             (Some(Step::Finish(status)), Some(keeping)) if *status == head.status() => {
                 let until = keeping.seconds_left();
                 if self.mark(passing, *status, until) {
@@ -587,14 +589,16 @@ impl CacheLookup {
         self.refuse();
     }
 
-    /// Stores that no upstream has responded, if `*_cache_valid` has a time for the status.
+    /// Stores a marker for a request to which no upstream has responded, if `*_cache_valid` has a
+    /// time for the status.
     pub fn fail(&self, passing: &PassSettings, status: u16) {
         if self.may_store && matches!(status, 502 | 504) {
             self.mark(passing, status, None);
         }
     }
 
-    /// Stores an error marker for `seconds`, or for the time of `*_cache_valid`, if there is one.
+    /// Stores an error marker for `seconds`, else for the time of `*_cache_valid`. False if neither
+    /// is given.
     fn mark(&self, passing: &PassSettings, status: u16, seconds: Option<i64>) -> bool {
         let said = seconds.map(|seconds| u64::try_from(seconds).unwrap_or_default());
         let cache = passing.cache.as_ref();
@@ -614,7 +618,7 @@ impl CacheLookup {
     }
 }
 
-/// Whether the entry comes from a file that has changed since.
+/// Whether the entry is a file that has changed since.
 async fn has_changed(cache: &Cache, id: &EntryId) -> bool {
     match &cache.sharing.files {
         Some(files) => files.verdict(id).await == Verdict::Changed,
@@ -646,6 +650,6 @@ const OF_ERRORS: Causes = Causes::HTTP_500
     .with(Causes::HTTP_503)
     .with(Causes::HTTP_504);
 
-/// How long a stale entry is used after a failure of the upstream before the upstream is asked
-/// again, in milliseconds.
+/// How long the upstream is not asked again after it has failed and a stale entry was used, in
+/// milliseconds.
 const FAILING: u64 = 1000;

@@ -1,4 +1,4 @@
-//! The counters of a cache: they count requests when these end, and `metrics` prints them.
+//! The counters of a cache, which `metrics` prints. A request is counted when it ends.
 
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,19 +14,21 @@ use super::status::CacheStatus;
 use super::zone::CacheZone;
 use crate::attempts::Attempts;
 
-/// The interval in milliseconds of log lines about responses that could not be stored.
+/// The minimum interval in milliseconds between log lines about responses that could not be stored.
 const TOLD_EVERY: u64 = 1000;
 
-/// Limits a kind of log line to one per second for all threads.
+/// Limits log lines of one kind to one per [`TOLD_EVERY`] for all threads.
 #[derive(Debug, Default)]
 pub(super) struct Notices {
     /// When the next line is due, by [`super::now`].
     due: AtomicU64,
+    /// /// The number of suppressed lines since the last one.
     left_out: AtomicU64,
 }
 
 impl Notices {
-    /// Whether a line may be written now; then the number of lines left out before it.
+    /// Returns the number of lines that were suppressed since the last one, if a line may be
+    /// written now. Otherwise counts this line as suppressed.
     pub(super) fn next(&self, now: u64) -> Option<u64> {
         let due = self.due.load(Ordering::Relaxed);
         let next = now.saturating_add(TOLD_EVERY);
@@ -46,18 +48,20 @@ pub(super) struct CacheCounters {
     pub(super) failed: Notices,
     /// Notices that there was no room for responses.
     pub(super) no_room: Notices,
+    /// /// Requests by cache status.
     answered: [AtomicU64; CacheStatus::ALL.len()],
-    /// Bytes of bodies that came so, from the cache or from an upstream.
+    /// Bytes of bodies by cache status, sent from the cache or received from an upstream.
     bytes: [AtomicU64; CacheStatus::ALL.len()],
-    /// Answers that have been stored, and their bytes.
+    /// Stored responses and the bytes of their bodies, by cache status.
     written: [[AtomicU64; 2]; CacheStatus::ALL.len()],
+    /// /// Requests that wait for another request's response.
     waiting: AtomicU64,
-    /// Hits without the normal path, one counter per thread.
+    /// Hits that `recall` has answered; each thread has a counter of its own.
     at_once: Mutex<Vec<Arc<ThreadHits>>>,
 }
 
-/// One thread's counter of hits without the normal path. Only that thread writes it, and it has its
-/// own cache line.
+/// One thread's counter of hits that `recall` has answered. Only that thread writes the counter,
+/// which has a cache line of its own.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub(super) struct ThreadHits {
@@ -89,7 +93,7 @@ impl ThreadHits {
         })
     }
 
-    /// Counts one, with a body of so many bytes.
+    /// Counts one hit with a body of this many bytes.
     pub(super) fn count(&self, bytes: u64) {
         for (counter, number) in [(&self.count, 1), (&self.bytes, bytes)] {
             let before = counter.load(Ordering::Relaxed);
@@ -109,7 +113,7 @@ impl CacheCounters {
         self.at_once.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// How many hits all threads have given at once, and their bytes.
+    /// The number of hits that `recall` has answered in all threads, and the bytes of their bodies.
     pub(super) fn at_once(&self) -> (u64, u64) {
         let threads = self.lock_at_once();
         let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
@@ -125,7 +129,7 @@ impl CacheCounters {
         }
     }
 
-    /// An answer has been stored that has come so, with a body of so many bytes.
+    /// Counts a stored response by its cache status, and the bytes of its body.
     pub(super) fn note_written(&self, status: CacheStatus, bytes: u64) {
         if let Some([responses, written]) = self.written.get(status as usize) {
             responses.fetch_add(1, Ordering::Relaxed);
@@ -153,7 +157,7 @@ impl CacheOutcome {
         &self.zone
     }
 
-    /// The outcome of an update that the cache itself requests, from its begin.
+    /// The outcome of a background update that the cache itself requests.
     pub(super) fn of_update(&self) -> CacheOutcome {
         CacheOutcome {
             zone: Arc::clone(&self.zone),
@@ -192,12 +196,12 @@ pub struct CacheNumbers {
     pub zone: String,
     /// Requests by the value of `$upstream_cache_status`.
     pub answered: [(&'static str, u64); CacheStatus::ALL.len()],
-    /// Bytes of bodies in the same order: those that have been sent from the cache, and those that
-    /// have come from upstreams. Counted where [`count_bytes`] has been asked for.
+    /// Bytes of bodies in the same order: sent from the cache, or received from upstreams. Only
+    /// counted in scopes for which [`count_bytes`] has been called.
     pub bytes: [u64; CacheStatus::ALL.len()],
-    /// Answers that have been stored and their bytes, in the same order.
+    /// Stored responses and the bytes of their bodies, in the same order.
     pub written: [(u64, u64); CacheStatus::ALL.len()],
-    /// Requests that wait for another's answer.
+    /// Requests that wait for another request's response.
     pub waiting: u64,
     /// The limit of the files in bytes, if there is one.
     pub max_size: Option<u64>,
@@ -209,7 +213,7 @@ pub struct CacheNumbers {
     pub counts: Counts,
     /// Entries and their bytes in memory.
     pub memory: MemoryCounts,
-    /// Hits from memory without the normal path.
+    /// Hits that `recall` has answered.
     pub at_once: u64,
 }
 
@@ -233,7 +237,8 @@ impl CacheNumbers {
     }
 }
 
-/// Has the bytes of answers counted in a scope that has a cache.
+/// Adds the counting of body bytes to the plan of a scope, if the scope or one around it has a
+/// cache.
 pub fn count_bytes(plan: &mut PlanBuilder<'_>) {
     const DIRECTIVES: [&str; 4] = ["proxy_cache", "fastcgi_cache", "uwsgi_cache", "scgi_cache"];
     let mut around = std::iter::successors(Some(plan.scope), |scope| scope.parent());
@@ -247,7 +252,7 @@ pub fn count_bytes(plan: &mut PlanBuilder<'_>) {
     }
 }
 
-/// Counts the bytes of answers.
+/// Counts the body bytes of a response by its cache status when the request ends.
 struct ByteCounting;
 
 impl OnRequestEnd for ByteCounting {
@@ -272,7 +277,8 @@ impl OnRequestEnd for ByteCounting {
     }
 }
 
-/// Removes every entry of a cache, waiting for the disk; `None` where there is no such cache.
+/// Returns a function that removes every entry of a cache and waits for the disk; `None` if there
+/// is no cache of this name.
 pub fn purging(
     request: &Request,
     name: &str,

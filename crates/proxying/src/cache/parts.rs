@@ -3,9 +3,9 @@
 //! completed if it is the beginning.
 //!
 //! ```text
-//! a client wants a range ─▶ the part has it ─▶ 206 from the cache
-//!                        └▶ passed on ─▶ 206 ─▶ kept, in the place of the part before
-//! a client wants it all ─▶ the part is its beginning ─▶ the rest is asked for ─▶ 200, kept whole
+//! request with a Range ─▶ the part contains it ─▶ 206 from the cache
+//!                      └▶ passed on ─▶ 206 ─▶ stored in place of an earlier part
+//! request without one ─▶ the part is the beginning ─▶ the rest is requested ─▶ 200, stored whole
 //! ```
 //!
 //! An entry, or a variant of an entry, has at most one part, with its own id.

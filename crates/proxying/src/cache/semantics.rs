@@ -5,9 +5,9 @@
 //! entries. This module calls both with the data of a request and an entry:
 //!
 //! ```text
-//! an answer has come     ─▶ judge_answer   is it stored, and with which times?
-//! an entry is there      ─▶ judge_entry    is it given, or the origin asked?
-//! it is given            ─▶ dress          Age, Date, Content-Length, ranges, 304, Cache-Status
+//! a response is received ─▶ judge_answer      is it stored, and with which times?
+//! an entry is found      ─▶ judge_entry       is it used, or the origin asked?
+//! an entry is used       ─▶ set_cache_fields  Age, Date, Content-Length, ranges, 304, Cache-Status
 //! ```
 
 use std::io::Write as _;

@@ -5,16 +5,16 @@
 //! connects the rules with requests and entries.
 //!
 //! ```text
-//! storing       may an answer be stored, and until when is it what?  ─▶ Stored
+//! storing       may a response be stored, how long is it fresh?      ─▶ Stored
 //!   directives    Cache-Control          (section 5.2)
 //!   targeted      CDN-Cache-Control      (RFC 9213)
 //!   dates         Date, Expires          (RFC 9110, section 5.6.7)
-//! reuse         may a request have what is stored?                   ─▶ Reuse
-//! conditions    is it 304 for this client?         (section 4.3.2)
-//! update        what a 304 changes in an entry     (sections 3.2, 4.3.4)
-//! partial       what a part has, and what makes it whole (sections 3.3, 3.4)
-//! invalidation  what an unsafe request makes void  (section 4.4)
-//! selecting     which fields of requests are alike (section 4.1)
+//! reuse         may a request use a stored response?                 ─▶ Reuse
+//! conditions    does the client get a 304?         (section 4.3.2)
+//! update        how a 304 updates an entry         (sections 3.2, 4.3.4)
+//! partial       ranges of parts, and completing them (sections 3.3, 3.4)
+//! invalidation  targets of an unsafe request       (section 4.4)
+//! selecting     which request fields are equivalent (section 4.1)
 //! tags          Surrogate-Key, Cache-Tag
 //! status        Cache-Status                       (RFC 9211)
 //! ```
