@@ -466,8 +466,7 @@ impl UpstreamBody {
         match polled {
             Poll::Pending => peer.upload = Some(upload),
             Poll::Ready(Uploaded::Whole) => peer.asked = true,
-            // The client has left, which is only noticed here if the response is read on without
-            // the client.
+            // A response that outlives its client has no sender that would notice the client's end.
             Poll::Ready(Uploaded::Left)
                 if self.outlives_client() || self.passing.store.is_some() =>
             {

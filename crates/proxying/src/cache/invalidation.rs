@@ -12,7 +12,7 @@ use super::purge::{self, Key};
 use super::rules::invalidation;
 use crate::answer::AnswerHead;
 
-/// Whether the method of a request may change the response to GET.
+/// Whether the request's method may change the resource, and with it the response to GET.
 pub(super) fn is_unsafe(request: &Request) -> bool {
     match request.method {
         Method::Other => invalidation::is_unsafe(request.client.method_name()),
@@ -21,9 +21,10 @@ pub(super) fn is_unsafe(request: &Request) -> bool {
 }
 
 impl CacheLookup {
-    /// Removes the entries that a request without an error invalidates: those of its own key, and
-    /// those of keys with the target of `Location` or `Content-Location` in place of its own. If
-    /// the key does not contain the request's target as sent, only the own key is invalidated.
+    /// Removes the entries that an unsafe request invalidates, if its response reports no error:
+    /// those of the request's key, and those of the keys in which the target of `Location` or
+    /// `Content-Location` replaces the request's. If the key does not contain the request's target
+    /// as sent, only the request's key is invalidated.
     pub(super) async fn invalidate(&self, request: &Request, head: &AnswerHead) {
         if !invalidation::is_no_error(head.status()) {
             return;

@@ -1,10 +1,10 @@
-//! The times with which a response is stored, by the rules of its scope.
+//! The times that are stored with a response, by nginx's rules or those of RFC 9111.
 
 use super::clock::{wall, wall_milliseconds};
 use super::freshness::Freshness;
 use super::rules::storing::Stored;
 
-/// The times with which a response is stored.
+/// The times that are stored with a response.
 #[derive(Clone, Debug)]
 pub(super) enum StoredTimes {
     /// By nginx's rules.

@@ -7,7 +7,7 @@ use store::disk::{EntryId, OpenEntry};
 use super::rules::partial::Part;
 use crate::answer::AnswerHead;
 
-/// The stored beginning of a body, whose rest is requested.
+/// The stored beginning of a body whose rest is requested from the upstream.
 #[derive(Debug)]
 pub(super) struct StoredPrefix {
     pub(super) opened: OpenEntry,
@@ -28,7 +28,8 @@ pub(super) fn part_id(id: &EntryId) -> EntryId {
     EntryId::of(&[&id.0, b"part"])
 }
 
-/// The range of a response, if its body can be stored as a part, which requires a matching length.
+/// The range of a response, if its body can be stored as a part: its length must be that of the
+/// range.
 pub(super) fn part_of(head: &AnswerHead) -> Option<Part> {
     let part = Part::parse(head.value(KnownField::ContentRange, &head.bytes)?)?;
     let is_sound = head.status() == 206 && head.content_length() == Some(part.length());

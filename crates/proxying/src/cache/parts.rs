@@ -1,6 +1,7 @@
-//! Parts of responses, by the rules of RFC 9111 (`rules::partial`): the response to a range that
-//! `*_cache_max_range_offset` has passed on is stored, used for requests within its range, and
-//! completed if it is the beginning.
+//! Parts of responses, by the rules of RFC 9111 (`rules::partial`). The response to a range that
+//! `*_cache_max_range_offset` has passed on to the upstream is stored as a part. Requests for
+//! ranges within the part are served from it. If the part is the beginning of the response, it can
+//! be completed.
 //!
 //! ```text
 //! request with a Range ─▶ the part contains it ─▶ 206 from the cache
@@ -35,7 +36,7 @@ use crate::answer::AnswerHead;
 use crate::finish;
 use crate::settings::PassSettings;
 
-/// The single range that a client requests without a condition.
+/// The single range that a client requests, if the request has no condition.
 fn wanted(request: &Request) -> Option<ClientRange> {
     let conditions = [
         KnownField::IfRange,
@@ -92,7 +93,7 @@ impl CacheLookup {
         }
     }
 
-    /// The stored part for this request, if the request may use it.
+    /// Returns the fresh stored part that matches this request, if there is one.
     async fn open_part(&self, request: &Request) -> Option<(OpenEntry, AnswerHead, Part)> {
         let id = part_id(&self.entry());
         if !self.store.has(&id) {
@@ -133,7 +134,8 @@ impl CacheLookup {
         Some(finish(request, 502))
     }
 
-    /// Turns a response with the rest into one of the whole: its head, as it will be stored.
+    /// Turns a response with the rest into one of the whole. Returns the head of the whole as it
+    /// will be stored.
     pub(super) fn complete(
         &self,
         request: &mut Request,
@@ -175,7 +177,7 @@ impl CacheLookup {
         Some(whole)
     }
 
-    /// The body of the whole, given the body of the rest.
+    /// Returns the body of the whole: the stored beginning, followed by the body of the rest.
     pub(super) fn joined(&mut self, rest: Box<dyn Source>) -> Box<dyn Source> {
         let Some(beginning) = self.beginning.take().filter(|_| self.is_completed) else {
             return rest;

@@ -32,7 +32,7 @@ use crate::finish;
 /// The method of `*_cache_purge on`.
 const METHOD: &[u8] = b"PURGE";
 
-/// What a line of `*_cache_purge` says.
+/// A compiled line of `*_cache_purge`.
 pub(super) enum PurgeLine {
     Off,
     Requests(Purge),
@@ -41,7 +41,8 @@ pub(super) enum PurgeLine {
 }
 
 impl PurgeLine {
-    /// A first word that names a declared zone, with a key behind it, is the third form.
+    /// Compiles a line. If the first word names a declared zone and a key follows, the line has the
+    /// third form.
     pub(super) fn compile(
         family: &Family,
         compiler: &Compiler<'_>,
@@ -87,7 +88,7 @@ impl PurgeLine {
     }
 }
 
-/// Whether a request is to purge.
+/// Whether a request purges.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PurgeRequest {
     No,
@@ -119,7 +120,7 @@ impl Purge {
     }
 }
 
-/// Purges what a request asks for, and answers it.
+/// Purges the entries that a request names, and responds.
 pub(super) async fn answer(
     request: &mut Request,
     asked: PurgeRequest,
@@ -182,11 +183,12 @@ fn no_content(request: &mut Request) -> Step {
     Step::Respond(Body::Empty)
 }
 
-/// The cache key of a purge, and the group that it shares with the other slices of the response.
+/// The cache key of a purge, and the group of the response's slices.
 #[derive(Clone, Debug)]
 pub(super) struct Key {
     pub(super) key: Bytes,
-    /// Empty if the key has no slice range: then the key is the group.
+    /// The group that all slices of the response share; empty if the key has no slice range: the
+    /// key itself is then the group.
     pub(super) group: Bytes,
 }
 
@@ -229,7 +231,7 @@ pub(super) fn purge(store: &DiskStore, key: &Key) -> Purged {
     if let Some(prefix) = key.group().strip_suffix(b"*") {
         return store.purge_matching(|key| key.starts_with(prefix));
     }
-    // Markers, such as that of a cached error, are stored under the id of the key.
+    // The id of the key may also hold a marker, such as that of a cached error.
     let removed = store.purge(&EntryId::of(&[&key.key]));
     let mut purged = store.purge_group(key.group());
     match removed {

@@ -1,9 +1,9 @@
-//! Cache hits without the normal path: the implementation of [`http::response::recall`] for scopes
-//! with a cache.
+//! Answers cache hits from memory without the normal path, as [`http::response::recall`] asks for
+//! in scopes with a cache.
 //!
-//! Only a fresh response in memory is used, for a request that no property distinguishes from
-//! others with the same key. Every other case (stale, varying or incomplete responses, special
-//! requests) is left to `look_up`, as if this module did not exist.
+//! Only a fresh response in memory is used, and only for a request without a property that could
+//! lead to another response for the same key. In every other case (stale, varying or incomplete
+//! responses, special requests) the request takes the normal path to `look_up`.
 
 use std::sync::Arc;
 
@@ -42,7 +42,7 @@ impl PassSettings {
 }
 
 /// Appends the key of a request's response; false if the response must not be recalled.
-/// `default_key` is for scopes without a key of their own.
+/// `default_key` appends the key if the scope has no `*_cache_key`.
 pub fn key(
     request: &mut Request,
     passing: &PassSettings,
@@ -62,7 +62,7 @@ pub fn key(
     true
 }
 
-/// The fresh response of a key, if it is in memory.
+/// Returns the fresh response of a key, if it is in memory.
 pub fn answer(
     request: &mut Request,
     rules: &AnswerRules<'_>,
@@ -125,7 +125,7 @@ impl Cache {
         store.is_some_and(|store| store.has_memory())
     }
 
-    /// Whether a request gets the same response as all others with its key, from the cache.
+    /// Whether all requests with the key of this request get the same response from the cache.
     fn has_shared_response(&self, request: &mut Request) -> bool {
         if let Some(purge) = &self.purge
             && purge.asked(request) != PurgeRequest::No
@@ -144,11 +144,11 @@ impl Cache {
     }
 }
 
-/// A cache entry that a thread sends repeatedly.
+/// An entry in memory that a thread sends repeatedly, and the counter of these hits.
 struct StandingEntry {
     watched: WatchedEntry,
     hits: Arc<ThreadHits>,
-    /// Bytes of its body.
+    /// The length of the body in bytes.
     length: u64,
 }
 

@@ -16,12 +16,13 @@ use super::{fill, stored_head};
 use crate::answer::AnswerHead;
 use crate::settings::PassSettings;
 
-/// Length of a body up to which an entry in memory is copied on the event loop, in bytes.
+/// Maximum length in bytes of a body with which an entry in memory is updated on the event loop,
+/// which copies the body.
 const COPIED_AT_ONCE_MAX: u64 = 64 * 1024;
 
 impl Validators {
-    /// The validators of an entry. As in nginx `Last-Modified` is parsed and formatted again; by
-    /// RFC 9111 (`is_rfc`) it is sent as stored.
+    /// The validators of an entry. As in nginx, `Last-Modified` is parsed and formatted again,
+    /// unless the rules of RFC 9111 apply (`is_rfc`).
     pub(super) fn of(stored: &Head, is_rfc: bool) -> Validators {
         let head = stored_head::parse(stored).filter(|head| matches!(head.status(), 200 | 206));
         let Some(head) = head else {
@@ -53,13 +54,13 @@ fn http_date(time: i64) -> Bytes {
 }
 
 impl CacheLookup {
-    /// Whether this head says that the entry is still current.
+    /// Whether the response with this head says that the entry is still current.
     pub(super) fn is_confirmed_by(&self, head: &AnswerHead) -> bool {
         head.status() == 304 && !self.validators.is_empty()
     }
 
-    /// Responds with the entry, which is fresh again for the time that one of the two heads or the
-    /// configuration states.
+    /// Responds with the entry after a 304. The entry is fresh again, for the time that the 304,
+    /// the stored head or the configuration states.
     pub(super) async fn serve_confirmed(
         &mut self,
         request: &mut Request,
@@ -88,8 +89,8 @@ impl CacheLookup {
         self.serve(request, rules, opened, status).await
     }
 
-    /// Stores an entry that nginx has written as one of ours with these times, since the times in
-    /// nginx's format cannot be replaced.
+    /// Rewrites an entry that nginx has written in our format, with these times: the times in
+    /// nginx's format cannot be replaced in place.
     fn take_over(&mut self, request: &mut Request, times: EntryTimes, opened: &OpenEntry) {
         let Some(stored) = stored_head::parse(&opened.head) else {
             return;
@@ -100,7 +101,7 @@ impl CacheLookup {
         self.rewrite_entry(request, opened, &head);
     }
 
-    /// Replaces the times of the entry, whose body has this length.
+    /// Replaces the times of the entry; `length` is the length of its body in bytes.
     pub(super) async fn refresh(&self, request: &Request, times: EntryTimes, length: u64) {
         let (store, key) = (self.store.clone(), self.key.clone());
         let id = self.entry();
@@ -119,8 +120,8 @@ impl CacheLookup {
     }
 }
 
-/// The times of an entry that the upstream has confirmed with this 304; `None` if the head forbids
-/// to store the response.
+/// The new times of an entry that the upstream has confirmed with this 304; `None` if the head
+/// forbids storing the response.
 fn renewed(passing: &PassSettings, head: &AnswerHead, opened: &OpenEntry) -> Option<EntryTimes> {
     let now = wall();
     let said = |head: &AnswerHead| {

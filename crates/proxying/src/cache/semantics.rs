@@ -39,13 +39,13 @@ use crate::settings::PassSettings;
 /// The longest `Vary` of a response that is stored by RFC 9111, in bytes.
 const VARY_LENGTH_MAX: usize = 1024;
 
-/// The flags of an entry.
+/// The flags that are stored with the times of an entry.
 const BY_RULES: u32 = 1;
 const NEEDS_VALIDATION: u32 = 1 << 1;
 const NEVER_STALE: u32 = 1 << 2;
 const FOR_AUTHORIZED: u32 = 1 << 3;
 const COVERS_ANSWERS: u32 = 1 << 4;
-/// The upper half is the Date of a later 304, in seconds relative to its receipt.
+/// The flags' upper half then holds the Date of a later 304, in seconds relative to its receipt.
 const HAS_DATE: u32 = 1 << 5;
 
 /// The times of a response as they are stored with its entry.
@@ -81,8 +81,8 @@ fn stored_of(times: &EntryTimes) -> Option<Stored> {
     })
 }
 
-/// Adds the Date of a 304 to the times of the entry that it confirms; `None` if the Date is too far
-/// from the time of receipt.
+/// Adds the Date of a 304 to the times of the entry that the 304 confirms; `None` if the Date is
+/// invalid or too far from the time of receipt.
 pub(super) fn with_date(mut times: EntryTimes, value: &[u8]) -> Option<EntryTimes> {
     let date = date::parse_http(value)?;
     let offset = date.checked_sub(times.received.div_euclid(1000))?;
@@ -103,7 +103,7 @@ pub(super) fn is_stored_by_rfc_only(head: &Head) -> bool {
     head.times.flags & NEEDS_VALIDATION != 0
 }
 
-/// The demands of a request.
+/// What a request demands of a stored response.
 pub(super) fn wanted(request: &Request) -> ReuseRequest {
     let mut directives = RequestDirectives::default();
     let mut is_authorized = false;
@@ -152,12 +152,12 @@ pub(super) fn judge_times(
     })
 }
 
-/// Until when a fresh entry stays fresh, by the wall clock.
+/// The time, since 1970, until which a fresh entry stays fresh.
 pub(super) fn fresh_until(policy: Option<Policy>, times: &EntryTimes) -> Duration {
     let until = Duration::from_millis(u64::try_from(times.valid_until).unwrap_or_default());
     match policy {
         Some(_) => until,
-        // nginx's rules count whole seconds, the last included.
+        // By nginx's rules an entry is fresh up to the end of its last whole second.
         None => Duration::from_secs(until.as_secs().saturating_add(1)),
     }
 }
@@ -185,15 +185,16 @@ impl CacheLookup {
             .then_some(StoredTimes::Nginx(freshness))
     }
 
-    /// The freshness lifetime in seconds of this response if it states none.
+    /// The freshness lifetime in seconds by `proxy_cache_microcache`, if the rule applies to this
+    /// request and response.
     pub(super) fn micro_fresh(&self, passing: &PassSettings, head: &AnswerHead) -> Option<i64> {
         let sharing = &passing.cache.as_ref().filter(|_| self.is_plain)?.sharing;
         sharing.micro_fresh(head, self.file.as_ref())
     }
 
-    /// Judges freshness by RFC 9111, from any header fields; fields that `*_ignore_headers` names
-    /// do not count. `micro` is the freshness lifetime, in seconds, of a response that states none
-    /// and that no `*_cache_valid` matches.
+    /// Judges by RFC 9111 whether a response with these header fields is stored, and with which
+    /// times; fields that `*_ignore_headers` names do not count. `micro` is the freshness lifetime,
+    /// in seconds, of a response that states none and that no `*_cache_valid` matches.
     pub(super) fn judge_fields(
         &self,
         passing: &PassSettings,
@@ -204,7 +205,7 @@ impl CacheLookup {
         let asked = StorageRequest {
             is_authorized: self.wanted.is_authorized,
             has_no_store: self.wanted.directives.no_store,
-            // The key of a slice contains its range, and a stored part has its own id.
+            // A slice has its range in the cache key, and a stored part has its own id.
             is_part_by_key: !self.group.is_empty() || self.stores_partial,
         };
         let exchanged = ExchangeTimes {
@@ -220,7 +221,8 @@ impl CacheLookup {
             fields.filter(|(name, _)| !passing.ignored.contains_name(name))
         };
         let stored = judge(status, heeded(), asked, exchanged, assigned, &policy)?;
-        // A response that states no lifetime, and has none assigned, is not stored.
+        // With a microcache, a response that neither states a lifetime nor has one assigned is not
+        // stored.
         let is_silent = stored.fresh_until <= stored.received && !stored.needs_validation;
         let is_bounded = cache.is_some_and(|cache| cache.sharing.microcache.is_some());
         if is_bounded && is_silent && assigned.is_none() {
@@ -260,13 +262,13 @@ impl CacheLookup {
     }
 }
 
-/// The head of a response as it is stored by RFC 9111: without connection fields and withheld
-/// fields, and with a Date.
+/// The head of a response as it is stored by RFC 9111: with a Date, and without the fields that
+/// must not be stored.
 pub(super) fn text_of(head: &AnswerHead) -> Vec<u8> {
     text_of_fields(head, head.pairs(), &ExcludedFields::of(head.pairs()))
 }
 
-/// A head as it is stored by RFC 9111, with these fields in place of its own.
+/// The head as it is stored by RFC 9111, with these fields in place of those of `head`.
 pub(super) fn text_of_fields<'a>(
     head: &AnswerHead,
     fields: impl Iterator<Item = FieldLine<'a>>,
@@ -303,8 +305,8 @@ pub(super) fn tags_of(head: &AnswerHead) -> Vec<Bytes> {
     tags.map(Bytes::copy_from_slice).collect()
 }
 
-/// Turns a response with an entry's head into one from a cache. `collapsed` is the reason for
-/// asking the origin, if another request asks it.
+/// Gives the client's response the fields of one from a cache. `collapsed` is why the origin was
+/// asked, if another request has fetched the response.
 pub(super) fn set_cache_fields(
     request: &mut Request,
     entry: &Head,
@@ -342,7 +344,7 @@ pub(super) fn set_cache_fields(
     tell(request, handled);
 }
 
-/// Lets the client request ranges of a complete response, whatever the origin permits.
+/// Lets the client request ranges of a complete response, even if the origin permits none.
 pub(super) fn allow_ranges(request: &mut Request, is_single: bool) {
     let response = &mut request.response;
     if response.status == 200 {

@@ -15,7 +15,7 @@ pub(crate) enum Semantics {
 }
 
 impl Semantics {
-    /// The choices that RFC 9111 leaves open, if its rules apply.
+    /// The settings for RFC 9111, if its rules apply.
     pub(crate) fn policy(self) -> Option<Policy> {
         match self {
             Semantics::Nginx => None,

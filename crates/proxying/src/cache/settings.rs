@@ -15,7 +15,7 @@ use crate::family::Causes;
 
 pub(crate) type Zone = framework::zone::Zone<CacheZone>;
 
-/// `*_cache` of a scope in which it is on.
+/// The settings of a scope in which `*_cache` is on.
 pub struct Cache {
     pub(super) choice: ZoneChoice,
     /// The key; `None` for the default key of the protocol.
@@ -46,14 +46,15 @@ pub struct Cache {
     pub(super) sharing: SharingSettings,
 }
 
-/// The zone of a request's responses.
+/// How the zone of a request's response is chosen.
 pub(super) enum ZoneChoice {
     Fixed(Arc<Zone>),
     /// The declared zone whose name is the value of this text, with the prefix of the module.
     Named(Text, &'static str),
 }
 
-/// The freshness lifetime of responses with a status; `None` for any status.
+/// A `*_cache_valid` line: the freshness lifetime of responses with this status; any status if
+/// `None`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Valid {
     pub(super) status: Option<u16>,
@@ -66,13 +67,13 @@ pub struct Methods {
     pub(super) post: bool,
 }
 
-/// `*_cache_lock` of a scope in which it is on.
+/// `*_cache_lock` and related directives, in a scope in which the lock is on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct FillLock {
     /// How long other requests wait.
     pub(super) timeout: Duration,
-    /// The time without a response after which another request is sent to the upstream, in
-    /// milliseconds.
+    /// The time in milliseconds after which another request is sent to the upstream, if the first
+    /// has no response by then.
     pub(super) age: u64,
     /// The maximum number of waiting requests.
     pub(super) waiting_max: Option<usize>,
@@ -81,7 +82,7 @@ pub(super) struct FillLock {
 /// The zone of a cache, and its store.
 type ZonedStore = (Arc<Zone>, Arc<DiskStore>);
 
-/// Whether one of the values is neither empty nor 0.
+/// Whether the value of one of the texts is neither empty nor `0`.
 pub(super) fn any_holds(texts: &[Text], request: &mut Request) -> bool {
     texts.iter().any(|text| {
         let value = text.evaluate(request);
@@ -90,7 +91,7 @@ pub(super) fn any_holds(texts: &[Text], request: &mut Request) -> bool {
 }
 
 impl Cache {
-    /// Whether the client gets the Date of a stored response.
+    /// Whether the client gets the Date that is stored with a response.
     pub fn passes_date(&self) -> bool {
         self.semantics.policy().is_some()
     }
@@ -100,7 +101,7 @@ impl Cache {
         self.semantics.policy().is_some()
     }
 
-    /// The freshness lifetime of a response with this status that states none.
+    /// The freshness lifetime in seconds that `*_cache_valid` gives a response with this status.
     pub(super) fn valid(&self, status: u16) -> Option<u64> {
         let mut valid = self.valid.iter();
         let found = valid.find(|it| it.status.is_none_or(|code| code == status));

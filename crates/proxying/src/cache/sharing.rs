@@ -1,10 +1,10 @@
-//! Rules beyond nginx's for a cache in front of servers that do not know of it: which clients may
-//! share a response, how responses without freshness are treated, and limits. All of the rules are
-//! off by default.
+//! Directives beyond nginx's, for a cache in front of servers that are not prepared for one: which
+//! clients may share a response, how responses without a freshness lifetime are treated, and
+//! limits. All of them are off by default.
 //!
-//! A request with credentials belongs to one client. The cache is only used for such a request if
-//! the response itself says that all clients may have it: RFC 9111, section 3.5, demands this for
-//! `Authorization`, and `proxy_cache_credentials pass` for `Cookie` too.
+//! A request with credentials belongs to one client. With `proxy_cache_credentials pass`, the cache
+//! is only used for such a request if the response itself says that all clients may have it. RFC
+//! 9111, section 3.5, demands this for `Authorization`; the directive extends it to `Cookie`.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -65,10 +65,11 @@ pub const DIRECTIVES: [&dyn Declared; 6] = [
     &files::FILES,
 ];
 
-/// The settings of a scope.
+/// The values of the directives in a scope.
 #[derive(Debug, Default)]
 pub(super) struct SharingSettings {
-    /// Requests with credentials only share responses that allow it.
+    /// `proxy_cache_credentials pass`: a request with credentials only shares a response that
+    /// allows it.
     passes_credentials: bool,
     ignored_cookies: Box<[CookieName]>,
     pub(super) microcache: Option<Microcache>,
@@ -78,20 +79,20 @@ pub(super) struct SharingSettings {
     pub(super) files: Option<Files>,
 }
 
-/// The stored variants of keys with several variants.
+/// Limits the number of stored variants of each key.
 #[derive(Debug)]
 pub(super) struct Variants {
     max: usize,
-    /// By the id of the key, in the order of storage.
+    /// The stored variants by the id of their key, oldest first.
     known: Mutex<Map<EntryId, Vec<EntryId>>>,
 }
 
-/// The most keys with known variants. Beyond that all are forgotten.
+/// Maximum number of keys with known variants. When it is reached, all keys are forgotten.
 const KEYS_MAX: usize = 64 * 1024;
 
 impl Variants {
-    /// Notes that a variant is stored. Returns the variant to be removed for it, if there are too
-    /// many.
+    /// Notes that a variant is stored. Returns the oldest variant, to be removed, if the key then
+    /// has too many.
     pub(super) fn keep(&self, main: EntryId, id: EntryId) -> Option<EntryId> {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         if known.len() >= KEYS_MAX && !known.contains_key(&main) {
@@ -100,7 +101,7 @@ impl Variants {
         let kept = known.entry(main).or_default();
         kept.retain(|other| *other != id);
         kept.push(id);
-        // The entry under the id of the key is needed to find all variants.
+        // The entry under the key's own id stays, since all variants are found through it.
         let first = kept.iter().position(|other| *other != main)?;
         (kept.len() > self.max).then(|| kept.remove(first))
     }
@@ -115,7 +116,8 @@ pub(super) enum Credentials {
     Cookie,
 }
 
-/// The freshness lifetime of responses that state none, and their maximum length.
+/// The freshness lifetime in seconds of responses that state none, and the maximum length of their
+/// bodies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Microcache {
     pub(super) fresh: i64,
@@ -161,13 +163,14 @@ impl SharingSettings {
         })
     }
 
-    /// Whether a request bypasses the cache, since its response depends on more than the key.
+    /// Whether a request with a body bypasses the cache, since its response depends on more than
+    /// the key.
     pub(super) fn passes(&self, request: &Request) -> bool {
         self.passes_credentials && has_body(request)
     }
 
-    /// Whether the client's range or conditions are passed on to the upstream: the response is then
-    /// of no use to others.
+    /// Whether the client's range and conditions are passed on to the upstream: the request has
+    /// some, and its response cannot serve other clients (`is_its_own`).
     pub(super) fn asks_as_client(&self, request: &Request, is_its_own: bool) -> bool {
         let is_part = |known| {
             matches!(
@@ -184,7 +187,7 @@ impl SharingSettings {
         self.passes_credentials && is_its_own && fields.any(|(known, ..)| is_part(known))
     }
 
-    /// The credentials of a request, if they matter.
+    /// The credentials of a request; none without `proxy_cache_credentials pass`.
     pub(super) fn credentials(&self, request: &Request) -> Credentials {
         if self.passes_credentials {
             self.shown(request)
@@ -205,7 +208,7 @@ impl SharingSettings {
         shown
     }
 
-    /// Whether all cookies of a field may be ignored.
+    /// Whether all cookies in a `Cookie` field may be ignored.
     fn ignores(&self, field: &[u8]) -> bool {
         field.split(|byte| *byte == b';').all(|cookie| {
             let name = cookie.split(|byte| *byte == b'=').next();
@@ -214,20 +217,20 @@ impl SharingSettings {
         })
     }
 
-    /// Whether a response that states no freshness may be stored for this request.
+    /// Whether a response without a freshness lifetime may be stored for this request.
     pub(super) fn is_plain(&self, request: &Request) -> bool {
         !request.request_uri().contains(&b'?')
             && !has_body(request)
             && self.shown(request) == Credentials::None
     }
 
-    /// Whether requests wait for another request that revalidates an entry.
+    /// Whether other requests wait while one revalidates an entry.
     pub(super) fn awaits_updates(&self) -> bool {
         self.passes_credentials || self.microcache.is_some() || self.files.is_some()
     }
 
-    /// The freshness lifetime in seconds of a response to a plain request that states none. A
-    /// response that is a file may have any length.
+    /// The freshness lifetime in seconds of a response that states none, to a request for which it
+    /// may be stored. The maximum length does not apply to a response that is a file.
     pub(super) fn micro_fresh(&self, head: &AnswerHead, seen: Option<&Seen>) -> Option<i64> {
         let microcache = self.microcache?;
         let has = |known| head.find(known).is_some();
@@ -271,10 +274,10 @@ impl Credentials {
     }
 }
 
-/// The directives of a response's `Cache-Control` about who may have it, and when.
+/// The `Cache-Control` directives of a response that let clients with credentials share it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct SharingDirectives {
-    /// `public`, or how long all may have it.
+    /// `public` or `s-maxage`.
     is_public: bool,
     must_revalidate: bool,
 }
@@ -315,7 +318,7 @@ fn elements(value: &[u8]) -> impl Iterator<Item = &[u8]> {
     })
 }
 
-/// A limit, if there is one.
+/// The limit that a directive states; `None` for 0, which is no limit.
 fn bound(number: u64) -> Option<usize> {
     (number > 0).then(|| usize::try_from(number).unwrap_or(usize::MAX))
 }

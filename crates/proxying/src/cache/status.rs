@@ -3,24 +3,24 @@
 /// The result of a cache lookup, `$upstream_cache_status`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CacheStatus {
-    /// `MISS`: nothing fresh or stale was there.
+    /// `MISS`: there was no entry.
     Miss,
-    /// `BYPASS`: `*_cache_bypass` had the upstream asked.
+    /// `BYPASS`: the upstream was asked because of `*_cache_bypass`.
     Bypass,
-    /// `EXPIRED`: what was there was stale, and the upstream was asked.
+    /// `EXPIRED`: the entry was stale, and the upstream was asked.
     Expired,
-    /// `STALE`: a stale answer, since the upstream failed.
+    /// `STALE`: a stale entry was used, since the upstream failed.
     Stale,
-    /// `UPDATING`: a stale answer, while another request asks the upstream.
+    /// `UPDATING`: a stale entry was used while another request asks the upstream.
     Updating,
-    /// `REVALIDATED`: the upstream said that the stale answer still holds.
+    /// `REVALIDATED`: the upstream confirmed that the stale entry is still current.
     Revalidated,
-    /// `HIT`: a fresh answer.
+    /// `HIT`: a fresh entry was used.
     Hit,
 }
 
 impl CacheStatus {
-    /// In the order of their numbers.
+    /// All results in the order of their discriminants.
     pub const ALL: [CacheStatus; 7] = [
         CacheStatus::Miss,
         CacheStatus::Bypass,
@@ -31,7 +31,7 @@ impl CacheStatus {
         CacheStatus::Hit,
     ];
 
-    /// As the variable has it.
+    /// The value of `$upstream_cache_status`.
     pub fn name(self) -> &'static str {
         match self {
             CacheStatus::Miss => "MISS",

@@ -8,7 +8,8 @@ use store::disk::{Head, Origin};
 
 use crate::answer::AnswerHead;
 
-/// The head of an entry. nginx stores heads as upstreams have sent them: as HTTP/1 or CGI.
+/// Parses the head of an entry. An entry that nginx has written has the head as the upstream sent
+/// it: in HTTP/1 or CGI form.
 pub(super) fn parse(stored: &Head) -> Option<AnswerHead> {
     let is_cgi = stored.origin == Origin::Nginx && !stored.text.starts_with(b"HTTP/");
     parse_as(&stored.text, is_cgi)
@@ -33,13 +34,12 @@ fn parse_as(text: &Bytes, is_cgi: bool) -> Option<AnswerHead> {
     ))
 }
 
-/// The status line of a stored head: that of HTTP/1, whatever protocol the upstream used.
+/// The status line with which a head is stored: always that of HTTP/1.
 pub(super) fn first_line(head: &AnswerHead) -> Vec<u8> {
     let mut text = b"HTTP/1.1 ".to_vec();
     let line = head.status_line(&head.bytes);
     if line.is_empty() {
-        // An application that sends no reason phrase gets the usual one, also in its first
-        // response.
+        // An application's response without a reason phrase is stored with the standard one.
         let status = head.status();
         let line = format!("{status} {}", proto::status::reason(status));
         text.extend_from_slice(line.trim_end().as_bytes());

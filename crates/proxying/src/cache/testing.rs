@@ -118,8 +118,8 @@ fn seconds(text: &[u8]) -> Option<u64> {
     is_number.then(|| text.parse().unwrap_or(u64::MAX).min(SECONDS_MAX))
 }
 
-/// nginx searches each line for directives as texts; of several lifetimes the last counts, and the
-/// first prohibition ends its line.
+/// Compares with nginx's rules: nginx searches each line for directives as texts; of several
+/// lifetimes the last counts, and a prohibition ends the evaluation of its line.
 fn of_nginx(lines: &[&[u8]]) {
     let fields = lines.iter().map(|line| (KnownField::CacheControl, *line));
     let read = Freshness::of(fields, &NameSet::default(), NOW);

@@ -11,7 +11,7 @@ use super::lookup::CacheLookup;
 use super::settings::Cache;
 use super::validators::Validators;
 
-/// The lookup of a background update, in its request.
+/// The lookup in the background request that updates the entry.
 static UPDATE: Slot<Update, PassLifetime> = Slot::new();
 
 #[derive(Default)]
@@ -23,7 +23,7 @@ impl SlotValue for Update {}
 pub(super) async fn take(request: &mut Request) -> Option<Box<CacheLookup>> {
     let mut lookup = request.pass.take(&UPDATE)?.0?;
     lookup.requested = clock::wall_milliseconds();
-    // The stale entry is still needed for a failure or a 304.
+    // If the upstream fails or responds with 304, the stale entry is used.
     lookup.stale = lookup.open_id(request, lookup.entry()).await;
     if let Some(stale) = &lookup.stale
         && lookup.revalidates
@@ -34,7 +34,8 @@ pub(super) async fn take(request: &mut Request) -> Option<Box<CacheLookup>> {
 }
 
 impl CacheLookup {
-    /// Starts a background request that updates the entry, with this request's claim.
+    /// Starts a background request that updates the entry and takes over this request's claim.
+    /// False if there can be no such request.
     pub(super) fn update_in_background(&mut self, request: &mut Request, cache: &Cache) -> bool {
         let Some(mut child) = request.detached() else {
             return false;

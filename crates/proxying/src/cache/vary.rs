@@ -14,7 +14,7 @@ use super::rules::selecting;
 const LISTS: [&[u8]; 3] = [b"accept-charset", b"accept-encoding", b"accept-language"];
 
 impl CacheLookup {
-    /// The id of the response to this request, for responses with this `Vary`.
+    /// The id under which a response with this `Vary` to this request is stored as a variant.
     pub(super) fn variant_of(&self, request: &Request, vary: &[u8]) -> EntryId {
         let append = match self.policy {
             Some(_) => |name: &[u8], values: &mut dyn Iterator<Item = &[u8]>, out: &mut Vec<u8>| {
@@ -28,8 +28,8 @@ impl CacheLookup {
     }
 }
 
-/// The id of the response to this request under the key with the id `main`, for responses with this
-/// `Vary`. `append` normalizes the values of a field.
+/// The variant id for a request and a `Vary`, under the key with the id `main`. `append` appends
+/// the normalized values of a field.
 fn variant(
     request: &Request,
     main: &EntryId,

@@ -1,8 +1,9 @@
 //! Warnings at start and with `-t` about caches that may send one client's response to others.
 //!
-//! nginx's defaults permit that, and stay, since configurations depend on them. A warning is only
-//! given if the configuration certainly does so: a variable that it defines, for example with
-//! `map`, may exclude such responses.
+//! nginx's defaults permit such caches, and Tidegate keeps the defaults, since configurations
+//! depend on them. A warning is only given if the configuration certainly has this effect: a
+//! variable that the configuration defines, for example with `map`, may exclude the responses in
+//! question, and suppresses the warning.
 
 use conf::{Diagnostic, Fault, Level, ScopeRef, Setting, Template, TemplatePart, Word};
 use framework::compile::Compiler;
@@ -23,8 +24,8 @@ pub(crate) struct CachedScope<'a> {
     pub(crate) passes_authorization: bool,
 }
 
-/// Variables with these names, or with these prefixes if they end with `_`, have nginx's meaning:
-/// no directive defines them.
+/// Names of variables, or prefixes of names if they end with `_`, that always have nginx's meaning:
+/// no directive can define them.
 const OF_REQUESTS: &[&str] = &[
     "arg_",
     "args",
@@ -49,7 +50,7 @@ const OF_REQUESTS: &[&str] = &[
     "upstream_http_",
 ];
 
-/// Variables in a key that distinguish clients.
+/// Variables by which a key distinguishes clients.
 const OF_CLIENTS: &[&str] = &[
     "cookie_",
     "http_authorization",
@@ -57,10 +58,10 @@ const OF_CLIENTS: &[&str] = &[
     "remote_user",
 ];
 
-/// Variables that exclude responses to requests with `Authorization`.
+/// Variables by which `*_no_cache` excludes responses to requests with `Authorization`.
 const AUTHORIZATION: &[&str] = &["http_authorization", "remote_user"];
 
-/// Variables that exclude responses with `Set-Cookie`.
+/// Variables by which `*_no_cache` excludes responses with `Set-Cookie`.
 const SET_COOKIE: &[&str] = &["sent_http_set_cookie", "upstream_http_set_cookie"];
 
 impl Family {
@@ -82,7 +83,7 @@ impl Family {
         };
         let is_apart = key.iter().any(|key| may_hold(key, OF_CLIENTS));
         let holds = |names| no_cache.iter().any(|text| may_hold(text, names));
-        // These rules only store and reuse responses that all clients may have.
+        // RFC 9111 and `proxy_cache_credentials pass` only share responses that allow it.
         let is_heeded = scope.get(&self.cache_semantics)?.policy().is_some()
             || (self.prefix == "proxy_" && sharing::has_credentials_pass(scope)?);
         if known.passes_authorization && !is_apart && !is_heeded && !holds(AUTHORIZATION) {

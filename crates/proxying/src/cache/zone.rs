@@ -26,18 +26,18 @@ use super::numbers::CacheCounters;
 /// nginx's minimum for a zone of keys, in bytes: two pages.
 const KEYS_ZONE_MIN: u64 = 8192;
 
-/// The interval of maintenance.
+/// The interval between two turns of maintenance.
 const INTERVAL: Duration = Duration::from_secs(1);
 
-/// The interval of saving the index.
+/// The interval between two saves of the index.
 const SAVE_INTERVAL: Duration = Duration::from_secs(60);
 
-/// How long a process that ends waits for its indexes. A process that ends at once waits for less
-/// ([`engine::hasten_background`]).
+/// Maximum time that an ending process waits for its indexes to be saved;
+/// [`engine::hasten_background`] shortens it.
 const SAVE_MAX: Duration = Duration::from_secs(30);
 
-/// How long the last save of an index waits for complete responses to be stored, which takes about
-/// as long as a sleep of a pool thread ([`engine::unhurried`]).
+/// Maximum time that the last save of an index waits for complete responses to be stored: about as
+/// long as a pool thread sleeps ([`engine::unhurried`]).
 const STORE_MAX: Duration = Duration::from_millis(100);
 
 /// A line of `*_cache_path`.
@@ -45,7 +45,7 @@ const STORE_MAX: Duration = Duration::from_millis(100);
 pub(crate) struct CachePath {
     /// The prefix of the module, such as `proxy_`.
     pub(super) prefix: &'static str,
-    /// The directory; without one, `memory:` and a name.
+    /// The directory, or `memory:` and a name for a cache without one.
     path: PathBuf,
     has_folder: bool,
     pub(super) memory: Option<MemorySettings>,
@@ -123,12 +123,12 @@ impl CacheZone {
         self.store.get_or_init(open).as_ref()
     }
 
-    /// The counters of requests.
+    /// The counters of the zone's requests.
     pub(super) fn counters(&self) -> &CacheCounters {
         &self.counters
     }
 
-    /// The counts of the directory; zero if it is not open.
+    /// The counts of entries on disk; zero if the directory is not open.
     pub(super) fn counts(&self) -> Counts {
         let store = self.store.get().and_then(Option::as_ref);
         store.map(|store| store.counts()).unwrap_or_default()
@@ -140,7 +140,7 @@ impl CacheZone {
         store.is_some_and(|store| !store.is_scanned())
     }
 
-    /// The counts of the memory.
+    /// The counts of entries in memory.
     pub(super) fn memory_counts(&self) -> MemoryCounts {
         let store = self.store.get().and_then(Option::as_ref);
         let mut counts = store.map(|store| store.memory_counts()).unwrap_or_default();
@@ -185,8 +185,8 @@ impl State for CacheZone {
 
     const SAVED_VERSION: Option<u64> = Some(1);
 
-    /// Entries that lie in memory alone, those that were used last. What is in a folder stays
-    /// there.
+    /// Saves the entries of a cache without a directory, as far as there is room: those that were
+    /// used last. Entries in a directory stay there.
     fn save(&self, settings: &CachePath, out: &mut StateWriter) {
         let Some(Some(store)) = self.store.get().filter(|_| !settings.has_folder) else {
             return;
@@ -215,7 +215,8 @@ impl State for CacheZone {
         let store = store.ok_or_else(|| Unfit::new("there is no store"))?;
         for (id, used, file) in entries.into_iter().rev() {
             let file = Bytes::copy_from_slice(file);
-            // Damaged entries, and those without room, are fetched again.
+            // An entry that is damaged, or for which there is no room, is fetched again when
+            // requested.
             let _ = store.take_over(PassedEntry { id, used, file }, now());
         }
         Ok(())
@@ -478,7 +479,7 @@ impl Service for MaintenanceService {
         self.0.state().store(self.0.settings());
     }
 
-    /// Starts a maintenance thread; the previous one ends.
+    /// Starts a maintenance thread; the thread of the previous generation ends.
     fn start(&self, _: &Arc<Generation>, before: Option<RunningService>) -> Option<RunningService> {
         let zone = Arc::clone(&self.0);
         let settings = zone.settings().clone();
@@ -500,8 +501,8 @@ impl Service for MaintenanceService {
     }
 }
 
-/// The handle of a maintenance thread. Dropping it tells the thread to end, and the process waits
-/// for that.
+/// The handle of a maintenance thread. Dropping it tells the thread to end, and makes the process
+/// wait for the thread's end.
 struct MaintenanceHandle {
     unfinished: Arc<OnceLock<ExitBlocker>>,
     #[expect(dead_code, reason = "dropping it tells the thread to end")]
@@ -510,14 +511,14 @@ struct MaintenanceHandle {
 
 impl Drop for MaintenanceHandle {
     fn drop(&mut self) {
-        // The fields are dropped after this: the thread must not end before the process waits for
-        // it.
+        // The blocker must exist before the thread is told to end, which dropping `thread` does
+        // after this.
         let unfinished = || ExitBlocker::for_at_most(SAVE_MAX, "the index of a cache");
         self.unfinished.get_or_init(unfinished);
     }
 }
 
-/// Saves the index when the maintenance of a cache ends, by this thread or the next one.
+/// Saves the index when a maintenance thread ends, unless a later thread maintains the cache.
 struct SaveOnDrop {
     zone: Arc<Zone<CacheZone>>,
     store: Arc<DiskStore>,
@@ -554,8 +555,8 @@ impl Drop for SaveOnDrop {
     }
 }
 
-/// Maintains a directory. Only one process does so at a time: others wait until that process has
-/// ended.
+/// Maintains a cache forever. Only one process maintains a directory; others wait until that
+/// process has ended.
 async fn keep(at_end: SaveOnDrop, settings: CachePath) {
     if at_end.store.shrink_memory(now()) {
         engine::trim_now();
@@ -565,7 +566,7 @@ async fn keep(at_end: SaveOnDrop, settings: CachePath) {
     }
 }
 
-/// Maintains a directory as long as it exists.
+/// Maintains a directory until it is removed.
 async fn keep_one(store: &Arc<DiskStore>, settings: &CachePath) {
     while !store.try_acquire_ownership() {
         engine::sleep(INTERVAL).await;

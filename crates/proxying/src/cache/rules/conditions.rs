@@ -1,6 +1,6 @@
 //! Whether a client already has the response that a cache would send: RFC 9111, section 4.3.2.
 //!
-//! `If-Match` and `If-Unmodified-Since` only concern origins and are not evaluated here.
+//! `If-Match` and `If-Unmodified-Since` are for the origin, and are not evaluated here.
 
 use super::dates;
 
@@ -22,8 +22,8 @@ pub(crate) struct Selected<'a> {
 }
 
 impl Conditions<'_> {
-    /// Whether the response to the request is a 304: If-None-Match takes precedence (RFC 9110,
-    /// section 13.2.2); a stored response without Last-Modified was modified at its Date.
+    /// Whether the client gets a 304. If-None-Match takes precedence (RFC 9110, section 13.2.2);
+    /// for a stored response without Last-Modified its Date is compared.
     pub(crate) fn is_not_modified(&self, selected: &Selected<'_>) -> bool {
         if let Some(list) = self.none_match {
             return proto::etag::list_contains(list, selected.etag, true);

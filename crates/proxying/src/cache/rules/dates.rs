@@ -1,7 +1,7 @@
 //! HTTP dates in the strict syntax of RFC 9110, section 5.6.7.
 //!
-//! `proto::date` parses as leniently as nginx. Here an invalid date makes a response stale (RFC
-//! 9111, section 5.3), so only the three forms are accepted; letters may be in any case.
+//! `proto::date` parses as leniently as nginx. Here only the three forms of the RFC are valid, in
+//! any case of letters, since an invalid date must make a response stale (RFC 9111, section 5.3).
 
 const MONTHS: [&[u8; 3]; 12] = [
     b"jan", b"feb", b"mar", b"apr", b"may", b"jun", b"jul", b"aug", b"sep", b"oct", b"nov", b"dec",
@@ -54,7 +54,8 @@ fn imf_fixdate(mut text: Text<'_>) -> Option<i64> {
     compose(year, month, day, seconds)
 }
 
-/// `06-Nov-94 08:49:37 GMT`. A year that would be more than 50 years ahead is in the past.
+/// `06-Nov-94 08:49:37 GMT`. A year that would be more than 50 years ahead belongs to the century
+/// before.
 fn rfc850_date(mut text: Text<'_>, now: i64) -> Option<i64> {
     let day = text.number(2)?;
     let month = text.take(b"-").then(|| text.month())??;
@@ -83,7 +84,7 @@ fn asctime(mut text: Text<'_>) -> Option<i64> {
     compose(year, month, day, seconds)
 }
 
-/// The rest of a date.
+/// The part of a date that has not been parsed.
 struct Text<'a>(&'a [u8]);
 
 impl<'a> Text<'a> {
@@ -109,7 +110,7 @@ impl<'a> Text<'a> {
         })
     }
 
-    /// A month, from 0.
+    /// Parses a month; January is 0.
     fn month(&mut self) -> Option<usize> {
         let (name, rest) = self.0.split_at_checked(3)?;
         self.0 = rest;
@@ -118,7 +119,7 @@ impl<'a> Text<'a> {
             .position(|month| month.eq_ignore_ascii_case(name))
     }
 
-    /// `08:49:37` in seconds; second 60 is a leap second.
+    /// Parses `08:49:37` into seconds since midnight; second 60 is a leap second.
     fn time(&mut self) -> Option<i64> {
         let hour = self.number(2).filter(|hour| *hour < 24)?;
         let minute = self.take(b":").then(|| self.number(2))??;

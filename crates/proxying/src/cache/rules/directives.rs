@@ -10,24 +10,25 @@ use super::delta_seconds;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ResponseDirectives {
     pub no_store: bool,
-    /// Section 5.2.2.4, without fields.
+    /// `no-cache` without a list of fields (section 5.2.2.4).
     pub no_cache: bool,
-    /// Section 5.2.2.7, without fields.
+    /// `private` without a list of fields (section 5.2.2.7).
     pub private: bool,
-    /// Names, in lower case, of fields that must not be stored: those of `no-cache="…"` and
-    /// `private="…"`.
+    /// Names in lower case of the fields in `no-cache="…"` and `private="…"`, which must not be
+    /// stored.
     pub withheld: Vec<Vec<u8>>,
     pub public: bool,
     pub must_revalidate: bool,
     pub proxy_revalidate: bool,
     pub must_understand: bool,
-    /// Section 5.2.2.1. An invalid value is 0: the response is stale (section 4.2.1).
+    /// In seconds (section 5.2.2.1). An invalid value counts as 0, so that the response is stale
+    /// (section 4.2.1).
     pub max_age: Option<u64>,
-    /// Section 5.2.2.10, in the same way.
+    /// In seconds (section 5.2.2.10); an invalid value counts as 0, too.
     pub s_maxage: Option<u64>,
-    /// RFC 5861, section 3.
+    /// In seconds (RFC 5861, section 3); an invalid value counts as 0.
     pub stale_while_revalidate: Option<u64>,
-    /// RFC 5861, section 4.
+    /// In seconds (RFC 5861, section 4); an invalid value counts as 0.
     pub stale_if_error: Option<u64>,
 }
 
@@ -39,12 +40,12 @@ pub(crate) struct RequestDirectives {
     pub only_if_cached: bool,
     pub max_age: Option<u64>,
     pub min_fresh: Option<u64>,
-    /// Section 5.2.1.2; without a value any staleness is accepted.
+    /// In seconds (section 5.2.1.2); without a value the client accepts any staleness.
     pub max_stale: Option<u64>,
 }
 
 impl ResponseDirectives {
-    /// Adds a line of the field.
+    /// Adds the directives of one `Cache-Control` line.
     pub(crate) fn take(&mut self, value: &[u8]) {
         for (name, argument) in members(value) {
             self.take_one(&name.to_ascii_lowercase(), argument);
@@ -76,7 +77,7 @@ impl ResponseDirectives {
         }
     }
 
-    /// Notes fields that must not be stored. False if there is none.
+    /// Notes fields that must not be stored. False if the list is empty.
     fn withhold(&mut self, fields: Option<&[u8]>) -> bool {
         let fields = fields.unwrap_or_default();
         let names = fields.split(|byte| matches!(byte, b',' | b' ' | b'\t'));
@@ -90,7 +91,7 @@ impl ResponseDirectives {
 }
 
 impl RequestDirectives {
-    /// Adds a line of the field.
+    /// Adds the directives of one `Cache-Control` line.
     pub(crate) fn take(&mut self, value: &[u8]) {
         for (name, argument) in members(value) {
             let seconds = || argument.and_then(delta_seconds);

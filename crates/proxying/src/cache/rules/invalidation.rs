@@ -1,7 +1,7 @@
 //! The targets that an unsafe request invalidates: RFC 9111, section 4.4.
 
-/// Whether a method may change the response to GET: all methods except the safe ones, so unknown
-/// methods too.
+/// Whether a method may change the response to GET: true for unknown methods and all known ones
+/// except the safe ones.
 pub(crate) fn is_unsafe(method: &[u8]) -> bool {
     !matches!(method, b"GET" | b"HEAD" | b"OPTIONS" | b"TRACE")
 }
@@ -11,9 +11,9 @@ pub(crate) fn is_no_error(status: u16) -> bool {
     (200..400).contains(&status)
 }
 
-/// The path and query of a `Location` or `Content-Location`, if it has the same origin as the
-/// request (section 4.4 forbids others): `host` with its port as the client has sent it, and the
-/// path and query `target`.
+/// Returns the path and query of a `Location` or `Content-Location`, if its origin is that of the
+/// request; section 4.4 forbids invalidating others. `host` is the request's host with the port as
+/// the client has sent it, and `target` the request's path and query.
 pub(crate) fn target(
     reference: &[u8],
     scheme: &[u8],
@@ -47,7 +47,7 @@ pub(crate) fn target(
         None => return Some(target.to_vec()),
         Some(b'/') => without_dots(reference),
         Some(b'?') => [path, reference].concat(),
-        // Another scheme, such as `mailto:`.
+        // Another scheme, such as `mailto:`, is another origin.
         Some(_) if has_scheme(reference) => return None,
         Some(_) => {
             let folder = memchr::memrchr(b'/', path).map_or(0, |at| at + 1);
@@ -61,7 +61,7 @@ fn is_scheme(text: &[u8]) -> bool {
     text.first().is_some_and(u8::is_ascii_alphabetic) && text.iter().all(is_part)
 }
 
-/// Whether there is a colon before any slash or query.
+/// Whether the first colon, slash or question mark is a colon.
 fn has_scheme(reference: &[u8]) -> bool {
     let end = reference
         .iter()
@@ -82,7 +82,7 @@ fn is_same_authority(one: &[u8], other: &[u8], scheme: &[u8]) -> bool {
     bare(one) == bare(other)
 }
 
-/// RFC 3986, section 5.2.4; the query is not changed.
+/// Removes dot segments from the path (RFC 3986, section 5.2.4); the query is not changed.
 fn without_dots(reference: &[u8]) -> Vec<u8> {
     let end = memchr::memchr(b'?', reference).unwrap_or(reference.len());
     let (path, query) = reference.split_at(end);

@@ -54,7 +54,7 @@ pub(crate) struct Policy {
 /// A field's name and value.
 pub(super) type FieldLine<'a> = (&'a [u8], &'a [u8]);
 
-/// The limit of delta-seconds (section 1.2.2); larger numbers are treated as this one.
+/// The maximum of delta-seconds (section 1.2.2); a larger number counts as this one.
 pub(super) const SECONDS_MAX: u64 = 1 << 31;
 
 /// Parses a number of digits only (section 1.2.2), limited to [`SECONDS_MAX`].

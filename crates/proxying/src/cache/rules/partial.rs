@@ -1,10 +1,10 @@
 //! Parts of representations: RFC 9111, sections 3.3 and 3.4, and RFC 9110, section 14.
 
-/// The range of a partial response: its Content-Range, with a known length of the whole.
+/// The range of a partial response, from a Content-Range that states the length of the whole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Part {
     pub first: u64,
-    /// The offset behind the last byte.
+    /// The offset after the last byte.
     pub end: u64,
     /// The length of the whole.
     pub total: u64,
@@ -15,12 +15,12 @@ pub(crate) struct Part {
 pub(crate) enum ClientRange {
     /// From the first offset to the second inclusive, or to the end.
     From(u64, Option<u64>),
-    /// The last bytes, this many.
+    /// This many bytes from the end.
     Last(u64),
 }
 
 impl Part {
-    /// RFC 9110, section 14.4.
+    /// Parses a Content-Range (RFC 9110, section 14.4).
     pub(crate) fn parse(content_range: &[u8]) -> Option<Part> {
         let text = std::str::from_utf8(content_range).ok()?;
         let (unit, rest) = text.split_once(' ')?;
@@ -66,14 +66,14 @@ impl Part {
             && rest.total == self.total
     }
 
-    /// The value of a Content-Range.
+    /// The value of the Content-Range for this part.
     pub(crate) fn text(self) -> String {
         format!("bytes {}-{}/{}", self.first, self.end - 1, self.total)
     }
 }
 
 impl ClientRange {
-    /// RFC 9110, section 14.1.2: a Range with one range.
+    /// Parses a Range with a single range (RFC 9110, section 14.1.2).
     pub(crate) fn parse(range: &[u8]) -> Option<ClientRange> {
         let text = std::str::from_utf8(range).ok()?;
         let (unit, range) = text.split_once('=')?;

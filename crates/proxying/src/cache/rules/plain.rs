@@ -1,5 +1,5 @@
-//! A second, simple implementation of freshness by the text of RFC 9111, which is compared with
-//! `storing` and `reuse` over random heads.
+//! A second, simple implementation of freshness by the text of RFC 9111. Its results for random
+//! heads are compared with those of `storing` and `reuse`.
 
 use crate::cache::rules::Policy;
 use crate::cache::rules::reuse::{self, Reuse, ReuseRequest};
@@ -7,7 +7,7 @@ use crate::cache::rules::storing::{self, ExchangeTimes, StorageRequest};
 
 const NOW: i64 = 1_000_000_000; // Sun, 09 Sep 2001 01:46:40 GMT
 
-/// Dates with their offsets from [`NOW`] in seconds; an invalid date has none.
+/// Dates with their offsets from [`NOW`] in seconds; `None` for an invalid date.
 const DATES: [(&str, Option<i64>); 9] = [
     ("Sun, 09 Sep 2001 01:46:40 GMT", Some(0)),
     ("Sun, 09 Sep 2001 01:46:30 GMT", Some(-10)),
@@ -100,7 +100,7 @@ impl DrawnNumbers<'_> {
 struct Case {
     status: u16,
     fields: Vec<(&'static str, String)>,
-    /// Lines of Cache-Control, each of which is a list.
+    /// The lines of Cache-Control, each a list of directives.
     control: Vec<Vec<&'static str>>,
     expires: Option<Option<i64>>,
     date: Option<Option<i64>>,
@@ -194,7 +194,7 @@ impl Case {
         Some(text.parse().unwrap_or(i64::MAX).min(1 << 31))
     }
 
-    /// Section 3, as a list of reasons not to store.
+    /// Whether the response may be stored: a list of reasons against it (section 3).
     fn may_be_stored(&self) -> bool {
         if self.status < 200 || self.status == 206 || self.status == 304 {
             return false;
@@ -215,7 +215,7 @@ impl Case {
         allows || !self.is_authorized
     }
 
-    /// Section 4.2.1: the lifetime, and whether the response states it itself.
+    /// Section 4.2.1: the freshness lifetime in seconds, and whether the response states it.
     fn lifetime(&self) -> Option<(i64, bool)> {
         if let Some(seconds) = self.seconds("s-maxage") {
             return Some((seconds, true));

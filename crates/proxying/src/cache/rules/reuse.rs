@@ -46,7 +46,7 @@ pub(crate) fn decide(stored: &Stored, wanted: &ReuseRequest, now: i64, policy: &
     }
     let wishes = wanted.directives;
     let interval = i64::try_from(policy.reload_interval).unwrap_or(i64::MAX);
-    // A response that was fetched a moment ago is not fetched again at a client's wish.
+    // A client cannot force another fetch of a response that was fetched a moment ago.
     let is_new = now.saturating_sub(stored.received) < interval;
     let wants_newer = !is_new && (wishes.no_cache || is_older(stored, wishes.max_age, now));
     let left = stored.fresh_until.saturating_sub(now);
@@ -67,7 +67,7 @@ pub(crate) fn decide(stored: &Stored, wanted: &ReuseRequest, now: i64, policy: &
     {
         return Reuse::StaleAsAllowed;
     }
-    // `updating` and `error` are in seconds; 0 allows no stale use.
+    // `updating` and `error` are in seconds; 0 forbids stale use.
     Reuse::Ask(StaleUses {
         while_updating: stored.updating > 0 && may(stored.updating),
         for_failures: stored.error > 0 && may(stored.error),

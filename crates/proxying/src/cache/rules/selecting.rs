@@ -1,4 +1,5 @@
-//! Normalizes values of request fields that select the same variant: RFC 9111, section 4.1.
+//! Normalizes the values of request fields, so that equivalent values select the same variant: RFC
+//! 9111, section 4.1.
 //!
 //! Lines with the same name are one list (RFC 9110, section 5.3), and spaces around commas are
 //! insignificant. In Accept-Encoding and Accept-Language the order of elements with equal weights,
@@ -6,10 +7,10 @@
 
 use super::directives::elements;
 
-/// The weight of an element without a weight, in thousandths.
+/// The weight of an element that states none, in thousandths.
 const WEIGHT_MAX: u16 = 1000;
 
-/// Appends the normal form of equivalent values. The name must be in lower case.
+/// Appends the normal form of a field's values. The name must be in lower case.
 pub(crate) fn append<'a>(name: &[u8], values: impl Iterator<Item = &'a [u8]>, out: &mut Vec<u8>) {
     let elements = values.flat_map(elements);
     if !matches!(name, b"accept-encoding" | b"accept-language") {
@@ -18,14 +19,15 @@ pub(crate) fn append<'a>(name: &[u8], values: impl Iterator<Item = &'a [u8]>, ou
     let is_encoding = name == b"accept-encoding";
     let mut weighed: Vec<(u16, Vec<u8>)> = elements
         .map(weigh)
-        // Codings with weight 0 may be left out, except for those that are acceptable by default.
+        // Codings with weight 0 are left out, except for those that are acceptable if not
+        // mentioned.
         .filter(|(weight, name)| {
             *weight > 0 || matches!(&name[..], b"*" | b"identity") || !is_encoding
         })
         .collect();
     if is_encoding {
         for (_, name) in &mut weighed {
-            // RFC 9110, section 8.4.1.3.
+            // The names with and without `x-` are equivalent (RFC 9110, section 8.4.1.3).
             if matches!(&name[..], b"x-gzip" | b"x-compress") {
                 name.drain(..2);
             }
@@ -54,8 +56,8 @@ fn append_joined<'a>(elements: impl Iterator<Item = &'a [u8]>, out: &mut Vec<u8>
     }
 }
 
-/// An element in lower case without its weight, and the weight in thousandths. An invalid weight
-/// stays a part of the element.
+/// Splits an element into its weight in thousandths and the rest in lower case. An invalid weight
+/// stays a part of the rest.
 fn weigh(element: &[u8]) -> (u16, Vec<u8>) {
     let lower = element.to_ascii_lowercase();
     let parts = memchr::memchr(b';', &lower).and_then(|at| lower.split_at_checked(at));

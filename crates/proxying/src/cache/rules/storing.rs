@@ -1,5 +1,5 @@
-//! Whether a response may be stored, and how long it may be used for what: RFC 9111, sections 3 and
-//! 4.2.
+//! Whether a response may be stored, and how long it may be used fresh and stale: RFC 9111,
+//! sections 3 and 4.2.
 
 use super::directives::{ResponseDirectives, elements};
 use super::{FieldLine, Policy, dates, delta_seconds, targeted};
@@ -11,7 +11,8 @@ pub(crate) struct StorageRequest {
     pub is_authorized: bool,
     /// The request had `no-store` (section 5.2.1.5).
     pub has_no_store: bool,
-    /// The request is for a part with a cache key of its own, so a 206 response may be stored.
+    /// A 206 response may be stored: the cache key contains the range (slices), or the response is
+    /// stored as a part with an id of its own.
     pub is_part_by_key: bool,
 }
 
@@ -24,21 +25,21 @@ pub(crate) struct ExchangeTimes {
     pub received: i64,
 }
 
-/// How long a stored response may be used for what.
+/// How long a stored response may be used, and under which conditions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Stored {
     /// Milliseconds since 1970 at which the response becomes stale.
     pub fresh_until: i64,
     /// Milliseconds since 1970 at which the response was received.
     pub received: i64,
-    /// The age in seconds at that time: `corrected_initial_age` of section 4.2.3.
+    /// The age in seconds at `received`: `corrected_initial_age` of section 4.2.3.
     pub initial_age: u32,
     /// Seconds for which the stale response may be used while it is updated.
     pub updating: u32,
     /// Seconds for which the stale response may replace a failed one.
     pub error: u32,
-    /// The response itself states `stale-if-error`: then errors with which the origin responds
-    /// count as well (RFC 5861, section 4).
+    /// The response itself states `stale-if-error`: the stale response may then also replace an
+    /// error response of the origin (RFC 5861, section 4).
     pub covers_error_responses: bool,
     /// The response must be revalidated before each use (section 5.2.2.4).
     pub needs_validation: bool,
@@ -48,7 +49,7 @@ pub(crate) struct Stored {
     pub allows_authorized: bool,
 }
 
-/// The fields of a response's head that matter here.
+/// The fields of a response's head that the rules for storing use.
 #[derive(Clone, Debug, Default)]
 struct ResponseFields {
     directives: ResponseDirectives,
@@ -56,7 +57,7 @@ struct ResponseFields {
     is_targeted: bool,
     /// `X-Accel-Expires`: seconds from the arrival, or a time in seconds since 1970.
     accel: Option<Accel>,
-    /// An invalid Expires is in the past (section 5.3).
+    /// In seconds since 1970; an invalid Expires counts as far in the past (section 5.3).
     expires: Option<i64>,
     date: Option<i64>,
     age: Option<u64>,
@@ -99,8 +100,8 @@ pub(crate) fn judge<'a>(
     let initial_age = response_fields.initial_age(exchanged);
     let lifetime = response_fields.lifetime(status, exchanged, initial_age, assigned, policy);
     let is_explicit = matches!(lifetime, Some((_, Source::Explicit)));
-    // By section 3 a response without explicit freshness is only stored if its status allows it;
-    // here also only if the origin can be asked whether the response is still current.
+    // By section 3 a response without explicit freshness is only stored if its status allows it.
+    // Here it must also have a validator, so that the origin can confirm it.
     let is_whole = status == 200 || (status == 206 && asked.is_part_by_key);
     let may_be_confirmed = response_fields.has_validator && is_whole;
     if lifetime.is_none() && !may_be_confirmed {
@@ -154,7 +155,7 @@ impl ResponseDirectives {
 }
 
 impl ResponseFields {
-    /// `now` is in seconds since 1970.
+    /// Parses the fields of a head; `now` is in seconds since 1970.
     fn of<'a>(fields: impl Iterator<Item = FieldLine<'a>>, now: i64) -> ResponseFields {
         let mut response_fields = ResponseFields::default();
         let mut targeted = Vec::new();
@@ -170,7 +171,7 @@ impl ResponseFields {
                 b"x-accel-expires" if response_fields.accel.is_none() => {
                     response_fields.accel = Accel::parse(value)
                 }
-                // Section 5.3: an invalid date is in the past.
+                // Section 5.3: an invalid date counts as far in the past.
                 b"expires" if response_fields.expires.is_none() => {
                     response_fields.expires = Some(dates::parse(value, now).unwrap_or(i64::MIN));
                 }
@@ -201,7 +202,7 @@ impl ResponseFields {
 
     fn may_be_stored(&self, status: u16, asked: StorageRequest) -> bool {
         let directives = &self.directives;
-        // Parts are combined elsewhere; a 304 is not stored itself.
+        // A 206 is only stored under a key or id of its own, and a 304 is not stored itself.
         let is_part = status == 206 && !asked.is_part_by_key;
         let is_final = status >= 200 && status != 304 && !is_part;
         let is_understood = !directives.must_understand || is_understood(status);
@@ -302,8 +303,8 @@ impl Accel {
     }
 }
 
-/// Section 5.1: the first of several values counts; an invalid value is ignored. A semicolon ends
-/// the value.
+/// Parses an Age (section 5.1): the first of several values counts, and a semicolon ends the value.
+/// `None` if the value is invalid.
 fn age_of(value: &[u8]) -> Option<u64> {
     let first = value.split(|byte| *byte == b',').next()?;
     let first = first.split(|byte| *byte == b';').next()?;
@@ -318,7 +319,7 @@ fn is_understood(status: u16) -> bool {
     )
 }
 
-/// RFC 9110, section 15.1.
+/// Whether the status is heuristically cacheable by RFC 9110, section 15.1.
 fn is_heuristically_cacheable(status: u16) -> bool {
     matches!(
         status,
@@ -342,7 +343,8 @@ impl ExcludedFields {
                 directives.take(value);
             }
         }
-        // Fields that delimit the body or state its type are always stored.
+        // Fields that delimit the body or state its type are stored even if the response withholds
+        // them.
         let mut names = directives.withheld;
         names.retain(|name| !NEEDED.contains(&name.as_slice()));
         ExcludedFields(names)
@@ -355,7 +357,7 @@ impl ExcludedFields {
     }
 }
 
-/// Fields without which the stored response would be another response.
+/// Fields without which the stored body would be misinterpreted.
 const NEEDED: [&[u8]; 8] = [
     b"content-length",
     b"content-encoding",
@@ -367,7 +369,8 @@ const NEEDED: [&[u8]; 8] = [
     b"age",
 ];
 
-/// Fields of a connection or for a proxy only: RFC 9110, section 7.6.1, and RFC 9111, section 3.1.
+/// Fields that concern a single connection or a proxy: RFC 9110, section 7.6.1, and RFC 9111,
+/// section 3.1.
 const OF_CONNECTIONS: [&[u8]; 9] = [
     b"connection",
     b"keep-alive",

@@ -5,10 +5,10 @@
 
 use super::FieldLine;
 
-/// The number of tags of a response that count.
+/// Maximum number of tags of a response; further tags are ignored.
 pub(crate) const TAGS_MAX: usize = 256;
 
-/// The length of a tag in bytes beyond which the tag is ignored.
+/// Maximum length of a tag in bytes; longer tags are ignored.
 pub(crate) const TAG_LENGTH_MAX: usize = 1024;
 
 /// The tags in these fields, of a response or of a purge request.

@@ -6,7 +6,7 @@
 use super::SECONDS_MAX;
 use super::directives::ResponseDirectives;
 
-/// The directives of the field, whose lines are joined with commas; `None` if the field is invalid
+/// Parses the value of the field, with all lines joined by commas; `None` if the field is invalid
 /// or empty.
 pub(super) fn parse(value: &[u8]) -> Option<ResponseDirectives> {
     let mut text = Text(value);
@@ -35,7 +35,7 @@ pub(super) fn parse(value: &[u8]) -> Option<ResponseDirectives> {
     has_one.then_some(directives)
 }
 
-/// The value of a member, as far as directives use its type.
+/// The value of a member: its type matters only where a directive uses that type.
 #[derive(Debug, PartialEq, Eq)]
 enum Item {
     Integer(i64),
@@ -65,7 +65,7 @@ fn take(directives: &mut ResponseDirectives, key: &[u8], item: &Item) {
     }
 }
 
-/// The rest of a field.
+/// The part of a field that has not been parsed.
 struct Text<'a>(&'a [u8]);
 
 impl<'a> Text<'a> {
@@ -102,7 +102,7 @@ impl<'a> Text<'a> {
         part
     }
 
-    /// RFC 9651, section 4.2.3.3.
+    /// Parses a key (RFC 9651, section 4.2.3.3).
     fn key(&mut self) -> Option<&'a [u8]> {
         let first = self.peek()?;
         (first.is_ascii_lowercase() || first == b'*').then_some(())?;
@@ -112,7 +112,7 @@ impl<'a> Text<'a> {
         }))
     }
 
-    /// An item, or an inner list in parentheses (section 4.2.1.2).
+    /// Parses an item, or an inner list in parentheses (section 4.2.1.2).
     fn member(&mut self) -> Option<Item> {
         if !self.take(b'(') {
             return self.item();
@@ -128,7 +128,7 @@ impl<'a> Text<'a> {
         }
     }
 
-    /// Section 4.2.3.1, without its parameters.
+    /// Parses a bare item, without parameters (section 4.2.3.1).
     fn item(&mut self) -> Option<Item> {
         match self.peek()? {
             b'-' | b'0'..=b'9' => self.number(),
@@ -169,7 +169,8 @@ impl<'a> Text<'a> {
         }
     }
 
-    /// Section 4.2.4: up to 15 digits, or up to 12 with up to 3 after the decimal point.
+    /// Parses a number (section 4.2.4): up to 15 digits, or up to 12 with up to 3 after the decimal
+    /// point.
     fn number(&mut self) -> Option<Item> {
         let is_negative = self.take(b'-');
         let digits = self.take_while(|byte| byte.is_ascii_digit());
@@ -196,7 +197,7 @@ impl<'a> Text<'a> {
         }
     }
 
-    /// Section 4.2.3.2; no directive uses parameters.
+    /// Skips parameters (section 4.2.3.2), which no directive uses.
     fn parameters(&mut self) -> Option<()> {
         while self.take(b';') {
             self.skip_spaces();

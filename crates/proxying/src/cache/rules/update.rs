@@ -3,8 +3,7 @@
 use super::FieldLine;
 use super::storing::ExcludedFields;
 
-/// Fields that are not replaced, since they describe the stored body. Cookies are not stored at
-/// all.
+/// Fields that a 304 does not replace, since they describe the stored body.
 const KEPT: [&[u8]; 4] = [
     b"content-length",
     b"content-encoding",
@@ -12,15 +11,16 @@ const KEPT: [&[u8]; 4] = [
     b"set-cookie",
 ];
 
-/// How much of an entry must be rewritten.
+/// Which part of an entry a 304 changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Change {
-    /// Only fields about time.
+    /// Only fields about time, so that the body need not be rewritten.
     Times,
     Fields,
 }
 
-/// Whether a 304 is about the entry: its ETag, if it has one, is that of the entry (section 4.3.4).
+/// Whether a 304 is about the entry: if both have an ETag, the two must be equal in a weak
+/// comparison (section 4.3.4).
 pub(crate) fn confirms_entry(stored: Option<&[u8]>, confirmed: Option<&[u8]>) -> bool {
     let bare = |tag: &'_ [u8]| -> Vec<u8> {
         let tag = tag.strip_prefix(b"W/").unwrap_or(tag);
@@ -32,7 +32,8 @@ pub(crate) fn confirms_entry(stored: Option<&[u8]>, confirmed: Option<&[u8]>) ->
     }
 }
 
-/// The fields of an entry after a 304: fields of the 304 replace stored fields with the same name.
+/// Returns the fields of an entry after a 304, whose fields replace stored fields with the same
+/// name.
 pub(crate) fn merged<'a>(
     stored: &[FieldLine<'a>],
     confirmed: &[FieldLine<'a>],
@@ -64,7 +65,7 @@ pub(crate) fn merged<'a>(
     });
     let left = stored.iter().copied();
     let mut fields: Vec<FieldLine<'a>> = left.filter(|(name, _)| !is_named(name, &news)).collect();
-    // An Age only belongs to the response that had it.
+    // An old Age does not apply to the confirmed response.
     if !is_named(b"age", &news) {
         fields.retain(|(name, _)| !name.eq_ignore_ascii_case(b"age"));
     }
