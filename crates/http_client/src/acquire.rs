@@ -26,8 +26,8 @@ pub enum Acquired {
 /// unless the client leaves meanwhile.
 ///
 /// # Errors
-/// No connection was available within the connect timeout, or the thread has no place for another
-/// request on a shared connection, which has been logged; or the client has left.
+/// The client has left; or, already logged, no connection was available within the connect timeout,
+/// or the thread has no place for another request on a shared connection.
 pub async fn acquire<C: Caller>(
     caller: &mut C,
     client: &mut C::Client,

@@ -9,7 +9,7 @@ use crate::stream_end::StreamEnd;
 /// The number of interim responses that may precede a response.
 pub const INFORMATIONAL_MAX: u32 = 100;
 
-/// The log text for more interim responses than that.
+/// The log text for more than [`INFORMATIONAL_MAX`] interim responses.
 pub const TOO_MANY_INFORMATIONAL: &str = "upstream sent too many informational responses";
 
 /// The log text for a head that exceeds `*_buffer_size`.
@@ -51,8 +51,8 @@ fn of_stream(fault: StreamFault) -> String {
     }
 }
 
-/// The log line for a malformed head or malformed trailers; names the faulty field as far as it has
-/// been read.
+/// The log line for a malformed head or malformed trailers. Names the faulty field, as far as the
+/// field has been parsed.
 pub(crate) fn of_head(fault: ResponseFault, head: &ResponseHead, is_trailers: bool) -> String {
     let (name, value) = head.culprit().unwrap_or_default();
     let is_number = value.len() == 3 && value.iter().all(u8::is_ascii_digit);
@@ -124,7 +124,7 @@ fn of_connection(violation: Violation) -> String {
         Violation::Identifier(_) | Violation::ContinuationIdentifier => {
             "upstream sent frame for unknown stream".to_owned()
         }
-        // nginx counts the bytes behind the length of the padding.
+        // nginx counts the bytes after the padding's length field.
         Violation::Padding(_, length, padding) => {
             let rest = length.saturating_sub(1);
             format!("upstream sent http2 frame with too long padding: {padding} in frame {rest}")

@@ -25,9 +25,9 @@ const ROOMY_MIN: usize = 4 * 1024;
 
 /// A received head: of an interim response or of the response.
 pub struct StreamHead {
-    /// Its fields are spans of the bytes.
+    /// The parsed head, whose fields are spans of `bytes`.
     pub head: ReadHead,
-    /// The bytes that it consists of.
+    /// The bytes of the head.
     pub bytes: Vec<u8>,
 }
 
@@ -41,7 +41,7 @@ impl StreamHead {
         StreamHead { head: copy, bytes }
     }
 
-    /// Its size, as HPACK counts it (RFC 7541, section 4.1).
+    /// The size of the head, as HPACK counts it (RFC 7541, section 4.1).
     fn size(&self) -> usize {
         self.bytes.len() + self.head.fields().len() * FIELD_OVERHEAD
     }
@@ -50,9 +50,9 @@ impl StreamHead {
 /// Received bytes of a response, framing included.
 #[derive(Clone, Copy, Debug)]
 pub struct ReceivedBytes {
-    /// Bytes of all kinds together.
+    /// All bytes of the response.
     pub in_all: u64,
-    /// Those behind the head.
+    /// Bytes received after the head.
     pub behind_head: u64,
 }
 
@@ -60,12 +60,12 @@ pub struct ReceivedBytes {
 /// windows are kept by `proto::h2::client`.
 #[derive(Default)]
 pub struct StreamFlow {
-    /// Its number; 0 until it has been opened.
+    /// The number of the stream; 0 until the stream is opened and after it has been released.
     pub(crate) number: Cell<u32>,
     heads: RefCell<Queue<StreamHead>>,
     /// Total size of `heads`.
     waiting: Cell<usize>,
-    /// How many interim heads have come.
+    /// The number of interim heads that have been received.
     interim: Cell<u32>,
     /// The received part of the response body that has not been read, in pieces of a receive
     /// buffer's size at most.
@@ -76,19 +76,19 @@ pub struct StreamFlow {
     /// Whether a reset never replaces [`StreamEnd::Whole`].
     keeps_complete_response: Cell<bool>,
     end: Cell<Option<StreamEnd>>,
-    /// The log text for `end`, if it says more than that of `faults::text`.
+    /// The log text for `end`, if the fault has a more specific one than `faults::text`.
     words: RefCell<Option<String>>,
     /// The queued part of the request's body.
     queue: RefCell<Queue<Bytes>>,
     queued: Cell<usize>,
-    /// The end of the request's body has been queued.
+    /// Whether the end of the request's body has been queued.
     is_last: Cell<bool>,
-    /// There is no request body, or the peer wants no more of it.
+    /// Whether there is no request body, or the peer wants no more of it.
     has_no_more: Cell<bool>,
     /// Bytes of the body that have been given to the transport.
     sent: Cell<u64>,
-    /// Bytes of everything but the body that have been given to the transport: the head, and the
-    /// frame heads of the body.
+    /// Bytes given to the transport that are not part of the body: the head, and the frame headers
+    /// of the body.
     framing: Cell<u64>,
     /// Bytes received on the stream, framing included.
     received_in_all: Cell<u64>,
@@ -99,14 +99,14 @@ pub struct StreamFlow {
 }
 
 impl StreamFlow {
-    // What the connection's task does.
+    // Methods for the connection's task.
 
-    /// The head of the answer itself has come.
+    /// Adds the received head of the final response.
     pub(crate) fn put_head(&self, head: &ResponseHead) {
         self.push_head(StreamHead::of(head));
     }
 
-    /// An interim head has come; `false` where that is one too many, which ends the stream.
+    /// Adds a received interim head. False if there are too many, which ends the stream.
     pub(crate) fn put_interim(&self, head: &ResponseHead) -> bool {
         self.take_interim(StreamHead::of(head))
     }
@@ -130,21 +130,21 @@ impl StreamFlow {
         self.wake_reader();
     }
 
-    /// A part of the body has come.
+    /// Adds a received part of the body.
     pub(crate) fn put_body(&self, bytes: &[u8]) {
         self.has_body.set(true);
         append(&mut self.received.borrow_mut(), bytes);
         self.wake_reader();
     }
 
-    /// The trailers have come, which end the answer.
+    /// Adds the received trailers, which end the response.
     pub(crate) fn put_trailers(&self, head: &ResponseHead) {
         self.trailers.replace(Some(StreamHead::of(head)));
         self.put_end(StreamEnd::Whole);
     }
 
-    /// The stream has ended. The first end counts, except that, as in nginx, a reset replaces it
-    /// while a received head waits to be taken.
+    /// Ends the stream. The first end counts, except that, as in nginx, a reset replaces it while a
+    /// received head waits to be taken.
     ///
     /// These ends are not replaced: [`StreamEnd::TooManyInterim`]; a complete response after
     /// [`keep_complete_response`](Self::keep_complete_response); and any end if the reset is a
@@ -155,7 +155,7 @@ impl StreamFlow {
     pub(crate) fn put_end(&self, end: StreamEnd) {
         // A received head waits to be taken.
         let is_untouched = !self.heads.borrow().is_empty();
-        // The peer is content with the part of the request that it has.
+        // The peer needs no more of the request than it has received.
         let is_content =
             matches!(end, StreamEnd::Reset(ErrorCode::NoError, None)) && self.is_sending();
         let is_kept = match self.end.get() {
@@ -177,18 +177,19 @@ impl StreamFlow {
         self.wake_writer();
     }
 
-    /// The request has no body.
+    /// Notes that the request has no body.
     pub(crate) fn send_nothing(&self) {
         self.has_no_more.set(true);
     }
 
-    /// Whether something of the request is still to be sent.
+    /// Whether a part of the request, or its end, is still to be sent.
     fn is_sending(&self) -> bool {
         let is_sent = self.is_last.get() && self.queued.get() == 0;
         !self.has_no_more.get() && !is_sent
     }
 
-    /// Sets the log text of a fault. [`put_end`](Self::put_end) must follow with the fault.
+    /// Sets the log text of a fault; [`put_end`](Self::put_end) with that fault must be called
+    /// next.
     pub(crate) fn put_words(&self, words: String) {
         self.words.replace(Some(words));
     }
@@ -217,7 +218,7 @@ impl StreamFlow {
         (taken, self.is_last.get() && self.queued.get() == 0)
     }
 
-    /// Notes how many bytes have been received on the stream.
+    /// Sets the number of bytes that have been received on the stream.
     pub(crate) fn note_received(&self, bytes: u64) {
         self.received_in_all.set(bytes);
     }
@@ -235,7 +236,7 @@ impl StreamFlow {
         self.writer.take().into_iter().for_each(Waker::wake);
     }
 
-    // What the request does.
+    // Methods for the request.
 
     /// Keeps a complete response valid even if the stream is reset before its head has been taken.
     /// Without this call, the reset counts, as in nginx.
@@ -243,7 +244,7 @@ impl StreamFlow {
         self.keeps_complete_response.set(true);
     }
 
-    /// The next head, or how the stream has ended without one.
+    /// Takes the next head; the error is the end of the stream if there is no head left.
     pub(crate) fn poll_head(&self, waker: &Waker) -> Poll<Result<StreamHead, StreamEnd>> {
         if let Some(head) = self.heads.borrow_mut().pop_front() {
             self.waiting.set(self.waiting.get() - head.size());
@@ -255,7 +256,7 @@ impl StreamFlow {
         }
     }
 
-    /// Whether the answer has come whole, and had neither body nor trailers.
+    /// Whether the response is complete and has neither body nor trailers.
     pub fn ends_with_head(&self) -> bool {
         self.is_whole() && !self.has_body.get() && self.trailers.borrow().is_none()
     }
@@ -285,8 +286,8 @@ impl StreamFlow {
         self.end.get()
     }
 
-    /// The log text for the end of the stream. A fault's own text is taken: a second call returns
-    /// the general text.
+    /// The log text for the end of the stream. The text set by [`put_words`](Self::put_words) is
+    /// taken: a second call returns the general text.
     pub fn words(&self, end: StreamEnd) -> String {
         let own = match end {
             StreamEnd::Reset(_, Some(_)) => self.words.take(),
@@ -300,7 +301,7 @@ impl StreamFlow {
         matches!(self.end.get(), Some(StreamEnd::Whole)) && self.received.borrow().is_empty()
     }
 
-    /// The trailers, once they have come.
+    /// Takes the trailers, if they have been received.
     pub fn take_trailers(&self) -> Option<StreamHead> {
         self.trailers.take()
     }
@@ -335,7 +336,7 @@ impl StreamFlow {
         self.sent.get()
     }
 
-    /// Bytes of the whole request that have been given to the transport, or wait for it.
+    /// Bytes of the whole request that have been given to the transport or are queued for it.
     pub fn sent_in_all(&self) -> u64 {
         self.framing.get() + self.sent.get() + self.queued.get() as u64
     }
@@ -398,7 +399,8 @@ fn append(pieces: &mut Queue<Buffer>, bytes: &[u8]) {
 mod tests {
     use super::*;
 
-    /// Small parts of a body are merged into pieces of a receive buffer's capacity.
+    /// Small parts of a body share buffers, so that their memory does not depend on the parts'
+    /// sizes.
     #[test]
     fn what_has_come_of_a_body_occupies_what_it_says() {
         let body: Vec<u8> = (0..100_000_u32).map(|n| (n / 7) as u8).collect();

@@ -10,13 +10,13 @@
 //!               StreamHandle::open ─▶ head, body ─▶ (answer) ─▶ dropped: the stream's place is free
 //! ```
 //!
-//! A `link` is one connection; only its task touches the transport. Each request has a
-//! [`StreamHandle`] of a link, whose [`StreamFlow`] is the state that it shares with the task.
-//! `links` are the links of a thread. `faults` has the log texts for faults of peers, and a
-//! [`ReadHead`] is the head of a response of any HTTP version. The protocols are implemented in
-//! `proto::h1` and `proto::h2::client`.
+//! A `link` is one connection; only its task reads from and writes to the transport. Each request
+//! has a [`StreamHandle`] of a link, and shares a [`StreamFlow`] with the link's task. `links`
+//! holds the links of a thread. `faults` has the log texts for faults of peers, and a [`ReadHead`]
+//! is the head of a response of any HTTP version. `proto::h1` and `proto::h2::client` implement the
+//! protocols.
 //!
-//! The user of a connection, such as a request, is a [`Caller`](upstream::Caller). This crate knows
+//! The user of a connection, such as a request, is a [`Caller`](upstream::Caller): this crate knows
 //! neither requests nor directives.
 
 mod acquire;

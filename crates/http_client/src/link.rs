@@ -1,14 +1,16 @@
-//! One HTTP/2 connection to a peer. Its task reads and sends for all requests that share it.
+//! One HTTP/2 connection to a peer. Its task reads and sends for all requests that share the
+//! connection.
 //!
-//! It ends when its peer ends it, breaks the protocol or gives no sign of life; or by itself, once
-//! nothing is under way, as `keepalive*` of its group say, or `keepalive_time` of the health check
-//! that it is for. In a group that keeps no connections it lives as long as requests overlap.
+//! The connection ends when the peer closes it, violates the protocol or does not answer a PING. An
+//! idle connection is closed as the `keepalive*` directives of its group demand, or
+//! `keepalive_time` if it belongs to a health check. If the group keeps no connections, the
+//! connection ends as soon as it is idle.
 //!
-//! **Silence.** Where answers are waited for and nothing has come for [`SILENCE`], or one has come
-//! too late, the peer is asked for a sign of life, a PING; without one within [`PING_TIMEOUT`] all
-//! its requests fail at once, and the next ones find another connection. Servers of gRPC end
-//! connections over which they are asked too often: where nothing but the answer to a PING comes,
-//! the next one waits for [`PING_AGAIN`].
+//! **Silence.** If requests wait for responses and nothing has been received for [`SILENCE`], or if
+//! one response is late, the task sends a PING. If nothing is received within [`PING_TIMEOUT`], all
+//! requests of the connection fail at once, and later requests use another connection. gRPC servers
+//! close connections on which they receive too many PINGs. So while nothing but answers to PINGs is
+//! received, the task waits for [`PING_AGAIN`] between two PINGs.
 
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
@@ -35,60 +37,69 @@ use crate::flow::StreamFlow;
 use crate::links::{Permit, SharedConnections};
 use crate::stream_end::StreamEnd;
 
-/// Bytes of an answer's body that a peer may send before any of it is taken on. With fewer, a peer
-/// whose kernel gathers small segments (Nagle's algorithm) would wait for an acknowledgement within
-/// answers of some 50 KB: Linux sends at once what exceeds 32 KB.
+/// Bytes of a response's body that a peer may send before any of them is consumed. With a smaller
+/// window, a peer whose kernel delays small segments (Nagle's algorithm) would wait for an
+/// acknowledgement in the middle of a response of some 50 KB; Linux sends amounts above 32 KB at
+/// once.
 pub(crate) const WINDOW: u32 = 48 * 1024;
 
-/// The largest receive window of a stream: it grows to this while the reader keeps up with the
-/// peer.
+/// The maximum receive window of a stream: the window grows up to this size while the reader keeps
+/// up with the peer.
 const WINDOW_MAX: u32 = 256 * 1024;
 
-/// Decoded bytes of a response head at most; `*_buffer_size` applies as well.
+/// Maximum size of a decoded response head in bytes; `*_buffer_size` applies as well.
 const HEAD_SIZE_MAX: usize = 256 * 1024;
 
-/// Bytes in the transport at which bodies wait.
+/// Bytes queued in the transport from which on request bodies wait.
 const IN_TRANSPORT_MAX: usize = 128 * 1024;
 
-/// Bytes in the transport at which we stop reading from a peer that does not read from us.
+/// Bytes queued in the transport beyond which nothing is read from the peer, since the peer does
+/// not read either.
 const BACKLOG_MAX: usize = 512 * 1024;
 
-/// Bytes of a part of a body from which on it is passed on as it is; smaller ones are copied behind
-/// the heads of their frames.
+/// Maximum length in bytes of a part of a body that is copied behind the header of its frame;
+/// longer parts are passed on without a copy.
 const COPIED_MAX: usize = 4 * 1024;
 
 /// The size of a request's head that any server takes, or refuses alone. For larger ones many end
 /// the connection without having said which they take: nginx from 32 KB on, others from 16 KB on.
 pub(crate) const HEAD_SIZE_SHARED: usize = 8 * 1024;
 
-/// Streams that we reset before the connection takes no others. Clients that go away are the cause
-/// of most; servers take some hundred, or fewer in a short time, for an attack (CVE-2023-44487) and
-/// end the connection.
+/// Number of streams that we reset before the connection takes no new requests. Most resets are due
+/// to clients that leave. Servers take some hundred resets, or fewer in a short time, for an attack
+/// (CVE-2023-44487), and close the connection.
 const RESETS_MAX: u32 = 32;
 
+/// /// How long a connection with requests in flight may be silent before a PING is sent.
 const SILENCE: Duration = Duration::from_secs(20);
+/// /// How long to wait for a sign of life after a PING.
 const PING_TIMEOUT: Duration = Duration::from_secs(20);
+/// /// Interval between two PINGs if only answers to PINGs are received.
 const PING_AGAIN: Duration = Duration::from_secs(310);
 
-/// The pool key of a [`Link`], which keeps only itself.
+/// The key of a [`Link`]'s entry among the spare connections: a link has only this one entry.
 const ITSELF: slab::Key = slab::Key {
     index: 0,
     generation: 0,
 };
 
-/// A connection; see the module documentation.
+/// One connection and the requests that share it; see the module documentation.
 pub(crate) struct Link {
     transport: Transport,
-    /// The places that its requests take.
+    /// Counts the requests on the connection.
     pub(crate) sharing: SharedRequests,
     machine: RefCell<Client<Rc<StreamFlow>>>,
-    /// Its address, terms and group, on which requests must agree to share the connection.
+    /// The address, terms and group, which must be the same for all requests that share the
+    /// connection.
     pub(crate) address: Address,
     pub(crate) terms: Bytes,
     pub(crate) group: Bytes,
-    /// How long it is kept while idle; `None` if it is not kept.
+    /// For how long and for how many requests the connection is kept; `None` if it is not kept
+    /// while idle.
     keepalive: Cell<Option<Keepalive>>,
+    /// /// When the connection was opened.
     since: Instant,
+    /// /// The number of requests that have been sent on the connection.
     requests: Cell<u64>,
     /// The size of the largest request head since the connection was last idle.
     head_size: Cell<usize>,
@@ -100,8 +111,10 @@ pub(crate) struct Link {
     is_doubted: Cell<bool>,
     /// Since when the connection has been idle.
     idle_since: Cell<Option<Instant>>,
-    /// Its turn to make room for other connections of the thread, while nothing is under way.
+    /// The entry by which an idle connection can be closed to make room for other connections of
+    /// the thread.
     spare: Cell<Option<SpareEntry>>,
+    /// /// Whether the connection ends as soon as it is idle.
     is_closing: Cell<bool>,
     has_ended: Cell<bool>,
     waker: Cell<Option<Waker>>,
@@ -109,18 +122,18 @@ pub(crate) struct Link {
 }
 
 enum LinkEnd {
-    /// By us, in order.
+    /// We close the idle connection in order.
     Idle,
-    /// By the peer, or by an error.
+    /// The peer has closed the connection, or the connection has failed with this error.
     Closed(Option<io::Error>),
     Violated(Violation),
 }
 
-/// Why its task goes on.
+/// Why the connection's task wakes up.
 enum WakeReason {
     Received(io::Result<Buffer>),
     Notified,
-    /// The transport has an error, or has taken what it had.
+    /// The transport has sent its queue, or has failed.
     Drained(io::Result<()>),
 }
 
@@ -134,7 +147,7 @@ struct Pings {
 }
 
 impl Pings {
-    /// Until when no further PING may be sent, unless something is received.
+    /// The time until which no further PING may be sent, unless something is received.
     fn held_back(&self) -> Option<Instant> {
         self.last.map(|last| last + PING_AGAIN)
     }
@@ -152,7 +165,7 @@ impl Spare for Link {
 }
 
 impl Link {
-    /// Over a transport that has just been connected.
+    /// Creates the link of a transport that has just been connected.
     pub(crate) fn new(
         transport: Transport,
         group: &Group,
@@ -192,10 +205,11 @@ impl Link {
         &self.transport
     }
 
-    // What requests do.
+    // Methods for requests.
 
-    /// Whether another request with a head of this size may begin on it now. It would not wait for
-    /// what others have taken of the connection's window, and its head endangers nobody else.
+    /// Whether another request with a head of this size may begin now: the connection accepts
+    /// requests, its send window is not exhausted by other requests, and the head cannot make the
+    /// peer close the connection on other requests.
     pub(crate) fn has_room(&self, head_size: usize) -> bool {
         let may_begin = !self.has_ended.get() && !self.is_closing.get() && !self.is_doubted.get();
         let machine = self.machine.borrow();
@@ -206,24 +220,27 @@ impl Link {
             && self.may_send_concurrently(&machine, head_size)
     }
 
-    /// Whether a head of this size may go beside what is under way. Larger heads than the peer
-    /// takes for sure travel alone: what it says is an advice (RFC 9113, section 6.5.2), and many
-    /// take more.
+    /// Whether a request with a head of this size may be sent while other requests are in flight. A
+    /// head that the peer is not known to accept is sent only if the connection is idle. The limit
+    /// that the peer announces is advisory (RFC 9113, section 6.5.2), and many peers accept larger
+    /// heads.
     fn may_send_concurrently(&self, machine: &Client<Rc<StreamFlow>>, head_size: usize) -> bool {
         let said = machine.peer().header_list_max;
         let most = said.map_or(HEAD_SIZE_SHARED, |max| max as usize);
-        // The head of what is under way may be larger where there was nothing beside it.
+        // `self.head_size` may exceed the limit if that head was sent while the connection was
+        // idle.
         machine.live() == 0 || head_size.max(self.head_size.get()) <= most
     }
 
-    /// The largest head that the peer says that it takes, where this one is larger.
+    /// The maximum size of a head that the peer has announced, if `head_size` is larger.
     pub(crate) fn warns_of(&self, head_size: usize) -> Option<usize> {
         let said = self.machine.borrow().peer().header_list_max;
         said.map(|max| max as usize).filter(|max| head_size > *max)
     }
 
-    /// Whether it has served for long enough (`keepalive_requests`, `keepalive_time`), or has reset
-    /// as many streams as it may.
+    /// Whether the connection takes no new requests because it has reached `keepalive_requests`,
+    /// `keepalive_time` or [`RESETS_MAX`]; or, if it is not kept, because all its requests have
+    /// ended.
     fn has_served(&self) -> bool {
         if self.machine.borrow().resets() >= RESETS_MAX {
             return true;
@@ -233,12 +250,13 @@ impl Link {
                 let age = engine::now().saturating_duration_since(self.since);
                 self.requests.get() >= keepalive.requests || age > keepalive.time
             }
-            // The first is under way from the beginning.
+            // A connection that has served no request yet waits for its first.
             None => self.requests.get() > 0 && self.live() == 0,
         }
     }
 
-    /// Begins a request with these fields, which have this size together; whether there was room.
+    /// Opens a stream for a request with these fields, whose total size is `head_size`. False if
+    /// the connection has no room.
     pub(crate) fn open<'a>(
         &self,
         fields: impl IntoIterator<Item = Field<'a>>,
@@ -272,7 +290,7 @@ impl Link {
         true
     }
 
-    /// There is something of a request's body to send, or its end.
+    /// Called when a part of a request's body, or its end, is queued.
     pub(crate) fn wants_to_send(&self, flow: &StreamFlow) {
         let mut machine = self.machine.borrow_mut();
         if flow.has_only_end() {
@@ -285,7 +303,8 @@ impl Link {
         self.call();
     }
 
-    /// Bytes of an answer's body have been taken on: as many more may come.
+    /// Called when this many bytes of a response's body have been consumed: lets the peer send as
+    /// many more.
     pub(crate) fn consumed(&self, flow: &StreamFlow, bytes: usize) {
         let mut machine = self.machine.borrow_mut();
         machine.consumed(flow.number.get(), bytes);
@@ -296,7 +315,8 @@ impl Link {
         }
     }
 
-    /// Lets go of a request: its place is free for another, and what has not ended ends.
+    /// Releases a request's stream: resets the stream unless it has ended, and lets another request
+    /// take its place.
     pub(crate) fn release(&self, flow: &StreamFlow) {
         let number = flow.number.replace(0);
         if number != 0 && !self.has_ended.get() {
@@ -305,7 +325,8 @@ impl Link {
         }
     }
 
-    /// An answer has not come in time: the peer may be dead.
+    /// Called when a response is late. If the peer has also been silent for a second, it may be
+    /// dead, and a PING is sent.
     pub(crate) fn suspect_dead(&self) {
         let silent_for = engine::now().saturating_duration_since(self.last_received.get());
         if silent_for >= Duration::from_secs(1) {
@@ -314,13 +335,13 @@ impl Link {
         }
     }
 
-    /// Has it end as soon as nothing is under way.
+    /// Closes the connection as soon as it is idle.
     pub(crate) fn close_when_idle(&self) {
         self.is_closing.set(true);
         self.call();
     }
 
-    /// Has it serve until it is so old, idle or not, whatever its group says.
+    /// Keeps the connection up to this age, idle or not, whatever the settings of its group.
     pub(crate) fn keep_for(&self, time: Duration) {
         self.keepalive.set(Some(Keepalive {
             connections: usize::MAX,
@@ -331,27 +352,27 @@ impl Link {
         }));
     }
 
-    /// Whether requests have been sent on it beside one.
+    /// Whether more than one request has been sent on the connection.
     pub(crate) fn has_served_others(&self) -> bool {
         self.requests.get() > 1
     }
 
-    /// Whether nothing is under way on it.
+    /// Whether no request is in flight.
     pub(crate) fn is_unused(&self) -> bool {
         self.live() == 0
     }
 
-    /// Since when nothing has been under way.
+    /// When the connection became idle; `None` while a request is in flight.
     pub(crate) fn idle_since(&self) -> Option<Instant> {
         self.idle_since.get()
     }
 
-    /// Whether nothing is under way, and it has not been told to end.
+    /// Whether the connection is idle and is to be kept.
     pub(crate) fn is_idle(&self) -> bool {
         self.idle_since.get().is_some() && !self.is_closing.get()
     }
 
-    /// How many that are idle its group keeps.
+    /// Maximum number of idle connections that the group keeps.
     pub(crate) fn kept_max(&self) -> usize {
         let keepalive = self.keepalive.get();
         keepalive.map_or(0, |keepalive| keepalive.connections)
@@ -366,9 +387,10 @@ impl Link {
         self.waker.take().into_iter().for_each(Waker::wake);
     }
 
-    // What its task does.
+    // Methods for the connection's task.
 
-    /// Serves requests until it ends. Those that wait for it do so until its peer has begun.
+    /// Serves requests until the connection ends. The permit, for which other requests wait, is
+    /// held until the peer has sent its settings.
     pub(crate) async fn run(self: Rc<Link>, links: Rc<RefCell<SharedConnections>>, permit: Permit) {
         let ending = self.run_connection(&links, permit).await;
         self.has_ended.set(true);
@@ -405,7 +427,7 @@ impl Link {
                     links.borrow_mut().make_room(self);
                 }
             }
-            // Where it may not be asked again so soon, no request begins until something comes.
+            // If the next PING is not allowed yet, no request begins until something is received.
             if self.is_doubted.get() && pings.asked.is_none() && pings.may_ping() {
                 self.send_ping(&mut pings);
                 continue;
@@ -439,7 +461,7 @@ impl Link {
         }
     }
 
-    /// Whether it ends now that nothing is under way.
+    /// Whether the connection ends when no request is in flight.
     fn is_over(&self) -> bool {
         self.keepalive.get().is_none()
             || self.is_closing.get()
@@ -453,7 +475,7 @@ impl Link {
         self.machine.borrow_mut().put_ping();
     }
 
-    /// Until when something is to come.
+    /// The time by which something must be received.
     fn deadline(&self, pings: &Pings) -> Option<Instant> {
         if let Some(asked) = pings.asked {
             return Some(asked + PING_TIMEOUT);
@@ -570,7 +592,7 @@ impl Link {
         Ok(())
     }
 
-    /// Gives the transport what may leave; whether it has no room for more.
+    /// Passes frames to the transport. Returns whether the transport has no room for more.
     fn flush(&self) -> bool {
         let mut machine = self.machine.borrow_mut();
         let mut out = machine.take_output();
@@ -614,7 +636,8 @@ impl Link {
         is_full
     }
 
-    /// Says why it ends, as far as that leaves at once.
+    /// Announces the end of the connection to the peer, as far as the transport accepts the
+    /// announcement at once.
     fn close(&self, ending: &LinkEnd) {
         match ending {
             LinkEnd::Idle => self.machine.borrow_mut().send_goaway(),

@@ -1,8 +1,8 @@
-//! The HTTP/2 connections of a thread to peers, among which requests find one with room.
+//! The HTTP/2 connections of a thread to peers. A request finds a connection with room among them.
 //!
 //! The connections outlive reloads. While a connection is being opened, other requests that could
-//! share it wait until its peer has announced the number of concurrent streams; only the first
-//! request is sent before.
+//! share it wait until the peer has announced the number of concurrent streams; only the first
+//! request is sent earlier.
 
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
@@ -24,8 +24,8 @@ use crate::stream::StreamHandle;
 /// The connections of the thread.
 static LINKS: Slot<SharedConnections, Thread> = Slot::new();
 
-/// The most requests that wait for a connection that is being opened: the number of concurrent
-/// streams that a peer should accept (RFC 9113, section 6.5.2).
+/// Maximum number of requests that wait for a connection that is being opened: the smallest limit
+/// of concurrent streams that RFC 9113 recommends to a peer (section 6.5.2).
 const WAITING_MAX: usize = 100;
 
 /// The connections of a thread.
@@ -64,8 +64,8 @@ struct Connecting {
     wakers: RefCell<Vec<Waker>>,
 }
 
-/// The permit to open a connection, for which other requests wait until the permit is dropped: they
-/// then share the connection, or else the next of them gets the permit.
+/// The permit to open a connection. Other requests wait until the permit is dropped: they then
+/// share the open connection, or, if opening failed, the next of them gets a permit.
 pub struct Permit {
     links: Rc<RefCell<SharedConnections>>,
     connecting: Rc<Connecting>,
@@ -136,7 +136,8 @@ pub(crate) async fn find(options: &LinkOptions<'_>) -> Result<Found, TooManyConn
                         is_over: Cell::new(false),
                         wakers: RefCell::default(),
                     });
-                    // If the first request fills the connection, no other request waits for it.
+                    // A large head goes alone on the new connection, so no other request waits for
+                    // that connection.
                     if !is_large {
                         known.connecting.push(Rc::clone(&connecting));
                     }
@@ -177,8 +178,9 @@ impl Connecting {
 }
 
 impl Permit {
-    /// Starts the link's task with the open connection, and returns its first stream, for this
-    /// request. The other waiting requests wait for the peer's settings.
+    /// Starts the link's task with the open connection, and returns the first stream, for the
+    /// request that has opened the connection. Requests that wait for the connection wait on until
+    /// the peer's settings are received.
     pub fn begin(self, transport: Transport, group: &Group) -> StreamHandle {
         let Connecting { address, terms, .. } = &*self.connecting;
         let link = Rc::new(Link::new(transport, group, address, terms));
@@ -231,8 +233,8 @@ impl SharedConnections {
         }
     }
 
-    /// Closes an idle connection if there are more than are to be kept: one without room if there
-    /// is any, else the one that has been idle for longest. `link` has just become idle.
+    /// Closes an idle connection if the group has more of them than it keeps: one without room if
+    /// there is any, else the one that has been idle for longest. `link` has just become idle.
     pub(crate) fn make_room(&mut self, link: &Link) {
         let Some(of_group) = self.by_group.get(&link.group) else {
             return;

@@ -6,11 +6,11 @@ use std::rc::Rc;
 use engine::Spares;
 use proto::h1::response::ResponseHead;
 
-/// The most heads whose memory a thread keeps: as many as requests of a few connections that end in
-/// one turn of the loop.
+/// Maximum number of heads whose memory a thread keeps: about as many as end in one turn of the
+/// event loop with a few connections.
 const SPARES_MAX: usize = 1024;
 
-/// Heads with room for more fields are freed.
+/// Maximum number of fields in the memory of a head that is kept for reuse.
 const SPARE_FIELDS_MAX: usize = 64;
 
 thread_local! {
@@ -51,7 +51,7 @@ impl Deref for ReadHead {
     }
 }
 
-/// Only used while the head is being read.
+/// May only be used while the head is being read, and not shared.
 impl DerefMut for ReadHead {
     #[inline]
     fn deref_mut(&mut self) -> &mut ResponseHead {

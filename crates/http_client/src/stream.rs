@@ -16,7 +16,8 @@ use crate::flow::{StreamFlow, StreamHead};
 use crate::link::{Link, WINDOW};
 use crate::stream_end::StreamEnd;
 
-/// A stream, or a reserved place for one. Dropping it releases the stream, in whatever state it is.
+/// A stream of a shared connection, or the reserved place for a stream. Dropping the handle
+/// releases the stream, whatever its state.
 pub struct StreamHandle {
     sender: Sender,
     /// The timer of the current wait.
@@ -43,7 +44,7 @@ impl StreamHandle {
         }
     }
 
-    /// The transport of the connection, which only its task reads and writes.
+    /// The transport of the connection. Only the connection's task reads from and writes to it.
     pub fn transport(&self) -> &Transport {
         self.sender.link.transport()
     }
@@ -70,7 +71,7 @@ impl StreamHandle {
         self.sender.clone()
     }
 
-    /// The state that the stream shares with its connection.
+    /// The state that the request shares with the connection's task.
     pub fn flow(&self) -> &Rc<StreamFlow> {
         &self.sender.flow
     }
@@ -114,7 +115,7 @@ impl StreamHandle {
         Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
     }
 
-    /// Bytes of the response's body that the peer may send before any are taken.
+    /// Bytes of the response's body that the peer may send before any of them is consumed.
     pub fn window(&self) -> usize {
         WINDOW as usize
     }
@@ -124,7 +125,7 @@ impl StreamHandle {
         self.sender.flow.end().is_some()
     }
 
-    /// Takes the received part of the response's body, at most as much as one receive returns.
+    /// Takes the next piece of the received body: at most as many bytes as one receive returns.
     pub fn take_body(&self) -> Buffer {
         let buffer = self.sender.flow.take_body();
         self.sender.link.consumed(&self.sender.flow, buffer.len());
@@ -177,7 +178,7 @@ impl Sender {
         }
     }
 
-    /// The state that the stream shares with its connection.
+    /// The state that the request shares with the connection's task.
     pub fn flow(&self) -> &Rc<StreamFlow> {
         &self.flow
     }

@@ -13,12 +13,12 @@ pub enum StreamEnd {
     Reset(ErrorCode, Option<StreamFault>),
     /// The peer has not processed the request, and will not.
     NotServed(ErrorCode),
-    /// We have reset the stream, since there were too many interim responses, or none of them was
-    /// taken.
+    /// We have reset the stream, because there were too many interim responses, or because they
+    /// were not taken and exceeded their limit.
     TooManyInterim,
     /// The peer has violated the protocol, which ends the whole connection.
     Violated(Violation),
-    /// The connection was closed, or broke by this error.
+    /// The connection was closed, or failed with an error of this kind and system number.
     Lost(Option<io::ErrorKind>, Option<i32>),
 }
 
