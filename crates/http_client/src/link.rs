@@ -61,8 +61,10 @@ const BACKLOG_MAX: usize = 512 * 1024;
 /// longer parts are passed on without a copy.
 const COPIED_MAX: usize = 4 * 1024;
 
-/// The size of a request's head that any server takes, or refuses alone. For larger ones many end
-/// the connection without having said which they take: nginx from 32 KB on, others from 16 KB on.
+/// Maximum size in bytes of a request's head that is sent while other requests are in flight, if
+/// the peer has announced no limit. Servers accept heads of this size, or refuse only the one
+/// request. Many close the connection for larger heads without having announced a limit: nginx from
+/// 32 KB on, others from 16 KB on.
 pub(crate) const HEAD_SIZE_SHARED: usize = 8 * 1024;
 
 /// Number of streams that we reset before the connection takes no new requests. Most resets are due
@@ -70,11 +72,11 @@ pub(crate) const HEAD_SIZE_SHARED: usize = 8 * 1024;
 /// (CVE-2023-44487), and close the connection.
 const RESETS_MAX: u32 = 32;
 
-/// /// How long a connection with requests in flight may be silent before a PING is sent.
+/// How long a connection with requests in flight may be silent before a PING is sent.
 const SILENCE: Duration = Duration::from_secs(20);
-/// /// How long to wait for a sign of life after a PING.
+/// How long to wait for a sign of life after a PING.
 const PING_TIMEOUT: Duration = Duration::from_secs(20);
-/// /// Interval between two PINGs if only answers to PINGs are received.
+/// Interval between two PINGs if only answers to PINGs are received.
 const PING_AGAIN: Duration = Duration::from_secs(310);
 
 /// The key of a [`Link`]'s entry among the spare connections: a link has only this one entry.
@@ -97,9 +99,9 @@ pub(crate) struct Link {
     /// For how long and for how many requests the connection is kept; `None` if it is not kept
     /// while idle.
     keepalive: Cell<Option<Keepalive>>,
-    /// /// When the connection was opened.
+    /// When the connection was opened.
     since: Instant,
-    /// /// The number of requests that have been sent on the connection.
+    /// The number of requests that have been sent on the connection.
     requests: Cell<u64>,
     /// The size of the largest request head since the connection was last idle.
     head_size: Cell<usize>,
@@ -114,7 +116,7 @@ pub(crate) struct Link {
     /// The entry by which an idle connection can be closed to make room for other connections of
     /// the thread.
     spare: Cell<Option<SpareEntry>>,
-    /// /// Whether the connection ends as soon as it is idle.
+    /// Whether the connection ends as soon as it is idle.
     is_closing: Cell<bool>,
     has_ended: Cell<bool>,
     waker: Cell<Option<Waker>>,

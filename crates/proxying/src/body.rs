@@ -123,7 +123,7 @@ pub struct UpstreamBody {
     deadline: Option<Instant>,
     /// Every part is sent at once (`proxy_buffering off`, `X-Accel-Buffering: no`), and nothing is
     /// read ahead of the client.
-    /// /// Whether to flush after the next part.
+    /// Whether to flush after the next part.
     flush: bool,
     flush_next: bool,
     /// The bytes that were read ahead of the client.

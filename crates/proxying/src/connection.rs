@@ -1,4 +1,4 @@
-//! A connection to an upstream server that serves a request, and its way back into the pool.
+//! A connection to an upstream server that serves a request, and its return to the pool.
 
 use std::io;
 use std::rc::Rc;
@@ -21,22 +21,22 @@ use super::upload::RestOfBody;
 use crate::connect_target::ConnectTarget;
 use crate::upstream::{Group, LearnOnDrop};
 
-/// A connection to a peer, or a request's part of one.
+/// A connection to a peer for one request: a whole connection, or a stream of a shared one.
 pub struct UpstreamConnection {
     link: ConnectionShare,
     /// How the connection ended while the request was still being sent.
     pub early_end: Option<io::Result<()>>,
-    /// Whether the whole request has been queued on it.
+    /// Whether the whole request has been queued on the connection.
     pub asked: bool,
-    /// The lease of the peer, once it has responded.
+    /// The lease of the peer, once the peer has responded.
     pub lease: Option<Lease>,
-    /// The request's place under `concurrency_limit`.
+    /// The place of the request among those that `concurrency_limit` admits to the peer.
     pub admitted: Option<Admitted>,
     /// Learns the sticky session on drop, once the last byte of the response has been received.
     pub at_end: Option<Box<LearnOnDrop>>,
     /// The rest of the request's body, which is sent while the response is read.
     pub(super) upload: Option<Box<RestOfBody>>,
-    /// The pool that it returns to after a complete response.
+    /// The pool to which the connection returns after a complete response.
     home: PoolContext,
 }
 
@@ -44,7 +44,7 @@ pub struct UpstreamConnection {
 enum ConnectionShare {
     /// A connection that serves only this request.
     Whole(Box<Connection>),
-    /// A stream of one that is shared (HTTP/2).
+    /// A stream of a shared connection (HTTP/2).
     Shared(StreamHandle),
 }
 
@@ -56,7 +56,7 @@ pub struct PoolContext {
 }
 
 impl UpstreamConnection {
-    /// A connection for a request of its own.
+    /// Wraps a connection that serves only this request.
     pub fn over(
         connection: Box<Connection>,
         send_timeout: Duration,
@@ -66,7 +66,7 @@ impl UpstreamConnection {
         UpstreamConnection::of(ConnectionShare::Whole(connection), home)
     }
 
-    /// A stream of a shared connection for a request.
+    /// Wraps a stream of a shared connection.
     pub(super) fn on(stream: StreamHandle, home: PoolContext) -> UpstreamConnection {
         UpstreamConnection::of(ConnectionShare::Shared(stream), home)
     }
@@ -84,7 +84,8 @@ impl UpstreamConnection {
         }
     }
 
-    /// The byte stream. Only the connection's task may read from or write to a shared one.
+    /// The transport. Only the connection's task may read from or write to that of a shared
+    /// connection.
     pub fn stream(&self) -> &Transport {
         match &self.link {
             ConnectionShare::Whole(connection) => &connection.transport,
@@ -120,8 +121,8 @@ impl UpstreamConnection {
         }
     }
 
-    /// Ends the use of the connection after a complete response. It returns to the pool if the peer
-    /// keeps it alive, the whole request was sent, and no excess bytes were received.
+    /// Ends the use of the connection after a complete response. The connection returns to the pool
+    /// if the peer keeps it alive, the whole request was sent, and no excess bytes were received.
     pub fn done(mut self, may_reuse: bool) {
         self.at_end = None;
         self.lease = None;
@@ -139,8 +140,8 @@ impl UpstreamConnection {
     }
 }
 
-/// The PROXY protocol header that a connection begins with, if any; `ends` are the addresses of the
-/// client's connection.
+/// The PROXY protocol header with which a new connection begins; empty if `version` is `None`.
+/// `ends` are the addresses of the client's connection.
 pub fn introduction(version: Option<Version>, ends: Option<Endpoints>) -> Bytes {
     let mut header = Vec::new();
     if let Some(version) = version {
@@ -149,7 +150,7 @@ pub fn introduction(version: Option<Version>, ends: Option<Endpoints>) -> Bytes 
     header.into()
 }
 
-/// The addresses of the client's connection; `None` if it has none.
+/// The addresses of the client's connection; `None` unless both are IP addresses.
 pub fn ends_of(request: &Request) -> Option<Endpoints> {
     match (request.peer(), request.connection.local()) {
         (Address::Inet(source), Address::Inet(destination)) => Some(Endpoints {
@@ -160,9 +161,9 @@ pub fn ends_of(request: &Request) -> Option<Endpoints> {
     }
 }
 
-/// The terms on which requests may share or reuse a connection: everything that it was made with,
-/// beside the peer's address. `place` identifies the scope of the request; `protocol` is the
-/// protocol, if it is not HTTP.
+/// The terms on which requests may share or reuse a connection: all parameters with which the
+/// connection was made, except for the peer's address. `place` identifies the scope of the request;
+/// `protocol` is empty for HTTP.
 pub fn terms(
     place: &Bytes,
     protocol: &'static [u8],
@@ -176,7 +177,7 @@ pub fn terms(
     };
     let is_plain = reach.secured.is_none() && reach.introduction.is_empty();
     if is_plain && reach.socket.options == SocketOptions::default() {
-        // What most say is there already.
+        // The usual case: the terms need no new allocation.
         if protocol.is_empty() {
             return place;
         }

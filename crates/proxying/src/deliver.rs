@@ -26,7 +26,7 @@ pub struct Delivery<'a> {
     pub passing: &'a Arc<PassSettings>,
     /// The rewriting of header fields.
     pub rewriting: &'a dyn Rewrite,
-    /// The upstream request was HEAD.
+    /// The upstream request was HEAD, so the response has no body.
     pub is_head: bool,
 }
 
@@ -40,7 +40,7 @@ impl<'a> Delivery<'a> {
         }
     }
 
-    /// Lets `error_page` replace an error response, if it is to be intercepted.
+    /// Lets `error_page` replace an error response, if `*_intercept_errors` is on.
     pub fn intercept(
         &self,
         request: &mut Request,
@@ -58,7 +58,8 @@ impl<'a> Delivery<'a> {
         step
     }
 
-    /// Applies the head to the client's response; returns a step if something else answers.
+    /// Applies the head to the client's response; returns a step if another response is sent
+    /// instead.
     pub fn apply(
         &self,
         request: &mut Request,
@@ -73,14 +74,15 @@ impl<'a> Delivery<'a> {
         }
         let waits_in_vain = self.is_head && request.method != Method::Head;
         if waits_in_vain && request.response.content_length.is_some() {
-            // Without a length the client would wait for a body that does not come.
+            // The client would wait for the announced body, which the upstream does not send for
+            // HEAD.
             request.response.content_length = Some(0);
         }
         None
     }
 
-    /// Delivers the body, which HTTP framing or the end of the connection delimits. `may_reuse`
-    /// says whether the upstream keeps the connection alive.
+    /// Delivers the body, whose end HTTP/1 framing or the end of the connection determines.
+    /// `may_reuse` says whether the upstream keeps the connection alive.
     pub fn deliver(
         &self,
         request: &mut Request,
@@ -112,7 +114,8 @@ impl<'a> Delivery<'a> {
         self.respond(request, peer, &head, BodyDelimiter::Http(framing), arrived)
     }
 
-    /// Makes the head that of the client's response.
+    /// Makes the upstream's response that of the client: its head has been applied, and its body
+    /// follows.
     pub fn respond(
         &self,
         request: &mut Request,

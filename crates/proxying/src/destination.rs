@@ -1,4 +1,4 @@
-//! Destinations that are addresses instead of URLs, as those of `tunnel_pass` and `fastcgi_pass`.
+//! Destinations that are addresses instead of URLs, as in `tunnel_pass` and `fastcgi_pass`.
 
 use std::sync::Arc;
 
@@ -14,14 +14,14 @@ use rules::upstream::{literal, of_address};
 use super::locate::Upstream;
 use crate::upstream::{Group, Groups};
 
-/// The port of an address without a port.
+/// The port of an address that states none.
 const NO_PORT: u16 = 0;
 
 /// A scheme, which determines whether peers are reached with TLS.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Scheme {
-    /// The prefix of URLs in log lines, and in the configuration if it may be written: for example
-    /// `uwsgi://`.
+    /// The scheme as it begins URLs in log lines, for example `uwsgi://`, and destinations in the
+    /// configuration if it is one of [`Schemes::written`].
     pub text: &'static str,
     /// Whether the connection to the peer has TLS.
     pub is_secure: bool,
@@ -37,12 +37,12 @@ impl Scheme {
     }
 }
 
-/// The schemes of a module.
+/// The schemes of a module's destinations.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Schemes {
-    /// The default scheme.
+    /// The scheme of a destination that states none.
     pub meant: Scheme,
-    /// The schemes that may be written.
+    /// The schemes that a destination may state.
     pub written: &'static [Scheme],
 }
 
@@ -68,7 +68,7 @@ pub struct Destination {
 
 enum DestinationWritten {
     Fixed(PeerTarget),
-    /// With variables: evaluated for each request.
+    /// A text with variables, evaluated for each request.
     Text(Text),
 }
 
@@ -94,7 +94,7 @@ impl PeerTarget {
 }
 
 impl Destination {
-    /// Compiles a word of the configuration, which may have variables.
+    /// Compiles a word of the configuration, which may contain variables.
     pub fn compile(
         compiler: &Compiler<'_>,
         word: &Word,
@@ -126,7 +126,7 @@ impl Destination {
         })
     }
 
-    /// The destination that is the value of a text.
+    /// Makes a destination of a text, which is evaluated for each request.
     pub fn of_text(text: Text, schemes: &'static Schemes) -> Destination {
         Destination {
             schemes,
@@ -158,8 +158,8 @@ impl Destination {
         }
     }
 
-    /// Finds the destination of a request; the error is the status of the response. `level` is that
-    /// of the log line about an invalid address.
+    /// Finds the destination of a request; the error is the status of the response. An invalid
+    /// address is logged at `level`.
     pub fn find(&self, request: &mut Request, level: Level) -> Result<PeerTarget, u16> {
         let whole = match &self.written {
             DestinationWritten::Fixed(found) => return Ok(found.clone()),
@@ -174,7 +174,7 @@ impl Destination {
     }
 }
 
-/// The servers of an address with variables; the error is the status of the response.
+/// Finds the servers of an evaluated address; the error is the status of the response.
 fn upstream(request: &Request, text: &[u8], level: Level) -> Result<Upstream, u16> {
     let written = match address::parse(text) {
         Ok(written) => written,

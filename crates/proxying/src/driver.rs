@@ -46,15 +46,15 @@ use crate::connect_target::ConnectTarget;
 use crate::upstream::{self, Group};
 use ::upstream::{RetryPolicy, Unanswered};
 
-/// The target of a proxied request.
+/// The target of a proxied request: the servers, and how they are reached.
 pub trait Target {
-    /// The group or name of the servers.
+    /// The group of servers, or the name to be resolved.
     fn upstream(&self) -> &Upstream;
 
-    /// The scheme of their URLs, for log lines.
+    /// The scheme of the servers' URLs, for log lines.
     fn scheme(&self) -> &'static [u8];
 
-    /// The servers' name for TLS, if the scheme has TLS.
+    /// The server name for TLS, if the scheme has TLS.
     fn secure_name(&self) -> Option<&Bytes>;
 }
 
@@ -86,19 +86,19 @@ impl Target for PeerTarget {
     }
 }
 
-/// How much of a request's body is read before peers are asked.
+/// How much of a request's body is read before a peer is chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BodyReading {
     /// Nothing: the body is not passed on.
     None,
-    /// The whole body, so that it can be sent to another peer again.
+    /// The whole body, so that it can be sent again to another peer.
     Whole,
     /// The received part; the rest is passed on as it arrives.
     Received,
 }
 
 impl BodyReading {
-    /// How to read a body that is streamed or not.
+    /// The reading of a body that is streamed to peers, or not.
     pub fn of_stream(stream: bool) -> BodyReading {
         if stream {
             BodyReading::Received
@@ -110,7 +110,7 @@ impl BodyReading {
 
 /// The settings for connecting to peers.
 pub struct PeerOptions<'a> {
-    /// The errors and statuses after which the next server is tried, and the limits of that.
+    /// The errors and statuses after which the next server is tried, and the limits of tries.
     pub tries: RetryPolicy,
     /// Options of the sockets to the peers.
     pub socket: &'a SocketSettings<Request>,
@@ -149,7 +149,7 @@ pub trait Protocol {
     where
         Self: 'a;
 
-    /// The response of a peer.
+    /// The response of a peer, as the dialogue returns it.
     type Answer;
 
     /// The settings for connecting to peers.
@@ -158,7 +158,7 @@ pub trait Protocol {
     /// Finds the target of a request; the error is the status of the response.
     fn find(&self, request: &mut Request) -> Result<Self::Target, u16>;
 
-    /// Called if there is no target: variables of upstreams exist, and are empty.
+    /// Called if there is no target. `$upstream_*` variables then exist, but are empty.
     fn not_found(&self, request: &mut Request) {
         Attempts::enter(request);
     }
@@ -166,16 +166,16 @@ pub trait Protocol {
     /// How much of the request's body is read first.
     fn reading(&self, request: &Request, target: &Self::Target) -> BodyReading;
 
-    /// Provides variables with the target of a request that is not passed on, or not yet.
+    /// Makes the target available to variables, even if the request is not passed on.
     fn show(&self, _: &mut Request, _: &Self::Target) {}
 
-    /// Called before the request is passed on: begins the attempts for variables, after those of an
-    /// earlier pass, if there was one.
+    /// Called before the request is passed on: begins a new history of attempts, behind those of an
+    /// earlier proxy pass.
     fn begin(&self, request: &mut Request, _: &Self::Target) {
         Attempts::begin_anew(request);
     }
 
-    /// The settings of responses, if the scope may have a cache.
+    /// The settings for responses, if the scope may have a cache.
     fn cached(&self) -> Option<&Arc<PassSettings>> {
         None
     }
@@ -190,9 +190,9 @@ pub trait Protocol {
         &Unchanged
     }
 
-    /// Writes the request; the error is the status of the response. `begun` is the received part of
-    /// a body that is streamed. `lookup` is the cache lookup, which may make the request
-    /// conditional or change its range.
+    /// Writes the request for peers; the error is the status of the response. `begun` is the
+    /// received part of a streamed body. The cache lookup may make the request conditional or
+    /// change its range.
     async fn write(
         &self,
         request: &mut Request,
@@ -206,12 +206,12 @@ pub trait Protocol {
         Bytes::new()
     }
 
-    /// The bytes in front of the first request of a connection, such as a PROXY header.
+    /// The bytes that precede the first request on a connection, such as a PROXY protocol header.
     fn introduction(&self, _: &Request) -> Bytes {
         introduction(None, None)
     }
 
-    /// The terms on which another request may reuse the connection.
+    /// The terms on which another request may reuse or share the connection.
     fn terms(&self, group: &Group, reach: &ConnectTarget) -> Bytes;
 
     /// The dialogue with a peer.
@@ -226,18 +226,18 @@ pub trait Protocol {
         finish(request, status)
     }
 
-    /// The head of a response, which may be intercepted and is copied to the client's response;
-    /// `None` if responses of the protocol have no head.
+    /// The head of a response; `None` if responses of the protocol have no head. The head may be
+    /// intercepted, and is copied to the client's response.
     fn head(_: &Self::Answer) -> Option<&AnswerHead> {
         None
     }
 
-    /// How such a head is copied to the client's response.
+    /// How the head is copied to the client's response; `None` if responses have no head.
     fn delivery(&self, _: &Self::Outgoing) -> Option<Delivery<'_>> {
         None
     }
 
-    /// Handles a response that switches protocols, which the client may not have requested.
+    /// Handles a response that switches protocols, even if the client has not requested that.
     async fn upgrade(
         &self,
         request: &mut Request,
@@ -250,13 +250,14 @@ pub trait Protocol {
         Ok(refuse_upgrade(request))
     }
 
-    /// Called if the response is not delivered, and only its head was of use.
+    /// Called if the response is not delivered to the client, since another response is sent
+    /// instead.
     fn hand_over(&self, peer: UpstreamConnection, _: Self::Answer, _: &Self::Outgoing) {
         drop(peer);
     }
 
-    /// Makes the upstream's response the client's response. The head has been copied, if there is
-    /// one.
+    /// Delivers the response of the upstream to the client. The head, if there is one, has been
+    /// copied to the client's response.
     fn deliver<'a>(
         &'a self,
         request: &'a mut Request,
@@ -267,11 +268,11 @@ pub trait Protocol {
     ) -> MaybeFuture<'a>;
 }
 
-/// A request as it was sent, and its target.
+/// A request as it is sent to peers, and its target.
 pub struct SentRequest<T, O> {
     /// The target of the request.
     pub target: T,
-    /// The request as written.
+    /// The request as the protocol has written it.
     pub outgoing: O,
 }
 
@@ -323,8 +324,8 @@ pub async fn pass_on<P: Protocol>(
     ask_peers(request, exchange, protocol, &sent, lookup, secured).await
 }
 
-/// The hook `look_up`: asks the cache, if it is on, before peers are asked. A step ends the
-/// request.
+/// The hook `look_up`: looks the request up in the cache, if the scope has one. A returned step
+/// ends the request without asking peers.
 async fn look_up<P: Protocol>(
     request: &mut Request,
     exchange: &mut Exchange,
@@ -397,7 +398,7 @@ async fn ask_peers<P: Protocol>(
         terms: Bytes::new(),
     };
     let located = sent.target.upstream();
-    // A response that is to be stored is received even if the client leaves.
+    // A response that is to be stored is received completely even if the client leaves.
     exchange.set_outlives_client(lookup.as_deref().is_some_and(CacheLookup::may_store));
     let located = match located {
         Upstream::Group(group) => Ok(Arc::clone(group)),

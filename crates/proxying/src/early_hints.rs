@@ -1,8 +1,8 @@
 //! `early_hints`: whether the client gets the 103 responses of upstreams.
 //!
-//! <https://nginx.org/en/docs/http/ngx_http_core_module.html#early_hints>, RFC 8297. Old clients
-//! take a 103 for the final response, hence the condition. The module `proxy` reads the responses
-//! of upstreams.
+//! <https://nginx.org/en/docs/http/ngx_http_core_module.html#early_hints>, RFC 8297. The directive
+//! has a condition because old clients take a 103 for the final response. `interim` passes the
+//! hints on.
 
 use std::sync::Arc;
 
@@ -49,7 +49,7 @@ impl Feature for EarlyHints {
     }
 }
 
-/// The setting of a plan; absent if it is off.
+/// The conditions in a scope's plan; absent if early hints are off.
 pub static OF_PLAN: PlanSlot<EarlyHints> = PlanSlot::new();
 
 impl Module for EarlyHints {
@@ -66,7 +66,7 @@ impl Module for EarlyHints {
 }
 
 impl EarlyHints {
-    /// Whether this request's client gets the hints.
+    /// Whether the client of this request gets early hints.
     pub fn are_wanted(&self, request: &mut Request) -> bool {
         self.conditions.iter().any(|condition| {
             let value = condition.evaluate(request);

@@ -14,15 +14,16 @@ use super::attempts::{Attempt, Attempts, Began};
 /// How an attempt ends without a response.
 pub type AttemptError = ::upstream::AttemptError<Abort>;
 
-/// Records something about the current attempt; the callback also gets its begin.
+/// Records a property of the current attempt; `write` also gets the time at which the attempt
+/// began.
 pub fn note(request: &mut Request, write: impl FnOnce(&mut Attempt, Began)) {
     if let Some(attempts) = Attempts::of(request) {
         attempts.borrow_mut().note(write);
     }
 }
 
-/// A failure of the connection to a peer, logged in nginx's words; a time limit is logged when
-/// its failure has been counted.
+/// Logs a failed connection to a peer in nginx's words, and returns the failure. A timeout is not
+/// logged here, but when the failure has been counted.
 pub fn failed(
     request: &Request,
     error: &io::Error,
@@ -42,7 +43,7 @@ pub fn failed(
     }
 }
 
-/// The client closed its connection while the upstream was being asked.
+/// Logs that the client has left while the upstream was being asked, and returns the abort.
 pub(super) fn client_left(
     request: &mut Request,
     exchange: &Exchange,

@@ -1,4 +1,4 @@
-//! Fields that directives set in requests to upstreams: `proxy_set_header`, `grpc_set_header`.
+//! Request fields that directives set for upstreams: `proxy_set_header`, `grpc_set_header`.
 
 use bytes::Bytes;
 use conf::{Arity, Contexts, Fault, Inherit, Setter, Setting, Template, Word};
@@ -17,7 +17,7 @@ pub struct SetField {
     pub value: Text,
 }
 
-/// Fields about the client's own connection, which are not passed on.
+/// Fields that only concern the client's own connection, and are not passed on.
 const OWN_CONNECTION: [&[u8]; 9] = [
     b"host",
     b"connection",
@@ -30,7 +30,7 @@ const OWN_CONNECTION: [&[u8]; 9] = [
     b"upgrade",
 ];
 
-/// Declares the directive for this prefix.
+/// Declares the `*_set_header` directive with this prefix.
 pub const fn setting(prefix: &'static str, manual: &'static str) -> Setting<Vec<(Word, Word)>> {
     Setting::family(prefix, "set_header", &["field value"], pairs)
         .contexts(Contexts::HTTP.or(Contexts::SERVER).or(Contexts::LOCATION))
@@ -71,10 +71,10 @@ pub fn compile(
     Ok((set, replaced))
 }
 
-/// The fields that directives set, as lines of HTTP/1. Constant lines are written when the
+/// The fields that directives set, as HTTP/1 lines. Constant lines are formatted when the
 /// configuration is compiled.
 pub struct FieldLines {
-    /// The host; the last of several lines.
+    /// The value of the last line that sets the host, if there is one.
     host: Option<Text>,
     lines: Vec<FieldLine>,
 }
@@ -130,8 +130,8 @@ impl FieldLines {
         host.is_some_and(|host| append_line(b"Host: ", host, request, out))
     }
 
-    /// Appends the other lines, except for those with an empty value. True if there is an `Upgrade`
-    /// among them.
+    /// Appends the other lines, except for those with an empty value. Returns whether one of them
+    /// is `Upgrade`.
     pub fn append(&self, request: &mut Request, out: &mut Vec<u8>) -> bool {
         let mut has_upgrade = false;
         for line in &self.lines {
@@ -148,7 +148,8 @@ impl FieldLines {
     }
 }
 
-/// Appends a line with an evaluated value; false, and nothing is appended, if the value is empty.
+/// Appends a line with an evaluated value. If the value is empty, appends nothing and returns
+/// false.
 fn append_line(begun: &[u8], value: &Text, request: &mut Request, out: &mut Vec<u8>) -> bool {
     let start = out.len();
     out.extend_from_slice(begun);

@@ -1,5 +1,5 @@
-//! Interim responses of upstreams (1xx), which precede the final response. Early hints are passed
-//! on.
+//! Interim responses of upstreams (1xx), which precede the final response. Only early hints are
+//! passed on to the client.
 
 use std::sync::Arc;
 
@@ -20,16 +20,16 @@ use crate::failures::AttemptError;
 
 const EARLY_HINTS: u16 = 103;
 
-/// Counts the interim responses before the final one.
+/// Counts the interim responses that precede the final response.
 #[derive(Default)]
 pub struct Informational {
     count: u32,
-    /// Bytes of early hints.
+    /// Total size of the early hints in bytes.
     hints: usize,
 }
 
 impl Informational {
-    /// Whether there was any.
+    /// Whether an interim response has been received.
     pub fn has_come(&self) -> bool {
         self.count > 0
     }
@@ -77,7 +77,7 @@ impl Informational {
     }
 }
 
-/// The fields of early hints that the client gets: none about framing, and no hidden ones.
+/// The fields of early hints that the client gets: neither fields about framing nor hidden ones.
 fn hints(passing: &PassSettings, answer: &ResponseHeadReader) -> Vec<Field> {
     let mut fields = Vec::new();
     for field in answer.head.fields() {

@@ -60,10 +60,11 @@ mod whole;
 use http::request::activity::WHILE_SENDING_ON;
 use http::request::{Request, Step};
 
-/// The phrase for reading the body, the last activity.
+/// The activity of reading the response body, at the end of log lines.
 pub const READING_BODY: &str = "while reading upstream";
 
-/// Ends the use of upstreams with a status. The activity is then that of sending the status's page.
+/// Ends the use of upstreams, and the request with this status. The activity in log lines is then
+/// that of sending the response for the status.
 pub fn finish(request: &mut Request, status: u16) -> Step {
     request.activity.doing = WHILE_SENDING_ON;
     Step::Finish(status)

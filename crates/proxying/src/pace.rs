@@ -1,8 +1,8 @@
 //! `proxy_limit_rate`: limits the rate at which an upstream's body is read.
 //!
-//! As in nginx, each read is followed by a pause of its length divided by the rate, and within each
-//! whole second no more is read than the rate permits. Bytes that the engine has received beyond
-//! that are held back here, and nothing more is received meanwhile.
+//! As in nginx, a pause of its length divided by the rate follows each read, and within each whole
+//! second no more bytes are read than the rate permits. Received bytes beyond that are held back
+//! here, and meanwhile nothing more is received.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -11,22 +11,22 @@ use std::time::{Duration, Instant};
 
 use engine::{Buffer, Sleep};
 
-/// The pace of reading one body.
+/// Limits the rate at which one body is read.
 pub(super) struct ReadPace {
     rate: u64,
     began: Instant,
-    /// How many bytes count as read.
+    /// The number of bytes that count as read.
     read: u64,
-    /// The received bytes that do not count as read yet.
+    /// Received bytes that do not count as read yet.
     held: Buffer,
-    /// When more may be read, and the timer for that.
+    /// When more bytes may be read; `wait` is the timer for that time.
     until: Instant,
     wait: Option<Sleep>,
 }
 
 impl ReadPace {
-    /// Begins to read at `rate` bytes per second, if there is a limit. The last `beyond` of the
-    /// received bytes do not count as read yet.
+    /// Begins to read at `rate` bytes per second; `None` if there is no limit. The last `beyond` of
+    /// the `arrived` bytes do not count as read yet.
     pub(super) fn begin(
         rate: u64,
         arrived: &mut Buffer,
@@ -61,7 +61,7 @@ impl ReadPace {
         self.held = received;
     }
 
-    /// Releases the bytes that may be read now; none before the pause is over.
+    /// Releases the held bytes that may be read now: none before the pause is over.
     pub(super) fn release(&mut self, now: Instant) -> Buffer {
         if self.held.is_empty() || now < self.until {
             return Buffer::empty();
@@ -102,7 +102,7 @@ impl ReadPace {
         taken
     }
 
-    /// Pauses for the time that `bytes` take at the rate, and for `more`.
+    /// Pauses for the time that `bytes` take at the rate, plus `more`.
     fn wait_for(&mut self, bytes: u64, more: Duration, now: Instant) {
         let milliseconds = bytes.saturating_mul(1000) / self.rate;
         let until = now.checked_add(Duration::from_millis(milliseconds) + more);

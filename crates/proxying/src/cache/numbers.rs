@@ -22,7 +22,7 @@ const TOLD_EVERY: u64 = 1000;
 pub(super) struct Notices {
     /// When the next line is due, by [`super::now`].
     due: AtomicU64,
-    /// /// The number of suppressed lines since the last one.
+    /// The number of suppressed lines since the last one.
     left_out: AtomicU64,
 }
 
@@ -48,13 +48,13 @@ pub(super) struct CacheCounters {
     pub(super) failed: Notices,
     /// Notices that there was no room for responses.
     pub(super) no_room: Notices,
-    /// /// Requests by cache status.
+    /// Requests by cache status.
     answered: [AtomicU64; CacheStatus::ALL.len()],
     /// Bytes of bodies by cache status, sent from the cache or received from an upstream.
     bytes: [AtomicU64; CacheStatus::ALL.len()],
     /// Stored responses and the bytes of their bodies, by cache status.
     written: [[AtomicU64; 2]; CacheStatus::ALL.len()],
-    /// /// Requests that wait for another request's response.
+    /// Requests that wait for another request's response.
     waiting: AtomicU64,
     /// Hits that `recall` has answered; each thread has a counter of its own.
     at_once: Mutex<Vec<Arc<ThreadHits>>>,

@@ -1,4 +1,5 @@
-//! The body of a response on an HTTP/2 stream, which determines the end and has the trailers.
+//! The body of a response on an HTTP/2 stream. The stream determines the end of the body and
+//! provides the trailers.
 
 use std::rc::Rc;
 
@@ -9,7 +10,7 @@ use http_client::{ReceivedBytes, StreamEnd, StreamFlow, StreamHandle};
 
 use crate::answer_framing::{AnswerFraming, FramedPart};
 
-/// The stream of a response, which determines the end of the body.
+/// The stream of a response, as the framing of its body.
 pub struct StreamBody(pub(super) Rc<StreamFlow>);
 
 impl StreamBody {

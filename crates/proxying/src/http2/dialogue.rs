@@ -39,10 +39,11 @@ use crate::stopped::{NOT_BASE64, UploadError};
 use crate::upload::{RefusedWith, RestOfBody};
 use ::upstream::AttemptFailure;
 
-/// How often a request that peers have not processed is sent again without counting as an attempt.
+/// How often a request is sent again without counting as an attempt, if peers have not processed
+/// it.
 const UNSERVED_MAX: u32 = 3;
 
-/// A request and its response; see the module.
+/// The dialogue with one peer about one request; see the module.
 pub struct Http2Dialogue<'a> {
     pub(crate) passing: &'a Arc<PassSettings>,
     pub(crate) head: &'a RequestHead,
@@ -51,12 +52,13 @@ pub struct Http2Dialogue<'a> {
     pub(crate) body: &'a RequestBody,
     /// A complete response counts even if its stream is reset afterwards.
     keeps_complete_response: bool,
-    /// Receives the error code with which the peer has reset the stream of the last attempt before
-    /// a response, if it has.
+    /// If present, receives the error code of the last attempt whose stream the peer has reset
+    /// before a response.
     reset: Option<&'a Cell<Option<ErrorCode>>>,
-    /// How often a peer has not processed the request.
+    /// How often a peer has refused the request without processing it.
     unserved: Cell<u32>,
-    /// A shared connection has ended before there was a response.
+    /// Whether a shared connection has ended before a response, so that the next end counts as any
+    /// other failure.
     has_lost: Cell<bool>,
 }
 
@@ -70,7 +72,7 @@ pub struct Http2Answer {
     flow: Rc<StreamFlow>,
 }
 
-/// Tells why the body of a response was broken off, once it was.
+/// Tells why the body of a response was broken off, after the fact.
 pub struct BodyFault {
     flow: Rc<StreamFlow>,
     refused: Option<RefusedWith>,
@@ -85,7 +87,8 @@ impl BodyFault {
         }
     }
 
-    /// The status for a failed upload of the request's body, if that is the reason.
+    /// The status that the failed upload of the request's body has caused, if that broke off the
+    /// response.
     pub fn refused(&self) -> Option<u16> {
         self.refused.as_ref()?.get()
     }
@@ -111,9 +114,9 @@ impl<'a> Http2Dialogue<'a> {
         }
     }
 
-    /// Makes it the dialogue of a gRPC call: a response that has been received completely counts
-    /// even if a reset follows (nginx lets the reset end it), and reset codes have meanings, see
-    /// the field.
+    /// Adapts the dialogue to a gRPC call. A complete response counts even if a reset follows,
+    /// while in nginx the reset ends the call. `reset` receives the peer's error code, which gRPC
+    /// maps to a status.
     pub fn of_call(self, reset: Option<&'a Cell<Option<ErrorCode>>>) -> Http2Dialogue<'a> {
         Http2Dialogue {
             keeps_complete_response: true,
@@ -129,7 +132,7 @@ impl<'a> Http2Dialogue<'a> {
     }
 }
 
-/// The events for which a request that waits for its response wakes up.
+/// The events that a request awaits until its response.
 enum DialogueEvent {
     Head(Result<StreamHead, StreamEnd>),
     Uploaded(Result<(), UploadError>),
@@ -179,7 +182,7 @@ impl Dialogue for Http2Dialogue<'_> {
             .read_head(request, exchange, stream, &mut upload, &mut reading)
             .await;
         let flow = Rc::clone(stream.flow());
-        // A stream that has been reset has discarded its queue.
+        // A reset discards the queue of the stream, which may reduce the total.
         let more = flow.sent_in_all().saturating_sub(sent);
         note(request, |attempt, _| attempt.bytes_sent += more);
         let answer = reading.end();
@@ -222,7 +225,8 @@ impl Dialogue for Http2Dialogue<'_> {
 }
 
 impl Http2Dialogue<'_> {
-    /// Starts to send the body: a body in memory at once, any other while the response is awaited.
+    /// Starts to send the body: a body in memory is queued at once, any other is sent while the
+    /// response is awaited.
     fn send_body(
         &self,
         request: &mut Request,
@@ -250,7 +254,7 @@ impl Http2Dialogue<'_> {
                 if begun.push(&sender) {
                     return Ok(None);
                 }
-                // If the upload cannot be had, a part of the body has been discarded.
+                // Without the rest of the upload, the body could not be completed.
                 let client = exchange.upload(request).ok_or(AttemptError::Refused(500))?;
                 let upload = StreamUpload::of_client(client, sender, Rc::clone(begun), timeout);
                 return Ok(Some(upload));
@@ -259,7 +263,7 @@ impl Http2Dialogue<'_> {
         Ok(None)
     }
 
-    /// Reads heads up to that of the final response, while the body is being sent.
+    /// Reads heads up to that of the final response, while the body is still being sent.
     async fn read_head(
         &self,
         request: &mut Request,
@@ -290,7 +294,7 @@ impl Http2Dialogue<'_> {
         }
     }
 
-    /// Waits for a head.
+    /// Waits for a head, the progress of the upload, or the end of the queue.
     async fn wait(
         &self,
         request: &mut Request,
@@ -311,7 +315,7 @@ impl Http2Dialogue<'_> {
             let coming = poll_fn(|context| {
                 if let Some(uploading) = upload {
                     let uploaded = uploading.poll(context);
-                    // Noted at once, since the wait may be cancelled.
+                    // Noted at once, since the waiting future may be dropped.
                     if matches!(self.body, RequestBody::Begun(begun) if begun.has_come()) {
                         request.body.note_taken();
                     }
@@ -361,7 +365,7 @@ impl Http2Dialogue<'_> {
         }
     }
 
-    /// The error for a stream that has ended without a head.
+    /// The error for a stream that has ended without a response head.
     fn ended(&self, request: &Request, stream: &StreamHandle, end: StreamEnd) -> AttemptError {
         if let Some(most) = stream.warns_of(self.head.list_size()) {
             let size = self.head.list_size();
@@ -395,16 +399,16 @@ impl Http2Dialogue<'_> {
         }
     }
 
-    /// Whether the connection has ended, possibly because of other requests, for the first time
-    /// during this request.
+    /// Whether the shared connection has ended, possibly because of other requests. Only true for
+    /// the first such end in this request.
     fn has_connection_ended(&self, stream: &StreamHandle, end: StreamEnd) -> bool {
         let is_of_connection = matches!(end, StreamEnd::Lost(..) | StreamEnd::Violated(_));
         is_of_connection && stream.has_served_others() && !self.has_lost.replace(true)
     }
 
     /// The error for a request that the peer has not processed: the request may be sent again if
-    /// its whole body is still available. That is no failure of the peer unless it happens
-    /// repeatedly.
+    /// its whole body is still available. The first [`UNSERVED_MAX`] times are no failure of the
+    /// peer.
     fn not_served(&self) -> AttemptError {
         let before = self.unserved.replace(self.unserved.get() + 1);
         let is_patient = before < UNSERVED_MAX;
@@ -422,8 +426,8 @@ impl Http2Dialogue<'_> {
     }
 }
 
-/// The error for a connection that has ended, possibly because of other requests: the request is
-/// sent again if it may be sent twice. Counts as a failure of the server like any other.
+/// The error for the end of a shared connection, possibly because of other requests: the request is
+/// sent again if it may be repeated. The error counts as a failure of the server.
 fn connection_lost() -> AttemptError {
     AttemptError::Failed(AttemptFailure {
         cause: Causes::ERROR,
@@ -487,7 +491,7 @@ impl Http2Answer {
         delivery.respond(request, peer, &self.read.head, delimited, arrived)
     }
 
-    /// A handle that tells later how the body has ended.
+    /// A handle that tells, once the body has ended, why it was broken off.
     pub fn outcome(&self) -> BodyFault {
         BodyFault {
             flow: Rc::clone(&self.flow),
@@ -495,7 +499,7 @@ impl Http2Answer {
         }
     }
 
-    /// Whether the response ends with its head.
+    /// Whether the complete response has neither body nor trailers.
     pub fn ends_with_head(&self) -> bool {
         self.flow.ends_with_head()
     }

@@ -7,23 +7,23 @@ use proto::header::{KnownField, KnownSet, NameSet, append_value, has_control};
 
 use crate::fields::SetField;
 
-/// Heads whose memory a thread keeps for reuse: as many as a few connections begin in one or two
-/// turns of the loop.
+/// Maximum number of heads whose memory a thread keeps for reuse: about as many requests as begin
+/// in one or two turns of the event loop on a few connections.
 const KEPT_MAX: usize = 1024;
 
-/// The capacity in bytes beyond which the memory of a head is freed.
+/// The capacity in bytes beyond which the memory of a head is not kept.
 const KEPT_BYTES_MAX: usize = 4096;
 
 thread_local! {
     static KEPT: Spares<RequestFields, KEPT_MAX> = const { Spares::new(|| KEPT.with(Spares::clear)) };
 }
 
-/// A head that is being written field by field; pseudo-header fields must come first.
+/// The head of a request, written field by field; pseudo-header fields must come first.
 pub struct RequestHead {
     fields: RequestFields,
 }
 
-/// Fields in their order.
+/// The fields of a head in their order.
 #[derive(Default)]
 struct RequestFields {
     bytes: Vec<u8>,
@@ -71,8 +71,8 @@ impl RequestHead {
         self.put_if(name, write, |_| true);
     }
 
-    /// Appends a field whose value `write` appends, and removes the field again unless `counts`
-    /// accepts the value. Returns whether it did.
+    /// Appends a field whose value `write` appends. If `counts` rejects the value, removes the
+    /// field again and returns false.
     fn put_if(
         &mut self,
         name: &[u8],
@@ -97,8 +97,8 @@ impl RequestHead {
         true
     }
 
-    /// Appends `:authority`: the value that directives set for `Host`, unless that is empty, else
-    /// `usual`.
+    /// Appends `:authority`: the value that directives set for `Host` or, if there is none or it is
+    /// empty, `usual`.
     pub fn put_authority(&mut self, request: &mut Request, fields: &[SetField], usual: &[u8]) {
         let host = fields.iter().rfind(|field| &*field.lower == b"host");
         let is_set = host.is_some_and(|host| {
@@ -110,15 +110,15 @@ impl RequestHead {
         }
     }
 
-    /// Appends the length of the body.
+    /// Appends the `content-length` of the body.
     pub fn put_length(&mut self, length: u64) {
         self.put_with(b"content-length", |out| {
             variables::write::decimal(length, out);
         });
     }
 
-    /// Appends the fields that directives set, except for `Host`, which is `:authority`, and for
-    /// connection fields. The only value of `TE` is `trailers`.
+    /// Appends the fields that directives set, except for connection fields and `Host`, whose value
+    /// is in `:authority`. `TE` may only be `trailers`.
     pub fn put_set(&mut self, request: &mut Request, fields: &[SetField]) {
         for field in fields.iter().filter(|field| &*field.lower != b"host") {
             if KnownSet::OF_CONNECTION.contains(KnownField::from_name(&field.lower)) {
@@ -136,13 +136,13 @@ impl RequestHead {
         }
     }
 
-    /// Appends the client's fields, except for replaced ones.
+    /// Appends the client's fields, except for those that directives replace.
     pub fn put_client(&mut self, request: &Request, replaced: &NameSet) {
         self.put_client_except(request, replaced, |_| false);
     }
 
-    /// Appends the client's fields, except for replaced ones and those for which `is_held_back` is
-    /// true.
+    /// Appends the client's fields, except for those that directives replace or for which
+    /// `is_held_back` returns true.
     pub fn put_client_except(
         &mut self,
         request: &Request,

@@ -1,8 +1,8 @@
 //! HTTP/2 to upstreams: the parts that belong to one request.
 //!
-//! Requests share connections, which the crate `http_client` manages: each request has a stream.
-//! `dialogue` is the common part of `proxy_pass` and `grpc_pass`; `head` builds the head of a
-//! request, `upload` sends its body, `body` reads the body of the response, and `whole` reads a
+//! The crate `http_client` manages the connections, which requests share: each request has a
+//! stream. `dialogue` is the common part of `proxy_pass` and `grpc_pass`, `head` builds the head of
+//! a request, `upload` sends its body, `body` reads the body of the response, and `whole` reads a
 //! whole response for probes.
 
 pub(super) mod body;

@@ -1,4 +1,4 @@
-//! Sends a request's body to a peer while other work for the request continues: a body that is
+//! Sends a request's body to a peer while the response is awaited or received: a body that is being
 //! received from the client, or one in a file.
 
 use std::cell::{Cell, RefCell};
@@ -19,25 +19,26 @@ use proto::base64::{Decoder, NotBase64};
 use crate::request_framing::BACKLOG_MAX;
 use crate::stopped::UploadError;
 
-/// Bytes of a streamed body that are kept for another attempt, besides those received before the
-/// first.
+/// Maximum number of bytes of a streamed body that are kept for another attempt, in addition to
+/// those received before the first attempt.
 const KEPT_MAX: usize = 64 * 1024;
 
 /// The body of a request.
 pub enum RequestBody {
     /// No body.
     None,
-    /// A text that was made here.
+    /// A body that Tidegate has made.
     Text(Bytes),
     /// The client's body, which has been read completely.
     Stored,
-    /// The client's body, which has been read completely into a file, decoded from base64.
+    /// The client's body, read completely into a file as base64 text, which is decoded when sent.
     InBase64,
-    /// The client's body while it is received, with the received part.
+    /// The client's body while it is being received, with the part received so far.
     Begun(Rc<ReplayableUpload>),
 }
 
-/// A body that is being sent; see the module. Polling continues to send it.
+/// A body that is being sent in the background of other work. [`poll`](Self::poll) continues to
+/// send.
 pub struct StreamUpload {
     way: Pin<Box<dyn Future<Output = Result<(), UploadError>>>>,
     flow: Rc<StreamFlow>,
@@ -75,7 +76,7 @@ impl StreamUpload {
         }
     }
 
-    /// Continues to send; ready at the end.
+    /// Continues to send; ready when the body has been sent or cannot be sent.
     pub(crate) fn poll(&mut self, context: &mut Context<'_>) -> Poll<Result<(), UploadError>> {
         self.way.as_mut().poll(context)
     }
@@ -91,14 +92,14 @@ impl StreamUpload {
     }
 }
 
-/// The received part of a client's body that is streamed, until there is a response: if a peer has
-/// not processed the request, the part is sent again to the next.
+/// The part of a streamed client's body that has been received before a response, kept so that it
+/// can be sent to the next peer if a peer has not processed the request.
 pub struct ReplayableUpload {
     parts: RefCell<Pieces>,
-    /// Bytes received after the beginning.
+    /// Bytes received after the initial part.
     length: Cell<usize>,
     has_ended: Cell<bool>,
-    /// A part of the body has not been kept.
+    /// Whether a part of the body has been discarded, so that the body cannot be sent again.
     is_lost: Cell<bool>,
     /// Decodes the received bytes, if they are base64 text.
     decoder: RefCell<Option<Decoder>>,
@@ -115,8 +116,8 @@ impl ReplayableUpload {
         }
     }
 
-    /// Decodes the next received part; `ends` if the body ends with it. There may be no decoded
-    /// bytes yet.
+    /// Decodes the next received part. `ends` says that the body ends with this part. The result
+    /// may be empty if no base64 group is complete.
     fn decoded(&self, part: Option<Bytes>, ends: bool) -> Result<Option<Bytes>, NotBase64> {
         let mut decoder = self.decoder.borrow_mut();
         let Some(decoder) = &mut *decoder else {
@@ -129,7 +130,7 @@ impl ReplayableUpload {
         Ok(decoded)
     }
 
-    /// Notes parts that are passed on, and whether they end the body.
+    /// Keeps parts that are being passed on, and notes whether they end the body.
     pub(super) fn note<'a>(&self, parts: impl IntoIterator<Item = &'a Bytes>, ends: bool) {
         self.has_ended.set(ends);
         for part in parts {
@@ -143,18 +144,18 @@ impl ReplayableUpload {
         }
     }
 
-    /// Sends the kept parts. True if they are the whole body.
+    /// Queues the kept parts. Returns whether they are the whole body.
     pub(super) fn push(&self, sender: &Sender) -> bool {
         sender.push(self.parts.borrow().iter().cloned(), self.has_ended.get());
         self.has_ended.get()
     }
 
-    /// Whether anything was received after the beginning.
+    /// Whether any bytes were received after the initial part.
     pub(super) fn has_come(&self) -> bool {
         self.length.get() > 0
     }
 
-    /// Drops the body: it will not be sent again.
+    /// Discards the kept parts: the body will not be sent again.
     pub(super) fn forget(&self) {
         self.is_lost.set(true);
         self.parts.take();
@@ -259,7 +260,7 @@ async fn ended(sender: &Sender) {
     poll_fn(|context| sender.flow().poll_ended(context.waker())).await;
 }
 
-/// Waits until at most `limit` bytes are queued, as long as the peer takes some within `timeout`.
+/// Waits until at most `limit` bytes are queued. Fails if the peer reads nothing for `timeout`.
 async fn drained(sender: &Sender, limit: usize, timeout: Duration) -> Result<(), UploadError> {
     let flow = sender.flow();
     while flow.queued() > limit {

@@ -1,4 +1,4 @@
-//! Reads a whole response before it is evaluated, for probes.
+//! Reads a whole response for probes, which evaluate it afterwards.
 
 use std::future::poll_fn;
 use std::time::Instant;
@@ -13,8 +13,8 @@ use crate::answer_framing::AnswerFraming;
 use crate::connection::UpstreamConnection;
 use crate::failures::failed;
 
-/// Reads the next part of a response's body; `None` at its end. A failure has been logged, unless
-/// the deadline has passed.
+/// Reads the next part of a response's body; `None` at its end. Every failure but a passed deadline
+/// has been logged.
 pub async fn read_part(
     request: &Request,
     peer: &mut UpstreamConnection,
@@ -40,10 +40,10 @@ pub async fn read_part(
     }
 }
 
-/// Why there is no further part.
+/// Why the rest of a body cannot be read.
 #[derive(Clone, Copy, Debug)]
 pub struct WholeReadError {
-    /// The deadline has passed, which has not been logged.
+    /// Whether the deadline has passed, which is not logged yet.
     pub timed_out: bool,
 }
 
