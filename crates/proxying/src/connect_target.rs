@@ -13,7 +13,7 @@ pub struct ConnectTarget {
     pub uri: Bytes,
     /// Options of the socket.
     pub socket: Socket,
-    /// TLS settings, if peers speak TLS; boxed, since few do.
+    /// The TLS settings, if the peers use TLS; boxed, since few do.
     pub secured: Option<Box<ResolvedTls>>,
     /// The bytes that precede the first request on a new connection: a PROXY protocol header, or
     /// none.

@@ -1,5 +1,5 @@
-//! HTTP requests in the loop over the peers of a group ([`::upstream::try_peers()`]): records the
-//! attempts for `$upstream_*`, connects to a peer, and runs the [`Dialogue`] there.
+//! Tries the peers of a group for an HTTP request ([`::upstream::try_peers()`]): records the
+//! attempts for `$upstream_*`, connects to a peer, and runs the [`Dialogue`] on the connection.
 
 use std::fmt;
 use std::sync::Arc;
@@ -30,7 +30,7 @@ use super::family::Causes;
 use super::ssl::{self, ResolvedTls};
 use crate::upstream::{Selection, StickyRequest};
 
-/// The field that tells a refused client when to retry.
+/// The response field that tells a client when to retry a refused request.
 const RETRY_AFTER: &str = "Retry-After";
 
 /// The exchange of one request and its response with a connected peer.
@@ -46,19 +46,19 @@ pub trait Dialogue {
         peer: &mut UpstreamConnection,
     ) -> impl Future<Output = Result<Self::Answer, AttemptError>>;
 
-    /// The status of a response that may count as a failure.
+    /// The status of a response, which `*_next_upstream` may count as a failure; `None` if the
+    /// protocol has no status.
     fn status(&self, answer: &Self::Answer) -> Option<u16>;
 
-    /// Whether the request can be sent to another peer after a part of it has been sent to this
-    /// one.
+    /// Whether the request can be sent to another peer after a part of it has been sent to a peer.
     fn can_be_repeated(&self) -> bool;
 
-    /// The size of the request's head as HTTP/2 counts it, for shared connections.
+    /// The size of the request's head as HTTP/2 counts it, if peers have shared connections.
     fn head_size(&self) -> usize {
         0
     }
 
-    /// Called when an attempt begins: state of the attempt before must be reset.
+    /// Called when an attempt begins: the dialogue must reset the state of the attempt before.
     fn try_begins(&self) {}
 }
 
@@ -71,8 +71,8 @@ pub struct AttemptPlan<'a, C> {
 }
 
 impl<C> AttemptPlan<'_, C> {
-    /// Takes an idle connection to this peer from the pool; only for connections that are not
-    /// shared.
+    /// Takes an idle connection to this peer from the pool; `None` if there is none, or if
+    /// connections are shared.
     fn kept(&self, address: &Address) -> Option<Box<Connection>> {
         let (reach, home) = (self.reach, self.home);
         if reach.is_shared {
@@ -88,7 +88,7 @@ impl<C> AttemptPlan<'_, C> {
     }
 }
 
-/// Tries peers until one answers.
+/// Tries peers until one responds.
 pub async fn try_peers<C: Dialogue>(
     request: &mut Request,
     exchange: &mut Exchange,
@@ -103,7 +103,8 @@ pub async fn try_peers<C: Dialogue>(
     };
     let asked = ::upstream::try_peers(&mut asker, exchange, peers, asking).await;
     if !matches!(asked, Ok(Ok(_))) {
-        // If no peer is to blame, the session stays bound to the peer.
+        // Learns the session unless the last attempt has failed, so that it stays bound to a peer
+        // that is not to blame.
         drop(selection.at_end(request));
     }
     asked.map(|answered| {
@@ -167,7 +168,7 @@ impl RequestCaller<'_> {
         });
     }
 
-    /// Records an attempt at the peer, or the group, of this name.
+    /// Records an attempt at the peer or the group of this name.
     fn enter(&mut self, attempt: Attempt, is_at_peer: bool) {
         let attempts = Attempts::enter(self.request);
         let mut seen = attempts.borrow_mut();
@@ -318,7 +319,7 @@ impl<'a, C: Dialogue> ::upstream::PeerProtocol<RequestCaller<'a>> for AttemptPla
     }
 }
 
-/// Connects to a given peer for an internal request, such as a health check.
+/// Connects to a given peer for a request of Tidegate's own, such as a health check.
 pub(super) async fn connect_on_own_account(
     request: &mut Request,
     address: &Address,
@@ -335,9 +336,9 @@ pub(super) async fn connect_on_own_account(
     connected.map(|(peer, _)| peer)
 }
 
-/// Connects to a peer, or takes a pooled connection, or a stream of a shared one. The flag says
-/// whether the connection was idle, so that the peer may have closed it meanwhile. A shared
-/// connection with other requests in flight counts as new.
+/// Connects to a peer, takes a pooled connection, or takes a stream of a shared one. The flag says
+/// whether the connection was idle, so that the peer may have closed it meanwhile; a shared
+/// connection with other requests in flight was not idle.
 async fn connect<C>(
     asker: &mut RequestCaller<'_>,
     exchange: &mut Exchange,
@@ -349,14 +350,14 @@ async fn connect<C>(
     if !asking.reach.is_shared {
         return connect_exclusive(asker, exchange, address, asking, room).await;
     }
-    // Memory of its own, so that requests by HTTP/1 need no room for it.
+    // In memory of its own, so that the future of an HTTP/1 request is not larger for it.
     PooledFuture::new(connect_shared(
         asker, exchange, address, asking, room, head_size,
     ))
     .await
 }
 
-/// Connects to a peer whose connections requests share (HTTP/2).
+/// Gets a stream to a peer whose connections are shared (HTTP/2).
 async fn connect_shared<C>(
     asker: &mut RequestCaller<'_>,
     exchange: &mut Exchange,
@@ -391,9 +392,9 @@ async fn connect_shared<C>(
     Ok((UpstreamConnection::on(stream, home.clone()), false))
 }
 
-/// Connects to a peer with a connection of the request's own; the flag says whether it came from
-/// the pool. If the peer's listen backlog is full, waits for it, unless the request can go to
-/// another peer.
+/// Connects to a peer with a connection that serves only this request. The flag says whether the
+/// connection came from the pool. If the peer's listen backlog is full, waits until it has room,
+/// unless the request can be sent to another peer.
 async fn connect_exclusive<C>(
     asker: &mut RequestCaller<'_>,
     exchange: &mut Exchange,
@@ -401,16 +402,17 @@ async fn connect_exclusive<C>(
     asking: &AttemptPlan<'_, C>,
     room: ConnectionRoom,
 ) -> Result<(UpstreamConnection, bool), AttemptError> {
-    // A pooled connection needs no waiting, so there is no need to watch the client.
+    // Taking a pooled connection does not wait, so the client need not be watched.
     if let Some(connection) = asking.kept(address) {
         asker.connected_at_once();
         return Ok((asking.over(connection), true));
     }
-    // A box of its own, so that requests over kept connections need no room for it.
+    // In a box of its own, so that the future of a request with a pooled connection is not larger
+    // for it.
     Box::pin(connect_anew(asker, exchange, address, asking, room)).await
 }
 
-/// Connects to a peer for which the pool has no idle connection.
+/// Connects to a peer if the pool has no idle connection to that peer.
 async fn connect_anew<C>(
     asker: &mut RequestCaller<'_>,
     exchange: &mut Exchange,
@@ -457,7 +459,7 @@ async fn connect_anew<C>(
     Ok((peer, false))
 }
 
-/// Does the TLS handshake, unless the client leaves meanwhile.
+/// Performs the TLS handshake; fails if the client leaves meanwhile.
 async fn secure(
     request: &mut Request,
     exchange: &mut Exchange,

@@ -1,8 +1,8 @@
-//! Sends one request of our own to one peer, with the settings of a location, for health checks.
-//! The module that handles the location makes the request.
+//! Sends a request of Tidegate's own to one peer, with the settings of a location, for health
+//! checks. The module that handles the location builds the request.
 //!
-//! There is no client, and no other peer is tried. The required part of the response must be
-//! complete within `*_read_timeout` of the request, even if it comes slowly.
+//! A probe has no client, and tries no other peer. The part of the response that is evaluated must
+//! be complete within `*_read_timeout` of the request, however slowly the bytes arrive.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -29,20 +29,21 @@ use crate::upstream::Group;
 /// The activity during which a probe failed, for log lines.
 pub type ProbeActivity = &'static str;
 
-/// Why there is no response; it has been logged.
+/// Why there is no response; the reason has been logged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unanswered {
     /// The peer did not respond.
     ByPeer(ProbeActivity),
-    /// The probe could not be sent, for want of a socket for example, which says nothing about the
-    /// peer.
+    /// The probe could not be sent, for example because no socket could be opened. This says
+    /// nothing about the peer.
     NotAsked,
 }
 
-/// Which probes share a connection.
+/// The connection that probes reuse.
 #[derive(Clone, Copy, Debug)]
 pub struct ProbeReuse {
-    /// The number of the check among those of the group: its probes share the connection.
+    /// The index of the check among those of its group: only probes of one check share a
+    /// connection.
     pub check: usize,
     /// The age up to which the connection is reused.
     pub time: Duration,
@@ -60,13 +61,13 @@ pub struct ProbedPeer<'a> {
 
 /// Why a probe has failed.
 pub struct ProbeError {
-    /// Which of the causes of `*_next_upstream` the failure is.
+    /// The cause of the failure, in terms of `*_next_upstream`.
     pub cause: Causes,
-    /// The activity during which it failed, for the error log.
+    /// The activity during which the probe failed, for log lines.
     pub doing: ProbeActivity,
 }
 
-/// The mark in the terms of connections that only serve probes.
+/// Begins the terms of connections that only serve probes.
 const KEPT: &str = "health checks";
 
 thread_local! {
@@ -87,8 +88,9 @@ pub fn terms(keeps: Option<ProbeReuse>, group: &Group, reach: &ConnectTarget) ->
     format!("{KEPT} {number}").into()
 }
 
-/// Makes a shared connection end with this probe or, if it is reused, at the given age. A
-/// connection with a certificate that was loaded for this probe is never reused, so it ends too.
+/// Makes a shared connection end after this probe or, if probes reuse the connection, at the given
+/// age. A connection whose certificate was loaded for this probe cannot be reused, and ends after
+/// the probe.
 pub fn keep(peer: &mut UpstreamConnection, keeps: Option<ProbeReuse>, reach: &ConnectTarget) {
     let Some(stream) = peer.shared() else {
         return;
@@ -106,7 +108,7 @@ pub fn keep(peer: &mut UpstreamConnection, keeps: Option<ProbeReuse>, reach: &Co
     }
 }
 
-/// Begins the attempts of a request anew, with this peer.
+/// Begins a new history of attempts, with one attempt at this peer.
 pub fn begin(request: &mut Request, name: &Bytes) {
     let attempt = Attempt {
         peer: name.clone(),
@@ -117,7 +119,7 @@ pub fn begin(request: &mut Request, name: &Bytes) {
 }
 
 impl ProbedPeer<'_> {
-    /// Connects, with TLS if the scheme has it. Fails like an attempt of a request.
+    /// Connects to the peer, and performs the TLS handshake if the scheme has TLS.
     pub async fn connect(
         &self,
         request: &mut Request,
@@ -135,14 +137,14 @@ impl ProbedPeer<'_> {
         };
         let connected = peer_attempts::connect_on_own_account(request, self.address, &asking).await;
         connected.map_err(|error| match error {
-            // A limit of requests says nothing about the health of the peer.
+            // A limit of concurrent requests says nothing about the health of the peer.
             AttemptError::Failed(failure) if failure.is_busy => Unanswered::NotAsked,
             AttemptError::Failed(_) => ProbeError::of(request, error).into(),
             AttemptError::Refused(_) | AttemptError::Aborted(_) => Unanswered::NotAsked,
         })
     }
 
-    /// Talks to the peer. Also returns the deadline of the rest of the response.
+    /// Runs the dialogue with the peer. Also returns the deadline for the rest of the response.
     pub async fn talk<C: Dialogue>(
         &self,
         request: &mut Request,
@@ -168,7 +170,7 @@ impl From<ProbeError> for Unanswered {
 }
 
 impl ProbeError {
-    /// The error of an attempt, which has been logged.
+    /// Converts the error of an attempt, which has been logged.
     pub fn of(request: &Request, error: AttemptError) -> ProbeError {
         match error {
             AttemptError::Failed(failure) if failure.cause == Causes::TIMEOUT => {
@@ -186,7 +188,7 @@ impl ProbeError {
         }
     }
 
-    /// Logs that the time for a check is over.
+    /// Logs that the probe has exceeded its time limit.
     pub fn timed_out(request: &Request, doing: ProbeActivity) -> ProbeError {
         logs::error!(
             request,

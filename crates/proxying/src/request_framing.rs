@@ -1,5 +1,5 @@
-//! The framing of the client's body on an unshared connection to a peer, and the limit of queued
-//! bytes.
+//! The framing of a request's body on a connection to a peer, other than HTTP/2, and the limit of
+//! queued bytes.
 
 use bytes::Bytes;
 use engine::net::Segment;
@@ -7,10 +7,10 @@ use http::request::Request;
 use proto::h1::chunked::{self, ChunkLine, DATA_END};
 use transport::Transport;
 
-/// Bytes queued for an upstream beyond which no more is read from the client.
+/// Number of bytes queued for an upstream beyond which no more is read from the client.
 pub(super) const BACKLOG_MAX: usize = 32 * 1024;
 
-/// The framing of the client's body for a peer.
+/// The framing of a request's body for a peer.
 pub trait BodyFraming {
     /// Queues parts of the body. Returns the bytes that were queued.
     fn push(&self, stream: &Transport, parts: &[Bytes]) -> u64;
@@ -19,7 +19,7 @@ pub trait BodyFraming {
     fn end(&self, stream: &Transport) -> u64;
 }
 
-/// The framing that the client has used.
+/// The framing that the client has used: chunked, or by a length.
 pub fn client_framing(request: &Request) -> &'static dyn BodyFraming {
     if request.body.chunked() {
         &InChunks
@@ -43,7 +43,7 @@ impl BodyFraming for Unframed {
     }
 }
 
-/// All parts of one call become one chunk.
+/// Chunked transfer coding: all parts of one call become one chunk.
 struct InChunks;
 
 impl BodyFraming for InChunks {

@@ -27,7 +27,7 @@ use crate::activity::{READING, SENDING, WHILE_READING};
 use crate::failures::{AttemptError, client_left, failed, note};
 use ::upstream::AttemptFailure;
 
-/// A head that is being read: the parsed part, its bytes and the bytes behind it.
+/// The head of a response while it is being read.
 pub struct ResponseHeadReader {
     /// The parsed part of the head.
     pub head: ReadHead,
@@ -35,11 +35,11 @@ pub struct ResponseHeadReader {
     pub bytes: Vec<u8>,
     /// The bytes that were received behind the head.
     pub rest: Buffer,
-    /// How many bytes were received, including earlier heads and bytes behind this head.
+    /// The number of bytes received so far, including earlier heads and bytes behind this head.
     pub received: usize,
-    /// How many of these bytes are beyond `proxy_buffer_size`.
+    /// How many of the received bytes are beyond `proxy_buffer_size`.
     pub beyond: u64,
-    /// How many fields of the head have been examined.
+    /// The number of the head's fields that have been examined.
     examined: usize,
 }
 
@@ -50,7 +50,7 @@ impl Default for ResponseHeadReader {
 }
 
 impl ResponseHeadReader {
-    /// A head that has been read completely.
+    /// A reader whose head is complete.
     pub fn of(head: ReadHead, bytes: Vec<u8>) -> ResponseHeadReader {
         ResponseHeadReader {
             head,
@@ -62,8 +62,8 @@ impl ResponseHeadReader {
         }
     }
 
-    /// Counts received bytes. As in nginx, bytes beyond `proxy_buffer_size` count for
-    /// `$upstream_bytes_received` once they are read.
+    /// Counts received bytes. As in nginx, bytes beyond `proxy_buffer_size` only count for
+    /// `$upstream_bytes_received` when the body is read.
     pub fn note_received(&mut self, length: usize, request: &mut Request, passing: &PassSettings) {
         self.received += length;
         self.beyond = self.received.saturating_sub(passing.buffer_size) as u64;
@@ -71,8 +71,8 @@ impl ResponseHeadReader {
         note(request, |attempt, _| attempt.bytes_received = counted);
     }
 
-    /// Counts `length` bytes that have been parsed; another `behind` bytes were received after
-    /// them.
+    /// Counts `length` bytes of a head that has been parsed elsewhere; `behind` more bytes were
+    /// received after the head.
     pub fn note_read(&mut self, length: usize, behind: usize, request: &mut Request) {
         self.received += length;
         self.beyond = behind as u64;
@@ -80,10 +80,10 @@ impl ResponseHeadReader {
         note(request, |attempt, _| attempt.bytes_received = counted);
     }
 
-    /// Parses the head with `parse`, which returns the length of a complete head, from the earlier
-    /// bytes and the `received` ones. At most as many bytes are taken as a head may have
-    /// (`proxy_buffer_size`), and none behind its end. Returns how many of the received bytes
-    /// belong to a complete head.
+    /// Parses the head from the earlier bytes and the `received` ones, with `parse`, which returns
+    /// the length of a complete head. Takes no more bytes than a head may have
+    /// (`proxy_buffer_size`), and none behind the head. Once the head is complete, returns how many
+    /// of the received bytes belong to it.
     pub fn parse<E>(
         &mut self,
         received: &[u8],
@@ -111,15 +111,15 @@ impl ResponseHeadReader {
         }))
     }
 
-    /// Prepares for another head, after a head that is not needed any more.
+    /// Prepares for the next head, after an interim one.
     pub fn begin_again(&mut self) {
         self.bytes.clear();
         self.head.clear();
         self.examined = 0;
     }
 
-    /// Returns the result of reading. The head of an invalid response is still kept for
-    /// `$upstream_http_*`.
+    /// Returns the response, or the error of reading. Even the head of an invalid response is kept
+    /// for `$upstream_http_*`.
     pub fn end_as(
         self,
         read: Result<(), AttemptError>,
@@ -132,7 +132,7 @@ impl ResponseHeadReader {
         read.map(|()| answer)
     }
 
-    /// Returns the head that has been read.
+    /// Returns the response, once the head has been read.
     pub fn end(self) -> UpstreamResponse {
         UpstreamResponse {
             head: AnswerHead::with_behind(self.head, self.bytes, &self.rest),
@@ -142,7 +142,7 @@ impl ResponseHeadReader {
     }
 }
 
-/// A head that has been read, and the bytes that were received behind it.
+/// A response whose head has been read, with the bytes that were received behind the head.
 pub struct UpstreamResponse {
     /// The head.
     pub head: AnswerHead,
@@ -166,18 +166,18 @@ impl UpstreamResponse {
     }
 }
 
-/// The effect of a response head.
+/// The consequence of a response head for the client.
 pub enum HeadEffect {
-    /// The head is in `request.response`; its body follows.
+    /// The head has been copied to `request.response`, and the body follows.
     Pass,
-    /// Another response is sent (`X-Accel-Redirect`).
+    /// Another response is sent instead (`X-Accel-Redirect`).
     Step(Step),
 }
 
 /// 101, RFC 9110 section 15.2.2.
 const SWITCHING_PROTOCOLS: u16 = 101;
 
-/// Receives more of a response whose head is not complete.
+/// Receives more bytes of a response whose head is not complete.
 pub async fn receive(
     request: &mut Request,
     exchange: &mut Exchange,
@@ -192,7 +192,7 @@ pub async fn receive(
     } else if passing.tries.ignore_client_abort {
         receiving.await
     } else {
-        // If bytes have been received, the client is not polled.
+        // The client is only polled if no bytes have been received.
         let ended = {
             let (mut receiving, mut leaving) = (pin!(receiving), pin!(exchange.client_gone()));
             poll_fn(|context| match receiving.as_mut().poll(context) {
@@ -229,7 +229,7 @@ pub async fn receive(
     }
 }
 
-/// Notes a complete head.
+/// Records the status of a complete head and the time until its receipt.
 pub fn note_head(request: &mut Request, status: u16) {
     note(request, |attempt, began| {
         attempt.header_time = began.elapsed();
@@ -237,13 +237,14 @@ pub fn note_head(request: &mut Request, status: u16) {
     });
 }
 
-/// Whether this is the head of an interim response, which another head follows.
+/// Whether the head is that of an interim response, which precedes another head.
 pub fn is_informational(head: &ResponseHead) -> bool {
     matches!(head.status(), 100 | 102..=199)
 }
 
-/// Examines the fields that the last call of [`ResponseHeadReader::parse`] has found: as in nginx,
-/// these take effect, and duplicates are logged, whatever happens to the response.
+/// Applies and checks the fields that the last call of [`ResponseHeadReader::parse`] has found. As
+/// in nginx, these fields take effect, and repetitions are logged, even if the response is then
+/// rejected.
 pub fn examine(request: &mut Request, passing: &PassSettings, answer: &mut ResponseHeadReader) {
     if is_informational(&answer.head) {
         return;
@@ -307,7 +308,7 @@ pub fn bad(cause: Causes) -> AttemptError {
     })
 }
 
-/// Ends the request with `error_page` in place of an upstream's error (`proxy_intercept_errors`).
+/// Lets `error_page` respond in place of an upstream's error, if `proxy_intercept_errors` is on.
 pub fn intercept(request: &mut Request, passing: &PassSettings, head: &AnswerHead) -> Option<Step> {
     let status = head.status();
     if !(passing.intercept_errors && status >= 300 && request.plan.error_pages.has(status)) {
@@ -322,7 +323,7 @@ pub fn intercept(request: &mut Request, passing: &PassSettings, head: &AnswerHea
     Some(Step::Finish(status))
 }
 
-/// Copies the head to the client's response, or returns another step.
+/// Copies the head to the client's response, or returns the step that responds instead.
 pub fn apply(
     request: &mut Request,
     passing: &PassSettings,
@@ -361,8 +362,8 @@ pub fn apply(
     HeadEffect::Pass
 }
 
-/// If the upstream states its Server and Date (`proxy_pass_header Server`), does not add ours where
-/// it states none.
+/// If a directive passes on the upstream's Server or Date (such as `proxy_pass_header Server`), a
+/// response without that field gets none from Tidegate either.
 fn omit_server_and_date(request: &mut Request, passing: &PassSettings, head: &AnswerHead) {
     if !passing.omits_server_and_date {
         return;
@@ -415,9 +416,9 @@ fn warn_of_duplicate(request: &Request, bytes: &[u8], field: h1::Field, first: h
     );
 }
 
-/// Responds with 502 to a 101 that was not requested, and drops the bytes after it, which belong to
-/// another protocol. Unless `error_page` names a page the response has no body, which a client that
-/// has switched protocols would misread.
+/// Responds with 502 to a 101 that was not requested, and drops the bytes behind the head, which
+/// belong to another protocol. Unless `error_page` names a page, the 502 has no body: a client that
+/// has switched protocols would misread a body.
 pub fn refuse_upgrade(request: &mut Request) -> Step {
     logs::error!(
         request,
@@ -506,7 +507,8 @@ fn accel_redirect(
     }
 }
 
-/// Copies the fields that the client gets in addition to the response of the redirect.
+/// Copies the fields of the upstream that the client gets together with the response of the
+/// redirect target.
 fn copy_over_redirect(
     request: &mut Request,
     passing: &PassSettings,
@@ -525,7 +527,7 @@ fn copy_over_redirect(
         if field.known == KnownField::ContentType {
             set_content_type(request, head.bytes.slice_ref(value));
         } else if passing.force_ranges && name.eq_ignore_ascii_case(b"Accept-Ranges") {
-            // As in `copy_field`.
+            // As in `copy_field`: the range filter adds this field.
         } else if KEPT.iter().any(|kept| kept.eq_ignore_ascii_case(name)) {
             let Field { name, mut value } = head.owned(field);
             if name.eq_ignore_ascii_case(b"Accept-Ranges") {
@@ -539,15 +541,16 @@ fn copy_over_redirect(
     Ok(())
 }
 
-/// Ends the request because a field could not be rewritten. As in nginx, the fields before it stay.
+/// Ends the request with 500 because a field could not be rewritten. As in nginx, the fields copied
+/// so far stay.
 fn fail(request: &mut Request) -> Step {
     request.response.status_text = None;
     request.response.content_length = None;
     super::finish(request, 500)
 }
 
-/// Whether a field is about the connection to the upstream and the framing there, which do not
-/// concern the client.
+/// Whether a field only concerns the connection to the upstream and the framing there, so that the
+/// client does not get the field.
 fn is_of_connection(known: KnownField) -> bool {
     matches!(
         known,
@@ -558,7 +561,7 @@ fn is_of_connection(known: KnownField) -> bool {
     )
 }
 
-/// Copies one field of the response to its place.
+/// Copies one field to its member of the client's response, or to the other fields.
 fn copy_field(
     request: &mut Request,
     passing: &PassSettings,

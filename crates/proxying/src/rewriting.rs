@@ -1,4 +1,4 @@
-//! Rewriting of response fields by a module.
+//! The rewriting of response fields that a module provides.
 
 use bytes::Bytes;
 use http::request::Request;
@@ -23,7 +23,7 @@ pub trait Rewrite {
     }
 }
 
-/// A field could not be rewritten, which has been logged: the response is 500.
+/// A field could not be rewritten, which has been logged. The response is then 500.
 #[derive(Debug)]
 pub struct Undecided;
 

@@ -1,5 +1,5 @@
-//! Sends a request to a peer, with its body buffered or streamed from the client, and reads an
-//! early response meanwhile.
+//! Sends a request to a peer, with its body buffered or streamed from the client. Meanwhile reads a
+//! response that the peer sends early.
 
 use std::io;
 
@@ -22,7 +22,7 @@ use super::upload::RestOfBody;
 use crate::failures::{AttemptError, client_left, failed, note};
 use base::pieces::Pieces;
 
-/// Parses a response head incrementally, for any protocol.
+/// Parses the head of a response from received bytes, for any protocol.
 pub trait HeadReader {
     /// Parses received bytes; true once the head is complete.
     fn take(
@@ -34,9 +34,9 @@ pub trait HeadReader {
     ) -> Result<bool, AttemptError>;
 }
 
-/// A request that is being sent, up to the end of the response head. The peer may send bytes before
-/// it has the whole request. They are read meanwhile; only a complete response head, or the end of
-/// the connection, stops the sending.
+/// A request that is being sent, up to the end of the response head. Bytes that the peer sends
+/// before it has the whole request are read meanwhile. Only a complete response head, or the end of
+/// the connection, stops sending the request.
 pub struct RequestInFlight<'a, R> {
     passing: &'a PassSettings,
     /// The connection to the peer.
@@ -44,7 +44,7 @@ pub struct RequestInFlight<'a, R> {
     reader: &'a mut R,
     /// How many bytes of the request have been queued.
     pub sent: u64,
-    /// The response head is complete.
+    /// Whether the response head is complete.
     has_answer: bool,
 }
 
@@ -71,8 +71,8 @@ impl<'a, R: HeadReader> RequestInFlight<'a, R> {
         self.peer.asked = true;
     }
 
-    /// Streams the client's body to the peer. Once the response head has been received, the rest of
-    /// the body is sent while the response is read.
+    /// Streams the client's body to the peer. If the response head is received before the end of
+    /// the body, the rest of the body is sent while the response is read.
     pub async fn stream_body(
         &mut self,
         request: &mut Request,
@@ -100,7 +100,7 @@ impl<'a, R: HeadReader> RequestInFlight<'a, R> {
                 return Ok(());
             }
             parts.clear();
-            // Bytes from the peer do not extend the client's timeout.
+            // Activity of the peer does not extend the timeout for the client's body.
             if std::mem::take(&mut is_interrupted) {
                 request.body.resume_wait();
             }
@@ -140,7 +140,8 @@ impl<'a, R: HeadReader> RequestInFlight<'a, R> {
         } else if let Some(file) = request.body.file().cloned() {
             let length = request.body.received();
             if self.peer.stream().is_secure() {
-                // Rare, so that no other request needs room for it.
+                // In a box, since the case is rare, and the futures of other requests should not be
+                // larger for it.
                 Box::pin(self.push_file(request, exchange, &file, length)).await?;
             } else {
                 self.peer.stream().push(Segment::File {
@@ -183,8 +184,8 @@ impl<'a, R: HeadReader> RequestInFlight<'a, R> {
         Ok(())
     }
 
-    /// Waits while too many bytes are queued for the peer, unless it has already responded or
-    /// closed.
+    /// Waits while too many bytes are queued for the peer, unless the peer has already responded or
+    /// closed the connection.
     pub async fn wait_for_peer(
         &mut self,
         request: &mut Request,
@@ -193,7 +194,7 @@ impl<'a, R: HeadReader> RequestInFlight<'a, R> {
         if self.peer.stream().backlog() <= BACKLOG_MAX {
             return Ok(());
         }
-        // A box of its own, so that requests that fit need no room for it.
+        // In a box, so that the future of a request that need not wait is not larger for it.
         Box::pin(self.wait_for_slow_peer(request, exchange)).await
     }
 
@@ -227,13 +228,12 @@ impl<'a, R: HeadReader> RequestInFlight<'a, R> {
         Ok(())
     }
 
-    /// Whether the peer has responded or closed the connection: the response does not wait for the
-    /// rest of the request.
+    /// Whether the peer needs no more of the request: it has responded, or closed the connection.
     pub fn needs_no_more_body(&self) -> bool {
         self.has_answer || self.peer.early_end.is_some()
     }
 
-    /// Reads the response head, once the request has been `queued` or queueing it has failed.
+    /// Reads the response head. `queued` is the result of queueing the request.
     pub async fn read_head(
         &mut self,
         request: &mut Request,
@@ -252,8 +252,8 @@ impl<'a, R: HeadReader> RequestInFlight<'a, R> {
         Ok(())
     }
 
-    /// Takes bytes that the peer has sent before it has the whole request. The end of the
-    /// connection is logged when the response is read.
+    /// Handles bytes that the peer sends before it has the whole request. The end of the connection
+    /// is noted here, and logged when the response is read.
     fn take_early(
         &mut self,
         request: &mut Request,
@@ -282,7 +282,8 @@ impl<'a, R: HeadReader> RequestInFlight<'a, R> {
     }
 }
 
-/// Handles a client that leaves while its body is being streamed: its request was incomplete.
+/// Handles a client that leaves while its body is being streamed, so that the request is
+/// incomplete.
 pub(super) fn handle_aborted_body(request: &mut Request, abort: Abort) -> Abort {
     let Abort::Closed(_) = &abort else {
         return abort;

@@ -18,7 +18,7 @@ use crate::cache::Cache;
 use crate::store_settings::Store;
 use ::upstream::RetryPolicy;
 
-/// The directives that the modules have in common, compiled.
+/// The compiled directives that the modules have in common, for one scope.
 pub struct PassSettings {
     /// The errors and statuses after which the next server is tried, and the limits of that.
     pub tries: RetryPolicy,
@@ -42,9 +42,9 @@ pub struct PassSettings {
     pub socket: SocketSettings<Request>,
     /// Response fields that the client never gets.
     pub hidden: NameSet,
-    /// Whether no Server and Date of ours are added if the response lacks them and a directive
-    /// passes them on, which applies to HTTP. Applications (FastCGI and similar protocols) leave
-    /// these two fields to the server.
+    /// If a response of HTTP lacks a Server or Date that a directive passes on, Tidegate adds none
+    /// of its own. False for applications (FastCGI and similar protocols), which leave these two
+    /// fields to the server.
     pub omits_server_and_date: bool,
     /// Response fields that have no effect.
     pub ignored: NameSet,
@@ -60,7 +60,7 @@ pub struct PassSettings {
     pub cache: Option<Cache>,
 }
 
-/// The directives of a module, and its defaults.
+/// The directives of a module, and defaults that differ between modules.
 pub struct Declared {
     /// The directives of all modules.
     pub family: &'static Family,
@@ -74,13 +74,13 @@ pub struct Declared {
     pub temporary_path: &'static TemporaryPath,
     /// Fields that never reach the client unless a directive passes them on.
     pub hidden: &'static [&'static str],
-    /// Whether upstreams get the `Authorization` of a scope's clients, if they get the clients'
-    /// fields.
+    /// Whether upstreams get the `Authorization` of a scope's clients, provided that they get the
+    /// clients' fields at all.
     pub passes_authorization: fn(ScopeRef<'_>) -> Result<bool, Fault>,
 }
 
 impl PassSettings {
-    /// The trailers of the upstream that the client gets.
+    /// Returns the upstream's trailers that the client gets.
     pub fn passed_trailers(&self, seen: &Attempts) -> Vec<Field> {
         if !self.pass_trailers {
             return Vec::new();
@@ -117,7 +117,7 @@ impl PassSettings {
         )?;
         let lines = cache;
         let cache = lines.compile(compiler, scope, &family.store, *converts_head)?;
-        // By RFC 9111 a stored response keeps its Date, and its Age tells the rest.
+        // By RFC 9111 a stored response keeps its Date, and Age states the time since.
         let passes_date = cache.as_ref().is_some_and(Cache::passes_date);
         let is_shown = |name: &&[u8]| {
             let is_date = name.eq_ignore_ascii_case(b"date");
@@ -151,7 +151,7 @@ impl PassSettings {
             tries: RetryPolicy {
                 connect_timeout: scope.get(&family.connect_timeout)?,
                 send_timeout: scope.get(&family.send_timeout)?,
-                // A response that is to be stored is received even if the client leaves.
+                // A response that is to be saved is received completely even if the client leaves.
                 ignore_client_abort: scope.get(&family.ignore_client_abort)? || store.is_some(),
                 next_upstream: scope.get(&family.next_upstream)?,
                 next_upstream_tries: usize::try_from(scope.get(&family.next_upstream_tries)?)

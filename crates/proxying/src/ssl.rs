@@ -1,5 +1,5 @@
-//! TLS to upstreams of HTTP: applies [`transport::tls::upstream::settings`] to a request, and
-//! converts handshake failures to errors of an attempt.
+//! TLS to upstreams of HTTP requests: evaluates [`transport::tls::upstream::settings`] for a
+//! request, and converts handshake failures to errors of an attempt.
 
 use std::time::Instant;
 
@@ -19,10 +19,10 @@ pub type UpstreamTls = settings::UpstreamTls<Request>;
 
 const HSL: Contexts = Contexts::HTTP.or(Contexts::SERVER).or(Contexts::LOCATION);
 
-/// The phrase for the handshake at the end of a log line.
+/// The activity of the TLS handshake, at the end of log lines.
 pub(super) const SHAKING_HANDS: &str = "while SSL handshaking to upstream";
 
-/// The same phrase with a space in front.
+/// [`SHAKING_HANDS`] with a space in front.
 const DOING: &str = " while SSL handshaking to upstream";
 
 /// The ALPN name of HTTP/2 (RFC 9113, section 3.2).
@@ -33,8 +33,8 @@ pub const fn family(prefix: &'static str) -> Family {
     Family::of(prefix, HSL)
 }
 
-/// Finds the server name and the certificate for a request to this host; the error is the status of
-/// the response.
+/// Evaluates the server name and the certificate for a request to this host; the error is the
+/// status of the response.
 pub async fn prepare(
     tls: &UpstreamTls,
     request: &mut Request,
@@ -48,7 +48,7 @@ pub async fn prepare(
     })
 }
 
-/// Does the TLS handshake with a peer.
+/// Performs the TLS handshake with a peer.
 pub(super) async fn do_handshake(
     request: &Request,
     stream: &Transport,

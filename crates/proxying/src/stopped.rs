@@ -1,4 +1,4 @@
-//! Why a request's body is not sent completely.
+//! The reasons for which a request's body is not sent completely.
 
 use http::exchange::abort::Abort;
 use http::exchange::upload::Upload;
@@ -7,25 +7,25 @@ use logs::Level;
 
 use crate::activity::SENDING;
 
-/// The log text about a body that is declared as base64 text, which only gRPC-Web has.
+/// The log text about an invalid body that is declared as base64 text, as only gRPC-Web does.
 pub const NOT_BASE64: &str = "client sent a call of gRPC-Web that is not base64";
 
-/// Why a body is not sent completely.
+/// Why a request's body is not sent completely.
 pub enum UploadError {
-    /// Broken off by an HTTP/2 client.
+    /// An HTTP/2 client has broken off the body.
     Stream(Abort),
-    /// Broken off by an HTTP/1 client.
+    /// An HTTP/1 client has broken off the body.
     Connection(Abort),
     /// The peer has read nothing for `*_send_timeout`.
     TimedOut,
-    /// The file cannot be read; the text for the log.
+    /// The temporary file of the body cannot be read; the log text.
     File(String),
-    /// The value is not valid base64.
+    /// The body is not valid base64.
     NotBase64,
 }
 
 impl UploadError {
-    /// The reason for a client's body that was broken off.
+    /// The reason if this client has broken off the body.
     pub(super) fn by(client: &Upload, abort: Abort) -> UploadError {
         match client {
             Upload::H1(_) => UploadError::Connection(abort),
@@ -33,8 +33,8 @@ impl UploadError {
         }
     }
 
-    /// The status that the request would have ended with, and a line for the log; `None` if the
-    /// sender of the response notices that the client has left.
+    /// The status with which the request would have ended, and a line for the log. `None` if the
+    /// client has left, which the sender of the response notices.
     pub(super) fn deferred_log(self) -> Option<(u16, Option<DeferredLog>)> {
         let (status, fault) = match self {
             UploadError::Stream(Abort::Closed(_)) => return None,

@@ -1,10 +1,11 @@
 //! `proxy_store`: saves responses of upstreams as files.
 //!
 //! <https://nginx.org/en/docs/http/ngx_http_proxy_module.html#proxy_store>. The body of a 200 is
-//! written to a temporary file while it is sent to the client. The file is renamed when the body is
-//! complete, before the client gets the end: a client that has the response finds the file. The
-//! body is read to its end even if the client leaves. As in nginx, only buffered responses are
-//! saved. A response to HEAD is not saved, while nginx saves it if no Content-Length prevents that.
+//! written to a temporary file while it is sent to the client. When the body is complete, the file
+//! is renamed before the client gets the end of the body, so a client that has the response finds
+//! the file. The body is read to its end even if the client leaves. As in nginx, only buffered
+//! responses are saved. A response to HEAD is not saved; nginx saves it unless a Content-Length
+//! prevents that.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -31,12 +32,12 @@ use super::body::UpstreamBody;
 use super::store_settings::Store;
 use http::files::rename::{Rename, RenameResult, remove_temporary, shown};
 
-/// Bytes of a body that wait to be written, besides those being written.
+/// Maximum number of bytes of a body that wait to be written, besides those being written.
 const QUEUED_MAX: usize = 64 * 1024;
 
 impl Store {
-    /// Saves the body of a buffered 200 to another method than HEAD, while it is sent. `modified`
-    /// is the response's Last-Modified.
+    /// Saves the body of a 200 while it is sent, if the response is buffered and the method is not
+    /// HEAD. `modified` is the response's Last-Modified.
     pub(super) fn begin(
         &self,
         request: &mut Request,
@@ -73,7 +74,7 @@ impl Store {
     }
 }
 
-/// The target of a file.
+/// Where and how a file is saved.
 #[derive(Clone)]
 struct Target {
     directory: Arc<Directory>,
@@ -160,7 +161,7 @@ impl Temporary {
 /// A part of a body.
 enum StoredPiece {
     Bytes(Bytes),
-    /// A range of the file for data that a slow client has not read.
+    /// A range of the temporary file that holds data for a slow client.
     Spilled {
         file: engine::file::File,
         offset: u64,
@@ -189,7 +190,7 @@ impl StoredPiece {
     }
 }
 
-/// A job of the thread pool.
+/// A job on the thread pool.
 type Job<T> = Pin<Box<dyn Future<Output = T>>>;
 
 enum StoreTask {
@@ -200,7 +201,7 @@ enum StoreTask {
     Over,
 }
 
-/// Writes a body to its file.
+/// Writes a body to its file, by one job at a time.
 struct Writer {
     target: Target,
     queue: Vec<StoredPiece>,
@@ -226,8 +227,8 @@ impl Writer {
         self.queued = 0;
     }
 
-    /// Continues until everything is written and, if the body has ended, the file has been renamed.
-    /// Returns lines for the log.
+    /// Continues until everything is written and, if the body has `ended`, the file has been
+    /// renamed. Returns lines for the log.
     fn poll(&mut self, ended: bool, context: &mut Context<'_>) -> Poll<Vec<(Level, String)>> {
         loop {
             match &mut self.work {
@@ -273,17 +274,17 @@ impl Writer {
 struct StoringBody {
     body: UpstreamBody,
     writer: Writer,
-    /// The last piece, or the end, which is only passed on once the file has been renamed.
+    /// The last piece or the end of the body, held back until the file has been renamed.
     held: Option<SourceEvent>,
-    /// Whether the body has been polled.
+    /// Whether the body has been polled at least once.
     begun: bool,
-    /// Whether the body had nothing ready.
+    /// Whether the body had nothing ready at the last poll.
     body_waits: bool,
     told: VecDeque<DeferredLog>,
     about: StoreLogContext,
 }
 
-/// The request whose response is saved, for log lines after its end.
+/// The parts of a request that log lines need, kept beyond the end of the request.
 pub(super) struct StoreLogContext {
     log: Arc<ErrorLog>,
     is_debugged: bool,
@@ -400,7 +401,7 @@ impl StoringBody {
         }
     }
 
-    /// Reads the rest of the body, only for the file.
+    /// Reads the rest of the body, which is only saved.
     async fn finish(mut self) {
         while !self.writer.is_over() {
             match self.next() {
@@ -414,8 +415,8 @@ impl StoringBody {
     }
 }
 
-/// The storing body as a source. If it is dropped early, a task of its own reads and stores the
-/// rest.
+/// A [`StoringBody`] as the source of the client's response. If it is dropped early, a task reads
+/// and saves the rest.
 struct StoredSource(Option<StoringBody>);
 
 impl fmt::Debug for StoredSource {

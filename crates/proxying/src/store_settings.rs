@@ -36,7 +36,7 @@ pub struct Store {
 }
 
 impl Store {
-    /// `None` if responses are not saved.
+    /// Compiles the settings; `None` if responses of the scope are not saved.
     pub(super) fn compile(
         compiler: &Compiler<'_>,
         scope: ScopeRef<'_>,
@@ -57,7 +57,7 @@ impl Store {
                     "",
                 );
                 // A relative path is relative to the working directory of the process, not to the
-                // prefix.
+                // prefix of the configuration.
                 let here = std::env::current_dir().unwrap_or_default();
                 let folder = here.join(constant_folder(&template.parts));
                 compiler.will_open(FileAccess::Write, &folder, &by);

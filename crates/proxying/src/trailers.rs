@@ -1,19 +1,19 @@
 //! `proxy_pass_trailers`: the trailers of an upstream's chunked body.
 //!
-//! As in nginx, the trailers are limited to `proxy_buffer_size`. `Connection: te` and `TE:
-//! trailers`, which request trailers from an upstream, must be set by `proxy_set_header`.
+//! As in nginx, `proxy_buffer_size` limits the trailers. `proxy_set_header` must set `Connection:
+//! te` and `TE: trailers`, which request trailers from an upstream.
 
 use bytes::Bytes;
 use engine::Buffer;
 use http::response::Field;
 use proto::h1::response::Trailers;
 
-/// Reads trailers.
+/// Reads and parses the trailers of a chunked body.
 pub(super) struct TrailerReader {
     parser: Trailers,
     bytes: Vec<u8>,
     length_max: usize,
-    /// Whether a part was received after the last chunk had been read.
+    /// Whether bytes of the trailers were received after the last chunk had been read.
     pub(super) was_received_later: bool,
 }
 
@@ -28,8 +28,8 @@ impl TrailerReader {
         }
     }
 
-    /// Reads received bytes up to the end of the trailers. True if the trailers are complete; the
-    /// error is the text for the log about invalid trailers.
+    /// Reads received bytes up to the end of the trailers. Returns whether the trailers are
+    /// complete; the error is the log text about invalid trailers.
     pub(super) fn read(&mut self, received: &mut Buffer) -> Result<bool, String> {
         let before = self.bytes.len();
         let room = self.length_max.saturating_sub(before);

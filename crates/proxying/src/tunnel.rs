@@ -25,10 +25,10 @@ use crate::activity::READING;
 use crate::failures::note;
 use crate::request_framing::BACKLOG_MAX;
 
-/// The activity for log lines.
+/// The activity at the end of log lines.
 const CARRYING: &str = "while proxying upgraded connection";
 
-/// The GUID that is hashed with a key (RFC 6455, section 1.3).
+/// The GUID that is hashed together with a client's key (RFC 6455, section 1.3).
 const WEBSOCKET: &[u8] = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
 
 /// The limits of a tunnel.
@@ -36,11 +36,11 @@ const WEBSOCKET: &[u8] = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
 pub struct TunnelLimits {
     /// The tunnel is closed if neither end sends anything for this long.
     pub read_timeout: Duration,
-    /// Bytes queued for one side beyond which no more is read from the other.
+    /// Number of bytes queued for one side beyond which nothing is read from the other.
     pub backlog_max: usize,
 }
 
-/// Sends the 101 to the client, and carries bytes in both directions.
+/// Sends the 101 to the client, then carries bytes in both directions.
 pub async fn upgrade(
     request: &mut Request,
     exchange: &mut Exchange,
@@ -64,8 +64,8 @@ pub async fn upgrade(
     run(request, exchange, limits, peer, answer.rest.into_bytes()).await
 }
 
-/// Sends the head in `request.response` to the client, and carries bytes in both directions.
-/// `received` are bytes that the peer has sent with its response and that have been counted.
+/// Sends the head in `request.response` to the client, then carries bytes in both directions.
+/// `received` are bytes that the peer has sent behind its response; they have already been counted.
 pub async fn run(
     request: &mut Request,
     exchange: &mut Exchange,
@@ -77,7 +77,7 @@ pub async fn run(
         logs::error!(request, Error, "connection upgrade in subrequest");
         return Ok(Step::Finish(500));
     }
-    // A tunnel may last for days, and must not count as an active request.
+    // A tunnel may last for days, and must not occupy a place for concurrent requests.
     peer.admitted = None;
     peer.upload = None;
     if let Some(step) = output::respond_with_upgrade(request, exchange)? {
@@ -137,8 +137,8 @@ pub async fn run(
     Err(Abort::Ended)
 }
 
-/// Whether an upstream has accepted the key that was generated for an HTTP/2 client, which sends
-/// none (RFC 6455, section 4.2.2).
+/// Whether an upstream has accepted the key that was generated for an HTTP/2 client, since such a
+/// client sends none (RFC 6455, section 4.2.2).
 fn is_accepted(request: &Request, answer: &UpstreamResponse) -> bool {
     let Some(key) = request.header(KnownField::SecWebsocketKey) else {
         return true; // another protocol
@@ -166,18 +166,18 @@ enum TunnelEnd {
 
 /// Why one direction has ended.
 enum CarryEnd {
-    /// The sender has ended its direction.
+    /// The sender has ended its direction in order.
     Said,
-    /// Their sender's connection failed.
+    /// The connection of the sender has failed.
     Failed(io::Error),
-    /// No bytes were received in either direction for too long.
+    /// Neither direction has carried bytes for too long.
     Silence,
-    /// The receiver cannot be sent any more.
+    /// The connection of the receiver has failed.
     NotTaken(io::Error),
 }
 
 impl CarryEnd {
-    /// Logs the end like nginx, for the direction from one side to the other.
+    /// Logs the end in nginx's words, for the direction `from` one side `to` the other.
     fn tell(&self, request: &Request, from: TunnelEnd, to: TunnelEnd) {
         let (side, call, error) = match self {
             CarryEnd::Said => return,
@@ -199,7 +199,8 @@ impl CarryEnd {
     }
 }
 
-/// Logs a timeout. In nginx the log line of either side belongs to the client's connection.
+/// Logs a timeout. As in nginx, the line is one of the client's connection, whichever side has
+/// timed out.
 fn log_timeout(request: &Request, side: TunnelEnd) {
     let who = match side {
         TunnelEnd::Client => "client",
@@ -215,15 +216,15 @@ fn log_timeout(request: &Request, side: TunnelEnd) {
 /// One direction of a tunnel.
 struct TunnelDirection<'a> {
     limits: TunnelLimits,
-    /// When a byte was last carried in either direction.
+    /// When bytes were last carried in either direction.
     active: &'a Cell<Instant>,
     /// Bytes carried in this direction.
     passed: Cell<u64>,
 }
 
 impl TunnelDirection<'_> {
-    /// Carries bytes until the sender ends or the receiver fails. Each direction only waits for its
-    /// own receiver, so that a receiver that does not read delays nothing else.
+    /// Carries bytes until the sender ends or the receiver fails. A receiver that does not read
+    /// stops only this direction.
     async fn carry(&self, from: &impl Duplex, to: &impl Duplex) -> CarryEnd {
         let TunnelLimits {
             read_timeout,
@@ -264,8 +265,8 @@ mod tests {
 
     use super::*;
 
-    /// A simulated end: the bytes that it will send, and those that it was sent. It accepts the
-    /// queue when the queue is awaited.
+    /// A simulated end: the bytes that it will send, and the bytes that were sent to it. Queued
+    /// bytes only count as sent when the queue is awaited.
     #[derive(Default)]
     struct End {
         sends: RefCell<VecDeque<&'static [u8]>>,

@@ -13,23 +13,25 @@ use super::http2::upload::StreamUpload;
 use super::stopped::UploadError;
 use crate::request_framing::{BACKLOG_MAX, BodyFraming};
 
-/// The status with which a request would have ended because its body was broken off, once it was.
+/// Receives the status with which the request would have ended, when its body is broken off.
 pub type RefusedWith = Rc<Cell<Option<u16>>>;
 
 /// How the upload of a body has ended.
 pub(super) enum Uploaded {
-    /// The body has been sent completely, unless its stream has ended before.
+    /// The whole body has been sent, or the HTTP/2 stream has ended before.
     Whole,
-    /// The peer has closed the connection, so no more of the body is sent. The reader of the
-    /// response reports that.
+    /// The peer has closed the connection, so the rest of the body is not sent. The reader of the
+    /// response reports the end.
     Ended,
-    /// The client has left, so no more of the body comes. The sender of the response reports that.
+    /// The client has left, so the rest of the body is missing. The sender of the response reports
+    /// the end.
     Left,
-    /// The body is broken off, and with it the response; with a log line, if there is one.
+    /// The body was broken off, which breaks off the response; with a log line, if there is one.
     Broken(Option<DeferredLog>),
 }
 
-/// The rest of a body that is being sent; see the module. Polling continues to send it.
+/// The rest of a body that is sent while the response is read. [`poll`](Self::poll) continues to
+/// send.
 pub struct RestOfBody {
     way: UploadPath,
     refused: RefusedWith,
@@ -67,7 +69,7 @@ impl RestOfBody {
         }
     }
 
-    /// The cell that will hold the status with which the request would have ended.
+    /// The cell that receives the status with which the request would have ended.
     pub(super) fn refused(&self) -> RefusedWith {
         Rc::clone(&self.refused)
     }
@@ -88,7 +90,7 @@ impl RestOfBody {
         }
     }
 
-    /// Continues to send; `stream` is the connection of a body without an HTTP/2 stream.
+    /// Continues to send. `stream` is the connection, for a body that is not on an HTTP/2 stream.
     pub(super) fn poll(&mut self, stream: &Transport, context: &mut Context<'_>) -> Poll<Uploaded> {
         let ended = match &mut self.way {
             UploadPath::Connection {
@@ -112,7 +114,7 @@ impl RestOfBody {
     }
 }
 
-/// Passes received bytes on, as fast as the peer reads them. Ready when the body has ended.
+/// Passes received bytes on as fast as the peer reads them. Ready when the body has ended.
 fn poll_forward(
     client: &mut Upload,
     framing: &dyn BodyFraming,

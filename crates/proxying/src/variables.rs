@@ -1,7 +1,7 @@
 //! The variables about the upstreams of a request, per attempt.
 //!
-//! <https://nginx.org/en/docs/http/ngx_http_upstream_module.html#variables>. Attempts are
-//! separated by `, `, groups of them (after a redirect within the server) by ` : `.
+//! <https://nginx.org/en/docs/http/ngx_http_upstream_module.html#variables>. The values of attempts
+//! are separated by `, `, and groups of attempts (after an internal redirect) by ` : `.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use super::answer::AnswerHead;
 use super::attempts::{Attempt, Attempts};
 use crate::cache::{CacheStatus, Validators};
 
-/// The variable of a name in lower case, without `$`.
+/// Returns the variable with this name, which is in lower case and without `$`.
 pub fn find(name: &str) -> Option<BuiltinVariable> {
     let evaluate: Evaluate = match name {
         "upstream_addr" => address,
@@ -128,14 +128,14 @@ fn time(time: Option<Duration>, out: &mut Vec<u8>) {
     }
 }
 
-/// Appends a value of every attempt; false if there was none.
+/// Appends a value for each attempt; false if there was no attempt.
 fn each(request: &Request, out: &mut Vec<u8>, append: impl Fn(&Attempt, &mut Vec<u8>)) -> bool {
     let seen = Attempts::of(request).map(Attempts::borrow);
     let attempts = seen.as_ref().map_or(&[][..], |seen| &seen.attempts);
     list(attempts, out, append)
 }
 
-/// An attempt without a peer separates two groups, as in nginx.
+/// Appends a value for each attempt. As in nginx, an attempt without a peer separates two groups.
 fn list(attempts: &[Attempt], out: &mut Vec<u8>, append: impl Fn(&Attempt, &mut Vec<u8>)) -> bool {
     let mut rest = attempts.iter();
     let Some(first) = rest.next() else {
@@ -199,7 +199,7 @@ mod tests {
         }
     }
 
-    /// By `ngx_http_upstream_addr_variable` and its like.
+    /// The expectations follow `ngx_http_upstream_addr_variable` and related functions.
     #[test]
     fn attempts_and_groups() {
         let show = |attempts: &[Attempt]| {

@@ -1,5 +1,5 @@
-//! A body that was received completely with its head, as most small ones are: the connection to the
-//! upstream serves the next request before the client has the first byte of this response.
+//! A body that was received completely with the head, as most small bodies are. The upstream
+//! connection serves the next request before the client has the first byte of this response.
 
 use std::rc::Rc;
 use std::task::{Context, Poll};
@@ -22,20 +22,20 @@ use crate::failures::client_closed_log;
 
 /// A body that was received completely.
 pub(super) struct WholeBody {
-    /// The record for `$upstream_*`. The body writes its end there when it is passed on: as in
-    /// nginx, the head of the response has been sent by then.
+    /// The history for `$upstream_*`. The end of the body is recorded when the body is passed on:
+    /// as in nginx, the head of the response has been sent by then.
     seen: Rc<Attempts>,
     /// The received bytes of the body.
     length: u64,
-    /// The body until it is passed on; may be empty.
+    /// The body, until it is passed on; may be empty.
     bytes: Option<Bytes>,
     beyond: u64,
     trailers: Vec<Field>,
-    /// The body is sent at once (`proxy_buffering off`, `X-Accel-Buffering: no`).
+    /// Every part is sent at once (`proxy_buffering off`, `X-Accel-Buffering: no`).
     flush: bool,
 }
 
-/// Whether the body is complete, and no bytes follow it; `arrived` then holds only the body.
+/// Whether the body is complete, and no bytes follow it. If so, `arrived` then holds only the body.
 pub(super) fn is_whole(delimited: &mut BodyDelimiter, arrived: &mut BodyPrefix) -> bool {
     let length = match delimited {
         BodyDelimiter::Http(BodyFraming::None) => 0,
@@ -53,7 +53,7 @@ pub(super) fn is_whole(delimited: &mut BodyDelimiter, arrived: &mut BodyPrefix) 
 }
 
 impl WholeBody {
-    /// Releases the connection. The body was received with `length` bytes, framing included.
+    /// Releases the connection of a body that was received with `length` bytes, framing included.
     pub(super) fn new(
         peer: UpstreamConnection,
         seen: Rc<Attempts>,
@@ -75,7 +75,7 @@ impl WholeBody {
     }
 }
 
-/// The bytes of a body; those of a short body have been copied behind its head.
+/// The bytes of a body. A short body has been copied behind its head, and shares the head's memory.
 fn bytes_of(body: Buffer, head: &AnswerHead) -> Bytes {
     if body.is_empty() {
         return Bytes::new();
@@ -112,7 +112,8 @@ impl Source for WholeBody {
         Poll::Ready(())
     }
 
-    /// False if the body is sent at once: as in nginx, the end follows once it has been sent.
+    /// Whether the body is complete. Always false if every part is sent at once: as in nginx, the
+    /// end then follows once the body has been sent.
     fn is_whole(&self) -> bool {
         self.bytes.is_none() && !self.flush
     }

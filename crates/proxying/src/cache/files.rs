@@ -95,6 +95,7 @@ pub(super) enum Verdict {
     Unknown,
     /// The entry matches the file.
     Confirmed,
+    /// The file has changed.
     Changed,
 }
 

@@ -343,6 +343,7 @@ fn file_of(known: &mut Option<File>, file: &OwnedFd) -> Option<File> {
 /// The progress of a body.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Fetching {
+    /// The body is being received.
     Coming,
     /// The body has been received completely, and is not written completely.
     Ended,

@@ -95,6 +95,7 @@ use sharing::Credentials;
 /// The cache entries that the request's response is read from or stored in.
 static ENTRIES: Slot<Entries, PassLifetime> = Slot::new();
 
+/// The store, with the id of the key and that of the variant, which may be the same.
 #[derive(Default)]
 struct Entries(Option<(Arc<DiskStore>, [EntryId; 2])>);
 

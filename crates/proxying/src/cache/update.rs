@@ -14,6 +14,7 @@ use super::validators::Validators;
 /// The lookup in the background request that updates the entry.
 static UPDATE: Slot<Update, PassLifetime> = Slot::new();
 
+/// The slot's value: the lookup, until the request takes it.
 #[derive(Default)]
 struct Update(Option<Box<CacheLookup>>);
 

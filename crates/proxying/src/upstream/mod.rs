@@ -77,7 +77,7 @@ impl Upstreams for HttpUpstreams {
     }
 }
 
-/// Peers, and the method of balancing.
+/// A group: its peers, and its load-balancing method.
 pub type Group = rules::upstream::Group<HttpUpstreams>;
 
 /// The groups of one configuration.

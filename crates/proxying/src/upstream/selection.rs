@@ -4,7 +4,8 @@ use http::request::Request;
 
 use super::sticky::{LearnOnDrop, StickyRequest};
 
-/// A selection of the crate `upstream`, and the request's session, if the group is `sticky`.
+/// The selection of peers of the crate `upstream`, and the request's session if the group is
+/// `sticky`.
 #[derive(Debug)]
 pub struct Selection {
     peers: ::upstream::Selection,
@@ -20,7 +21,7 @@ impl Selection {
         (&mut self.peers, self.sticking.as_mut())
     }
 
-    /// Notes that the head of the response goes to the client.
+    /// Notes that the head of this response goes to the client.
     pub fn head_came(&self, request: &mut Request) {
         if let Some(sticking) = &self.sticking {
             sticking.head_came(request);

@@ -1,4 +1,4 @@
-//! The cookie of `sticky cookie`, with which a client names its server.
+//! The cookie of `sticky cookie`, by which a client names the server of its session.
 
 use bytes::Bytes;
 use engine::wall;
@@ -21,7 +21,7 @@ pub(super) fn is_same_site(value: &[u8]) -> bool {
     known.any(|known| known.eq_ignore_ascii_case(value))
 }
 
-/// How a server's name is encoded in a cookie.
+/// The cookie's name and attributes.
 #[derive(Debug)]
 pub(super) struct Cookie {
     name: Bytes,
@@ -46,7 +46,7 @@ impl Cookie {
         }
     }
 
-    /// The value of `Set-Cookie` for a server. Attributes are in nginx's order.
+    /// The value of `Set-Cookie` for the server with this name. Attributes are in nginx's order.
     pub(super) fn value(&self, request: &mut Request, id: &[u8]) -> Bytes {
         let mut out = [&*self.name, b"=", id].concat();
         match self.expires {
@@ -72,7 +72,7 @@ impl Cookie {
         out.into()
     }
 
-    /// The `SameSite` of a request; an invalid value counts as the strictest.
+    /// The `SameSite` attribute for a request; the strictest value if the evaluated one is invalid.
     fn same_site(&self, request: &mut Request) -> Option<Bytes> {
         let value = self.same_site.as_ref()?.evaluate(request);
         if value.is_empty() || is_same_site(&value) {

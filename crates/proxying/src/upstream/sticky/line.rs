@@ -8,7 +8,7 @@ use rules::upstream::sticky::line::{self, LearnLine, LearnedFrom, behind, unknow
 #[derive(Debug)]
 pub(in crate::upstream) enum StickyLine {
     Cookie(CookieLine),
-    /// The variables that may name a server.
+    /// The variables from which the server of a request is read.
     Route(Vec<String>),
     Learn(LearnLine),
 }
@@ -29,7 +29,7 @@ pub(in crate::upstream) struct CookieLine {
 pub(in crate::upstream) enum Expires {
     /// After this many seconds.
     After(u64),
-    /// At the latest time that every client supports.
+    /// At the latest time that all clients support.
     Max,
 }
 

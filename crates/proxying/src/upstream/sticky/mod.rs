@@ -97,7 +97,8 @@ impl Sticky {
     }
 }
 
-/// The stickiness of one request: which server it names, and which one it is sent to.
+/// The sticky session of one request: the server that the request names, and the one that it is
+/// sent to.
 #[derive(Debug)]
 pub struct StickyRequest {
     sticky: Arc<Sticky>,
@@ -110,14 +111,14 @@ pub struct StickyRequest {
 }
 
 impl StickyRequest {
-    /// The name of the server that the request is to go to. Looked up anew for each attempt, since
-    /// other requests may have taught the zone in between.
+    /// The name of the server that the request should go to. Looked up for each attempt, since
+    /// other requests may have changed the session in the zone meanwhile.
     pub fn wanted(&self, request: &Request) -> Option<Bytes> {
         self.sticky.affinity.wanted(request, &self.id)
     }
 
-    /// Notes that the request is sent to the server of this name. The cookie of the response names
-    /// it; on a retry it replaces the name of the server before.
+    /// Notes that the request is sent to the server of this name. The response's cookie names this
+    /// server; on a retry, the name replaces that of the server before.
     pub fn asks(&mut self, request: &mut Request, server: Bytes) {
         if let Some(cookie) = &self.sticky.cookie {
             if !self.id.is_empty() && self.id != server {
