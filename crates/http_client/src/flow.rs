@@ -62,6 +62,7 @@ pub struct ReceivedBytes {
 pub struct StreamFlow {
     /// The number of the stream; 0 until the stream is opened and after it has been released.
     pub(crate) number: Cell<u32>,
+    /// Received heads, interim or final, that have not been taken.
     heads: RefCell<Queue<StreamHead>>,
     /// Total size of `heads`.
     waiting: Cell<usize>,
@@ -72,14 +73,17 @@ pub struct StreamFlow {
     received: RefCell<Queue<Buffer>>,
     /// A DATA frame has been received, even if it was empty.
     has_body: Cell<bool>,
+    /// The received trailers, until they are taken.
     trailers: RefCell<Option<StreamHead>>,
     /// Whether a reset never replaces [`StreamEnd::Whole`].
     keeps_complete_response: Cell<bool>,
+    /// How the stream has ended, once it has.
     end: Cell<Option<StreamEnd>>,
     /// The log text for `end`, if the fault has a more specific one than `faults::text`.
     words: RefCell<Option<String>>,
     /// The queued part of the request's body.
     queue: RefCell<Queue<Bytes>>,
+    /// Total length of `queue` in bytes.
     queued: Cell<usize>,
     /// Whether the end of the request's body has been queued.
     is_last: Cell<bool>,
@@ -94,7 +98,9 @@ pub struct StreamFlow {
     received_in_all: Cell<u64>,
     /// The value of `received_in_all` when the latest head was received.
     received_of_head: Cell<u64>,
+    /// Woken when a part of the response is received, and at the end of the stream.
     reader: Cell<Option<Waker>>,
+    /// Woken when queued bytes are taken, and at the end of the stream.
     writer: Cell<Option<Waker>>,
 }
 

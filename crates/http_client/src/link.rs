@@ -90,6 +90,7 @@ pub(crate) struct Link {
     transport: Transport,
     /// Counts the requests on the connection.
     pub(crate) sharing: SharedRequests,
+    /// The HTTP/2 state machine, with the shared state of each stream.
     machine: RefCell<Client<Rc<StreamFlow>>>,
     /// The address, terms and group, which must be the same for all requests that share the
     /// connection.
@@ -118,8 +119,11 @@ pub(crate) struct Link {
     spare: Cell<Option<SpareEntry>>,
     /// Whether the connection ends as soon as it is idle.
     is_closing: Cell<bool>,
+    /// Whether the connection has ended.
     has_ended: Cell<bool>,
+    /// Wakes the connection's task.
     waker: Cell<Option<Waker>>,
+    /// Whether the task has been asked to continue since it last ran.
     is_called: Cell<bool>,
 }
 

@@ -30,7 +30,9 @@ const WAITING_MAX: usize = 100;
 
 /// The connections of a thread.
 pub(crate) struct SharedConnections {
+    /// The open connections by the name of their group.
     by_group: Map<Bytes, Vec<Rc<Link>>>,
+    /// The connections that are being opened.
     connecting: Vec<Rc<Connecting>>,
     /// The thread is ending.
     ended: bool,
@@ -59,7 +61,9 @@ struct Connecting {
     group: Bytes,
     address: Address,
     terms: Bytes,
+    /// The number of requests that wait for the connection.
     waiting: Cell<usize>,
+    /// Whether the connection is ready for other requests, or has failed.
     is_over: Cell<bool>,
     wakers: RefCell<Vec<Waker>>,
 }

@@ -2,8 +2,8 @@
 //!
 //! <https://nginx.org/en/docs/ngx_core_module.html#error_log>. A line is `2026/11/21 10:00:00
 //! [error] PID#TID: *CONNECTION text, client: …, server: …, request: "…"` and so on, as in nginx.
-//! The log of the configuration scope in force gets it, so level and file may differ per location.
-//! Lines without a request go to the main log ([`set_main`]).
+//! A line about a request goes to the log of the request's configuration scope, so level and file
+//! may differ per location. Lines without a request go to the main log ([`set_main`]).
 
 use std::cell::Cell;
 use std::fmt::{self, Arguments, Write};
@@ -76,7 +76,7 @@ pub enum Destination {
     File(PathBuf),
     /// Lines go to a syslog server.
     Syslog(syslog::SyslogTarget),
-    /// A ring of this many bytes in the memory of the process, which begins with this title.
+    /// A ring in the memory of the process: its size in bytes, and the title at its beginning.
     Memory(usize, String),
 }
 
@@ -124,8 +124,8 @@ pub struct Directive {
     pub threshold: Threshold,
 }
 
-/// The lines that a log accepts: those of a level and all more severe ones, and the debug lines of
-/// some subsystems.
+/// Decides which lines a log accepts: those of a level and of all more severe levels, and the debug
+/// lines of some subsystems.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Threshold {
     level: Level,
@@ -158,8 +158,8 @@ impl Threshold {
         }
     }
 
-    /// Parses levels as nginx does: one level, or any number of `debug_…`; the latter accept all
-    /// more severe lines as well.
+    /// Parses the levels of a line as nginx does: one level, or any number of `debug_…`. With
+    /// `debug_…`, the log also accepts the lines of all other levels.
     fn parse(words: &[Word]) -> Result<Threshold, Fault> {
         let mut level = None;
         let mut debug = 0_u8;
@@ -260,7 +260,7 @@ impl ErrorLog {
         ErrorLog { targets, threshold }
     }
 
-    /// Every target with the least severe level that it accepts entirely.
+    /// Every target, with the least severe level of which the target accepts lines.
     pub fn targets(&self) -> impl Iterator<Item = (&Sink, Level)> {
         self.targets.iter().map(|(sink, threshold)| {
             let level = if threshold.debug > 0 {
@@ -385,8 +385,9 @@ fn format_line(line: &mut Vec<u8>, level: Level, subject: &dyn Subject, message:
 /// in nginx.
 const TEXT_MAX: usize = LINE_MAX - 50;
 
-/// Truncates a long message before the system error at its end, which is the cause: `open()
-/// "/aaa... (36: File name too long)`. The message began after `begin` bytes.
+/// Shortens a long message in front of the system error at its end, so that the error, which names
+/// the cause, stays: `open() "/aaa... (36: File name too long)`. The message begins at the offset
+/// `begin` of the line.
 fn keep_system_error(line: &mut Bounded<'_>, begin: usize, message: Arguments<'_>) {
     let mut end = MessageEnd::default();
     // Writing to memory never fails.
@@ -402,7 +403,9 @@ fn keep_system_error(line: &mut Bounded<'_>, begin: usize, message: Arguments<'_
 /// The last bytes of a message of any length, and its length.
 #[derive(Default)]
 struct MessageEnd {
+    /// The last bytes of the message.
     kept: String,
+    /// Length of the whole message in bytes.
     length: usize,
 }
 
@@ -430,8 +433,9 @@ impl Write for MessageEnd {
     }
 }
 
-/// Whether a message ends with the current action, where only its writer knows the action: `… while
-/// reading upstream`. No other text of ours ends with that word and more words.
+/// Whether a message already ends with an activity, such as `… while reading upstream`, because its
+/// writer knows the activity better than the subject does. No other text of Tidegate ends with
+/// `while` and further words.
 fn ends_with_activity(message: &[u8]) -> bool {
     let is_of_words = |byte: &u8| byte.is_ascii_alphabetic() || *byte == b' ';
     let words = message.iter().rev().take_while(|byte| is_of_words(byte));

@@ -1,8 +1,8 @@
 //! Log files: one per path and generation, shared by all threads.
 //!
-//! The process with the necessary privileges opens a file and installs its descriptor here; after a
-//! rotation, the thread that learns of it installs another descriptor. Unwritten lines are gathered
-//! per thread, in [`super::unwritten`].
+//! The process with the necessary privileges opens a file, and its descriptor is installed here.
+//! After a rotation, the thread that is told of the rotation installs another descriptor. Unwritten
+//! lines are gathered per thread, in [`super::unwritten`].
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -36,7 +36,7 @@ static NEXT_NUMBER: AtomicU64 = AtomicU64::new(0);
 pub struct Buffering {
     /// Maximum number of bytes that a thread buffers.
     pub size: usize,
-    /// How long the oldest line may wait; `None`: until the buffer is full.
+    /// Maximum time that a line waits; `None` if lines wait until the buffer is full.
     pub flush: Option<Duration>,
     /// Compression level from 1 to 9, for lines that are written together.
     pub gzip: Option<u32>,
@@ -53,9 +53,9 @@ pub struct LogFile {
     /// Counts the installed descriptors: lines buffered before a rotation belong to the previous
     /// one.
     opening: AtomicU64,
-    /// The generation of the file has ended: its buffered lines are to be written.
+    /// Whether the generation of the file has ended, so that buffered lines must be written.
     retired: AtomicBool,
-    /// Only the owner may read the file.
+    /// Whether the file is created readable by its owner only.
     is_secret: AtomicBool,
     buffering: OnceLock<Buffering>,
     lines_dropped: AtomicU64,
@@ -69,7 +69,7 @@ pub fn lines_dropped() -> u64 {
     LINES_DROPPED.load(Ordering::Relaxed)
 }
 
-/// Counts lines that are lost before their file is known.
+/// Counts lines that are lost before their file has been opened.
 pub(super) fn count_lost(lines: u64) {
     LINES_DROPPED.fetch_add(lines, Ordering::Relaxed);
 }
@@ -133,7 +133,7 @@ impl LogFile {
         self.path.is_some()
     }
 
-    /// Creates the file readable by its owner only, from now on.
+    /// Makes [`open`](Self::open) create the file readable by its owner only.
     pub fn restrict_to_owner(&self) {
         self.is_secret.store(true, Ordering::Relaxed);
     }
@@ -156,7 +156,7 @@ impl LogFile {
         }
     }
 
-    /// Writes to this descriptor from now on. Any thread may call this.
+    /// Replaces the descriptor to which lines are written. Any thread may call this.
     pub fn install(&self, descriptor: OwnedFd) {
         *self.slot() = Some(Arc::new(File::from(descriptor)));
         self.opening.fetch_add(1, Ordering::Release);
@@ -240,7 +240,7 @@ pub struct LogTable {
 
 impl Registry for LogTable {}
 
-/// The log files of a generation, kept open as long as it lives.
+/// The log files of a generation, which are kept open as long as the generation lives.
 pub struct OpenLogs(pub Vec<Arc<LogFile>>);
 
 impl Drop for OpenLogs {

@@ -1,12 +1,13 @@
 //! The error log, and the destinations of the lines of any log.
 //!
-//! A line names its [`Subject`]; the log of the subject gets the line, or the main log if the
-//! subject has none. Lines are gathered per thread and file (`unwritten`) and written in one append
-//! at the end of the event loop's turn, so that requests do not wait for log devices. Formats and
-//! texts are nginx's: <https://nginx.org/en/docs/ngx_core_module.html#error_log>.
+//! Each line has a [`Subject`], such as a request. The line goes to the log of the subject, or to
+//! the main log if the subject has none. Lines are gathered per thread and file (`unwritten`) and
+//! written in one append at the end of the event loop's turn, so that requests do not wait for log
+//! devices. Formats and texts are nginx's:
+//! <https://nginx.org/en/docs/ngx_core_module.html#error_log>.
 //!
-//! Not here: lines about requests (`access_log`), which need variables, and the master's own lines,
-//! which are few and which the process crate writes at once.
+//! Not here: `access_log`, whose lines need variables, and the master's own lines, which are few
+//! and which the crate `process` writes at once.
 
 pub mod by_path;
 mod error;

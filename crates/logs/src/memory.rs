@@ -36,7 +36,8 @@ pub(super) fn parse(word: &Word) -> Result<(usize, String), Fault> {
 pub struct MemoryLog {
     size: usize,
     title: String,
-    /// Contains `None` if the kernel had no memory: lines are then lost.
+    /// The memory file, once a line has been written; `None` if it could not be created: lines are
+    /// then lost.
     file: OnceLock<Option<OwnedFd>>,
     /// Bytes written since the start.
     written: AtomicU64,
@@ -63,7 +64,7 @@ impl MemoryLog {
         let at = written.checked_rem(room as u64).unwrap_or_default() as usize;
         let (front, rest) = line.split_at(line.len().min(room.saturating_sub(at)));
         let begin = self.title.len() as u64;
-        // If the memory cannot be written, there is nowhere to report it.
+        // A failure cannot be reported anywhere.
         let _ = rustix::io::pwrite(file, front, begin + at as u64);
         if !rest.is_empty() {
             let _ = rustix::io::pwrite(file, rest, begin);

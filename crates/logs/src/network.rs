@@ -7,7 +7,8 @@ use super::Level;
 /// nginx's number and text for a timeout.
 pub const TIMED_OUT: &str = "(110: Connection timed out)";
 
-/// nginx's `ngx_connection_error` for clients: network errors have a low level.
+/// The level of an error on a client's connection, as in nginx's `ngx_connection_error`: low for
+/// errors of the network.
 pub fn failure_level(cause: &io::Error) -> Level {
     match cause.kind() {
         io::ErrorKind::ConnectionReset

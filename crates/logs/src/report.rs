@@ -1,5 +1,5 @@
-//! Sends the threads' own reports to the main error log, and writes gathered lines at the end of
-//! each turn.
+//! Writes the reports of the engine's threads to the main error log, and gathered lines at the end
+//! of each turn.
 
 use std::fmt::Arguments;
 

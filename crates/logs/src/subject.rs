@@ -1,6 +1,6 @@
 //! The subject of an error log line, and how such a line is written.
 //!
-//! The subject itself determines its log and the fields after the text; the log knows neither
+//! The subject determines the log of a line and the fields after its text; logs know neither
 //! requests nor connections.
 
 use std::fmt;
@@ -21,7 +21,8 @@ pub trait Subject {
     /// Passes the log for these lines to `write`, if there is one.
     fn with_log(&self, write: &mut dyn FnMut(&Arc<ErrorLog>));
 
-    /// Whether `debug_connection` lists the client: then every target of the log accepts the line.
+    /// Whether `debug_connection` lists the client, so that every target of the log accepts the
+    /// lines about this subject.
     fn is_debugged(&self) -> bool {
         false
     }
@@ -36,7 +37,8 @@ pub trait Subject {
         None
     }
 
-    /// The current action, for the end of a text without one: ` while sending to client`, or empty.
+    /// The current activity, which is appended to a text without an activity: for example
+    /// ` while sending to client`, or empty.
     fn doing(&self) -> &str {
         ""
     }
@@ -48,8 +50,9 @@ pub trait Subject {
     }
 }
 
-/// Logs a line: `error!(request, Error, "format", …)`. Costs two branches if the level is off (the
-/// second is for `debug_connection`). Bytes that a peer chose are passed as [`super::Printable`].
+/// Logs a line: `error!(request, Error, "format", …)`. If the level is off, costs two branches, one
+/// of them for `debug_connection`. Bytes that a peer has chosen must be passed as
+/// [`super::Printable`].
 #[macro_export]
 macro_rules! error {
     ($subject:expr, $level:ident, $($message:tt)+) => {{

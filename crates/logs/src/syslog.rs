@@ -24,7 +24,7 @@ const DEFAULT_PORT: u16 = 514;
 /// Maximum length of a tag (RFC 3164, section 4.1.3).
 const TAG_MAX: usize = 32;
 
-/// Interval between reports about failures of one server, as for files.
+/// Minimum interval between reports about failures of one server, as for files.
 const REPORT_INTERVAL: Duration = Duration::from_secs(60);
 
 /// nginx's names; a facility's number is its index.
@@ -138,7 +138,7 @@ fn check_tag(word: &Word, tag: &str) -> Result<String, Fault> {
     Ok(tag.to_owned())
 }
 
-/// A syslog server of one directive.
+/// The syslog server of one line of a directive.
 #[derive(Debug)]
 pub struct Syslog {
     channel: Channel,

@@ -1,4 +1,5 @@
-//! The time in the formats of logs, in the local time zone, formatted once a second per thread.
+//! The current time in the formats of logs, in the local time zone. Each thread formats the time
+//! once a second.
 //!
 //! The time zone is loaded once per process ([`load_zone`]); its rules, including daylight saving
 //! time, are applied every second. The clock is the engine's coarse one, as in nginx.

@@ -1,4 +1,4 @@
-//! Lines that this thread has logged and not written yet, per file.
+//! Lines that a thread has logged and not written yet, by file.
 //!
 //! ```text
 //!           append                    turn ends: one write           all of it taken
@@ -31,7 +31,8 @@ use super::{Buffering, Level, LogFile, process_error};
 /// addition to `buffer=`.
 const UNWRITTEN_MAX: usize = 1024 * 1024;
 
-/// Number of bytes for a file at which they are written before the end of the turn.
+/// Number of bytes of a file's gathered lines from which on they are written before the end of the
+/// turn.
 const WRITE_SIZE: usize = 128 * 1024;
 
 /// Number of empty buffers that a thread keeps for reuse.
@@ -46,14 +47,14 @@ const FAILED_RETRY: Duration = Duration::from_secs(1);
 /// Interval between reports about failures of one file (nginx: once a minute).
 const REPORT_INTERVAL: Duration = Duration::from_secs(60);
 
-/// Interval at which buffered lines are checked: files of ended generations are written, and a
-/// `flush=` shorter than the current wait is late by no more than this.
+/// Maximum interval at which buffered lines are checked: lines for files of ended generations are
+/// written, and a `flush=` shorter than the current wait is late by at most this interval.
 const TICK: Duration = Duration::from_secs(1);
 
 /// Duration of a write above which the thread leaves further writes of the file to the pool.
 const SLOW_WRITE: Duration = Duration::from_millis(50);
 
-/// How long the thread does so.
+/// How long the thread leaves the writes of a slow file to the pool.
 const SLOW_FOR: Duration = Duration::from_secs(10);
 
 thread_local! {
@@ -114,7 +115,8 @@ pub fn append(file: &Arc<LogFile>, line: &[u8], buffering: Option<Buffering>) {
     });
 }
 
-/// Runs `f`, then logs the reports that it produced: a report is itself a line.
+/// Runs `f`, then logs the reports that `f` has added. They are logged afterwards because a report
+/// is itself a line of this thread.
 fn with_thread(f: impl FnOnce(&mut ThreadLines)) {
     let reports = THREAD.with(|thread| {
         let mut thread = thread.borrow_mut();
@@ -142,11 +144,11 @@ async fn run_timer() {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    /// Nothing to write: about to be removed, or to get a line.
+    /// There is nothing to write. The file is about to be removed, or to get a line.
     Empty,
     /// To be written at the end of the turn.
     Due,
-    /// Buffered because of `buffer=`, at most until this time.
+    /// Buffered because of `buffer=`, until this time at most.
     Held(Option<Instant>),
     /// The device accepts no writes at the moment.
     Blocked,
@@ -156,34 +158,44 @@ enum State {
     Away,
 }
 
+/// The unwritten lines of one file.
 struct Tail {
     file: Arc<LogFile>,
     /// The descriptor that was current when the first of the lines was logged: the lines belong to
     /// the file before a rotation.
     opened: Option<Arc<File>>,
+    /// The number of that descriptor ([`LogFile::opening`]).
     opening: u64,
     /// Lines as they were logged.
     bytes: Vec<u8>,
     /// The remaining compressed form of older lines; empty without `gzip=`.
     packed: Vec<u8>,
     state: State,
+    /// Number of lines dropped since the last report.
     lines_dropped: u64,
+    /// When a failure was last reported.
     reported: Option<Instant>,
+    /// Until when the device counts as slow.
     slow_until: Option<Instant>,
 }
 
+/// The unwritten lines of a thread.
 #[derive(Default)]
 struct ThreadLines {
     /// By the number of the file. Only files with unwritten lines are here, so that no thread keeps
     /// a rotated or retired file open.
     tails: Map<u64, Tail>,
+    /// The numbers of the files that are written at the end of the turn.
     due: Vec<u64>,
+    /// Empty buffers for reuse.
     spare: Vec<Vec<u8>>,
+    /// Reports about failures that are yet to be logged.
     reports: Vec<String>,
+    /// Whether the thread gathers its lines until the end of each turn.
     deferred: bool,
-    /// Whether any file waits for a time.
+    /// Whether any file must be checked at a later time.
     waiting: bool,
-    /// Whether the task of the timer runs.
+    /// Whether the task [`run_timer`] runs.
     timer: bool,
 }
 
@@ -289,7 +301,7 @@ impl ThreadLines {
                 self.flush(number, now);
             }
         }
-        // Blocked files have queued themselves again; otherwise the old vector is reused.
+        // Unless blocked files have been queued again meanwhile, the old vector is reused.
         if self.due.is_empty() {
             self.due = numbers;
         }
@@ -364,8 +376,10 @@ impl Drop for ThreadLines {
 
 /// How much a write has written, and what ended it early.
 struct WriteResult {
+    /// Number of bytes that were written.
     written: usize,
     result: io::Result<()>,
+    /// Whether the write took longer than [`SLOW_WRITE`].
     slow: bool,
 }
 
@@ -397,7 +411,7 @@ impl Tail {
 
     fn is_overdue(&self, now: Instant) -> bool {
         match self.state {
-            // This thread is the only owner of the file: its generation has ended.
+            // A file that only this thread refers to is one of an ended generation.
             State::Held(until) => {
                 until.is_some_and(|until| until <= now)
                     || Arc::strong_count(&self.file) == 1

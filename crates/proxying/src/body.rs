@@ -108,8 +108,10 @@ pub struct UpstreamBody {
     may_reuse: bool,
     /// The history for `$upstream_*`, in which the body records how it ends.
     seen: Rc<Attempts>,
+    /// The `*_pass` settings of the scope.
     passing: Arc<PassSettings>,
     remaining: Remaining,
+    /// Received bytes that have not been decoded.
     received: Buffer,
     /// Limits the rate of reading, if there is a limit.
     pace: Option<ReadPace>,

@@ -63,6 +63,7 @@ impl Schemes {
 /// HOST:PORT, unix:PATH, or the name of an `upstream` block.
 pub struct Destination {
     schemes: &'static Schemes,
+    /// The address as configured.
     written: DestinationWritten,
 }
 

@@ -13,7 +13,9 @@ use engine::{Buffer, Sleep};
 
 /// Limits the rate at which one body is read.
 pub(super) struct ReadPace {
+    /// Bytes per second.
     rate: u64,
+    /// When reading began.
     began: Instant,
     /// The number of bytes that count as read.
     read: u64,

@@ -64,9 +64,13 @@ pub trait Dialogue {
 
 /// The settings that are the same for every attempt of a request.
 pub struct AttemptPlan<'a, C> {
+    /// After which failures, and how often, the next peer is tried.
     pub(crate) tries: RetryPolicy,
+    /// How peers are connected to.
     pub(crate) reach: &'a ConnectTarget,
+    /// The dialogue to run with a peer.
     pub(crate) conversation: C,
+    /// The pool of idle connections to the group's peers.
     pub(crate) home: &'a PoolContext,
 }
 
@@ -126,6 +130,7 @@ pub async fn try_peers<C: Dialogue>(
 struct RequestCaller<'a> {
     request: &'a mut Request,
     reach: &'a ConnectTarget,
+    /// The request's sticky session, if the group has them.
     sticking: Option<&'a mut StickyRequest>,
 }
 

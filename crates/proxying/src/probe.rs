@@ -74,8 +74,9 @@ thread_local! {
     static NUMBER: Cell<u64> = const { Cell::new(0) };
 }
 
-/// The terms on which probes share a connection (HTTP/2): probes of a check that reuses its
-/// connection share it if they would open it in the same way; all others have their own.
+/// The terms of a probe's connection (HTTP/2). If a check reuses its connection, its probes share
+/// the connection as long as the parameters of the connection stay the same. Every other probe has
+/// terms, and a connection, of its own.
 pub fn terms(keeps: Option<ProbeReuse>, group: &Group, reach: &ConnectTarget) -> Bytes {
     if let Some(ProbeReuse { check, .. }) = keeps {
         let made_by = connection::terms(&Bytes::new(), reach.scheme, group, reach);

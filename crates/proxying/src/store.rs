@@ -79,7 +79,9 @@ impl Store {
 struct Target {
     directory: Arc<Directory>,
     path: PathBuf,
+    /// The permissions of the file.
     access: u32,
+    /// The modification time of the file in seconds since 1970, if the response states it.
     modified: Option<i64>,
 }
 
@@ -194,8 +196,11 @@ impl StoredPiece {
 type Job<T> = Pin<Box<dyn Future<Output = T>>>;
 
 enum StoreTask {
+    /// No job is running; the temporary file, once it has been created.
     Idle(Option<Temporary>),
+    /// A job writes queued pieces to the temporary file.
     Writing(Job<Result<Temporary, RenameResult>>),
+    /// A job renames the complete file.
     Placing(Job<RenameResult>),
     /// The file has been renamed, or there is none.
     Over,
@@ -204,7 +209,9 @@ enum StoreTask {
 /// Writes a body to its file, by one job at a time.
 struct Writer {
     target: Target,
+    /// Pieces for the next job.
     queue: Vec<StoredPiece>,
+    /// Total length of `queue` in bytes.
     queued: usize,
     work: StoreTask,
 }
@@ -280,7 +287,9 @@ struct StoringBody {
     begun: bool,
     /// Whether the body had nothing ready at the last poll.
     body_waits: bool,
+    /// Log lines that have not been passed on yet.
     told: VecDeque<DeferredLog>,
+    /// The request, for log lines after its end.
     about: StoreLogContext,
 }
 

@@ -33,7 +33,9 @@ pub(super) enum Uploaded {
 /// The rest of a body that is sent while the response is read. [`poll`](Self::poll) continues to
 /// send.
 pub struct RestOfBody {
+    /// The connection or stream on which the body is sent.
     way: UploadPath,
+    /// Receives the status with which the request would have ended.
     refused: RefusedWith,
 }
 

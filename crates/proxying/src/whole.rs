@@ -29,6 +29,7 @@ pub(super) struct WholeBody {
     length: u64,
     /// The body, until it is passed on; may be empty.
     bytes: Option<Bytes>,
+    /// See [`BodyPrefix::beyond`].
     beyond: u64,
     trailers: Vec<Field>,
     /// Every part is sent at once (`proxy_buffering off`, `X-Accel-Buffering: no`).

@@ -2,9 +2,9 @@
 //!
 //! <https://nginx.org/en/docs/http/ngx_http_log_module.html#open_log_file_cache>. Without the
 //! cache, a file is opened and closed for every line; with it, each thread keeps frequently used
-//! files open. nginx opens the file at the end of the request. Tidegate does so only if the kernel
-//! has the path in memory. An open that needs the disk, including the creation of a file, is left
-//! to the thread pool (`openings`), and the lines of that path wait in order.
+//! files open. nginx opens the file at the end of the request. Tidegate opens the file at that time
+//! only if the kernel has the path in memory. An open that needs the disk, such as the creation of
+//! a file, is left to the thread pool (`openings`), and the lines for that path wait in order.
 
 mod openings;
 
@@ -57,9 +57,13 @@ pub static OPEN_LOG_FILE_CACHE: Setting<Option<Limits>> = Setting::new(
 /// The value of `open_log_file_cache` in a scope.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
+    /// Maximum number of open files.
     max: usize,
+    /// How long a file stays open without being used.
     inactive: Duration,
+    /// Number of uses after which a file is kept open.
     uses_min: u64,
+    /// How long an open file is used before its path is checked again.
     valid: Duration,
 }
 
@@ -110,8 +114,8 @@ fn invalid(word: &Word) -> Fault {
 /// Why a line was not logged.
 #[derive(Debug)]
 pub enum LogError {
-    /// The request's root does not exist. Clients choose parts of the path, so, as in nginx,
-    /// nothing is created unless the root exists.
+    /// The request's root directory does not exist. As in nginx, no file is created then, since
+    /// clients choose parts of the path.
     Root(io::Error),
     /// The file could not be opened.
     Open(io::Error),
@@ -137,9 +141,9 @@ impl LogError {
     }
 }
 
-/// Appends a whole line to the file at `path`, or queues it until the file is open; `note` returns
-/// the subject for a report of a later failure. Lines of one path keep their order. `root` is the
-/// folder that must exist; `None` if it is known to exist.
+/// Appends a whole line to the file at `path`, or queues the line until the file is open. Lines of
+/// one path keep their order. `root` is the directory that must exist; `None` if it is known to
+/// exist. `note` returns the subject for the report if a queued line fails later.
 pub fn append(
     root: Option<&Path>,
     path: &Path,
@@ -196,8 +200,8 @@ pub fn append(
     Ok(())
 }
 
-/// Whether the thread pool may succeed where an immediate open failed: the path is not in memory,
-/// or does not exist.
+/// Whether the thread pool may succeed in opening a file that could not be opened at once: the
+/// kernel does not have the path in memory, or the path does not exist.
 fn may_succeed_later(error: &io::Error) -> bool {
     matches!(
         error.kind(),
@@ -221,8 +225,8 @@ fn look_up(path: &Path, limits: Option<&Arc<Limits>>) -> CachedFile {
     })
 }
 
-/// Records that the path leads to this file; the cache keeps the file open if it is used often
-/// enough.
+/// Records that the path leads to this file. The cache keeps the file open if the path is used
+/// often enough.
 fn keep(path: &Path, limits: Option<&Arc<Limits>>, file: &Arc<LogFile>) {
     if let Some(limits) = limits {
         with_cache(limits, |cache| cache.opened(path, file, engine::now()));
@@ -255,7 +259,7 @@ thread_local! {
     static CACHES: RefCell<Vec<Cache>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Closes unused files, until no cache is left.
+/// Closes unused files at intervals, as long as the thread has a cache.
 async fn sweep() {
     loop {
         engine::sleep(SWEEP_INTERVAL).await;
@@ -286,8 +290,11 @@ struct Cache {
 struct Entry {
     /// Set once the path has been used often enough.
     file: Option<Arc<LogFile>>,
+    /// The number of lookups.
     uses: u64,
+    /// When the path was last looked up.
     used: Instant,
+    /// The cache's `clock` at the last lookup.
     used_at_clock: u64,
     checked: Instant,
 }

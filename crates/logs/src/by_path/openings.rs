@@ -1,9 +1,9 @@
 //! Access log files that the thread pool is opening, and the lines that wait for them.
 //!
-//! One job at a time opens a path. Lines that arrive meanwhile are queued behind the first, so
-//! their order is kept. No line is lost when the thread ends: [`finish`] then opens the remaining
-//! files itself. At most [`WAITING_MAX`] bytes are queued; further lines are dropped whole, counted
-//! and reported, as with a device that accepts no writes.
+//! One job at a time opens a path. Lines that are logged meanwhile are queued in order. No line is
+//! lost when the thread ends: [`finish`] then opens the remaining files on the thread. At most
+//! [`WAITING_MAX`] bytes are queued; further lines are dropped whole, counted and reported, as for
+//! a device that accepts no writes.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -31,6 +31,7 @@ struct Openings {
     by_path: Map<Box<Path>, PendingPath>,
     /// Size of all queued lines, in bytes.
     waiting: usize,
+    /// Number of lines dropped since the last report.
     lines_dropped: u64,
 }
 
@@ -38,6 +39,7 @@ struct Openings {
 struct PendingPath {
     /// The file that the thread's cache has for the path.
     kept: Option<Arc<LogFile>>,
+    /// The queued lines.
     lines: VecDeque<WaitingLine>,
 }
 
@@ -47,19 +49,23 @@ pub(super) struct WaitingLine {
     pub(super) root: Option<PathBuf>,
     pub(super) limits: Option<Arc<Limits>>,
     pub(super) line: Box<[u8]>,
+    /// The subject of a report about a failure.
     pub(super) note: SubjectSnapshot,
 }
 
-/// A job of the pool: tests whether these folders exist, and if any does, opens the file at the
-/// path.
+/// A job on the thread pool: tests whether the root directories of the queued lines exist, and if
+/// any does, opens the file at the path.
 struct Job {
     roots: Vec<PathBuf>,
-    /// Whether a line is queued whose folder is known to exist.
+    /// Whether the directory of a queued line is known to exist, so that the file is opened anyway.
     wanted: bool,
     path: PathBuf,
+    /// The file that the thread's cache has for the path, which is used if the path still leads to
+    /// it.
     kept: Option<Arc<LogFile>>,
 }
 
+/// The result of a job: which folders exist, and the file if its opening was tried.
 struct OpenedPath {
     roots: Map<PathBuf, io::Result<()>>,
     file: Option<io::Result<Arc<LogFile>>>,
@@ -107,8 +113,8 @@ pub(super) fn test(root: &Path) -> io::Result<()> {
     }
 }
 
-/// Whether the folder exists, if the answer needs no disk access because it was tested a moment
-/// ago.
+/// Tests whether the folder exists, if the test needs no disk access, since the folder was tested a
+/// moment ago; else `None`.
 pub(super) fn test_now(root: &Path) -> Option<io::Result<()>> {
     warm::was_checked_recently(root).then(|| test(root))
 }
@@ -118,7 +124,7 @@ pub(super) fn is_opening(path: &Path) -> bool {
     OPENINGS.with_borrow(|openings| openings.by_path.contains_key(path))
 }
 
-/// Queues a line behind those that are queued already.
+/// Queues a line for a path that is being opened, behind earlier lines.
 pub(super) fn join(path: &Path, line: WaitingLine) {
     OPENINGS.with_borrow_mut(|openings| {
         if openings.waiting.saturating_add(line.line.len()) > WAITING_MAX {
@@ -132,7 +138,7 @@ pub(super) fn join(path: &Path, line: WaitingLine) {
     });
 }
 
-/// Has the pool open the file at this path; the line is the first in its queue.
+/// Starts to open the file at this path on the thread pool; the line is the first in the queue.
 pub(super) fn begin(path: &Path, kept: Option<Arc<LogFile>>, line: WaitingLine) {
     OPENINGS.with_borrow_mut(|openings| {
         let lines = VecDeque::new();
@@ -144,7 +150,7 @@ pub(super) fn begin(path: &Path, kept: Option<Arc<LogFile>>, line: WaitingLine) 
     engine::spawn(open(path.to_owned()));
 }
 
-/// Opens a file and writes its queued lines, until none have arrived meanwhile.
+/// Opens a file and writes its queued lines, and repeats this for lines that were queued meanwhile.
 async fn open(path: PathBuf) {
     while let Some(job) = next_job(&path) {
         let looked = engine::blocking(move || job.run()).await;
@@ -161,7 +167,8 @@ async fn open(path: PathBuf) {
     report(dropped);
 }
 
-/// Opens, on this thread, every file that is still being opened, because the thread ends.
+/// Opens on this thread, which is ending, every file that is still being opened, and writes the
+/// queued lines.
 pub(crate) fn finish() {
     let first = || OPENINGS.with_borrow(|openings| openings.by_path.keys().next().cloned());
     while let Some(path) = first() {
@@ -182,7 +189,8 @@ fn report(lines_dropped: u64) {
     }
 }
 
-/// The next job for the queued lines; `None` if there are none, in which case the path is removed.
+/// Returns the job for the queued lines of a path. If there are none, removes the path and returns
+/// `None`.
 fn next_job(path: &Path) -> Option<Job> {
     OPENINGS.with_borrow_mut(|openings| {
         let opening = openings.by_path.get(path)?;
@@ -205,8 +213,7 @@ fn next_job(path: &Path) -> Option<Job> {
     })
 }
 
-/// Writes the lines that the result covers, in order, up to the first that arrived later with a
-/// root of its own.
+/// Writes queued lines in order, up to the first whose root directory the job has not tested.
 fn settle(path: &Path, looked: OpenedPath) {
     let OpenedPath { roots, file } = looked;
     roots.keys().for_each(|root| warm::looked_at(root));
@@ -217,13 +224,13 @@ fn settle(path: &Path, looked: OpenedPath) {
             (Some(Err(error)), _) => Err(LogError::Root(copy(error))),
             (_, Some(Err(error))) => Err(LogError::Open(copy(error))),
             (_, Some(Ok(file))) => Ok(file),
-            // No root exists, so the first case has applied.
+            // Unreachable: the file is only not opened if no root exists.
             (_, None) => Err(LogError::Root(io::ErrorKind::NotFound.into())),
         };
         match outcome {
             Ok(file) => {
                 if std::mem::replace(&mut used, true) {
-                    // The first line's lookup was counted when the line arrived.
+                    // The lookup for the first line was counted when that line was logged.
                     look_up(path, line.limits.as_ref());
                 }
                 keep(path, line.limits.as_ref(), file);
@@ -237,7 +244,8 @@ fn settle(path: &Path, looked: OpenedPath) {
     }
 }
 
-/// The next line that the result covers: its root was tested, or the file was `opened`.
+/// Takes the next line if the job's result applies to it: its root was tested, or the line has no
+/// root and the file was `opened`.
 fn next_line(
     path: &Path,
     roots: &Map<PathBuf, io::Result<()>>,

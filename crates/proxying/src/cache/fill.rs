@@ -490,6 +490,7 @@ impl Fetch {
 
 /// Logs why a response was not stored, from any thread.
 struct StoreFailureLog {
+    /// The request whose response is stored, for log lines.
     about: StoreLogContext,
     zone: Arc<Zone>,
     /// The cache status of the response, for the counters; `None` if a stored body is written
@@ -606,7 +607,9 @@ impl Source for FollowerBody {
 /// The body of a response that is being stored, for the client whose request fetches it.
 struct FillingBody {
     followed: FollowerBody,
+    /// How the body was broken off, as noted by the task that stores it.
     broken: Rc<Cell<BodyError>>,
+    /// The history for `$upstream_*`, in which the end of the body is recorded.
     seen: Rc<Attempts>,
     passing: Arc<PassSettings>,
 }

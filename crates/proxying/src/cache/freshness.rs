@@ -16,7 +16,9 @@ pub(super) struct Freshness {
     /// The response must not be shared: it sets a cookie, has `Vary: *` or a `Vary` that is too
     /// long to store, or has fields that cannot be parsed.
     is_private: bool,
+    /// `Cache-Control` forbids storing the response.
     no_cache: bool,
+    /// `Expires` is in the past or invalid.
     is_expired: bool,
     /// When the response becomes stale, in seconds since 1970, if the head states it.
     pub(super) valid_until: Option<i64>,
@@ -28,6 +30,7 @@ pub(super) struct Freshness {
     pub(super) error: u32,
     /// All values of `Vary`.
     pub(super) vary: Vec<u8>,
+    /// The head has an `X-Accel-Expires`, which takes precedence.
     has_accel_expires: bool,
 }
 

@@ -50,7 +50,9 @@ pub struct CacheLookup {
     pub(super) main: EntryId,
     /// The id of the request's `Vary` variant, if another variant has the id of the key.
     pub(super) variant: Option<EntryId>,
+    /// The result of the lookup, which is counted when the lookup is dropped.
     pub(super) outcome: CacheOutcome,
+    /// Whether the response may be stored, as far as is known.
     pub(super) may_store: bool,
     /// The credentials that the client sends.
     pub(super) credentials: Credentials,
@@ -60,9 +62,11 @@ pub struct CacheLookup {
     pub(super) file: Option<Seen>,
     /// A background update: no client waits for the response.
     pub(super) is_update: bool,
+    /// Stale entries are revalidated by conditional requests.
     pub(super) revalidates: bool,
     /// The client asks with HEAD, the upstream is asked with GET.
     pub is_head_converted: bool,
+    /// The upstream is an application server (FastCGI and similar protocols).
     pub(super) is_of_application: bool,
     /// The stale entry.
     pub(super) stale: Option<OpenEntry>,
@@ -82,6 +86,7 @@ pub struct CacheLookup {
     pub(super) wanted: ReuseRequest,
     /// A lower bound of the time at which the upstream is asked, in milliseconds since 1970.
     pub(super) requested: i64,
+    /// Why the upstream is asked, for `Cache-Status`.
     pub(super) forwarded: Forwarded,
     /// The request's method may change the resource, so its entry must be invalidated.
     pub(super) invalidates: bool,

@@ -101,6 +101,7 @@ pub(super) enum PurgeRequest {
 }
 
 impl Purge {
+    /// Whether, and how, a request purges.
     pub(super) fn asked(&self, request: &mut Request) -> PurgeRequest {
         if !request.is_main() {
             return PurgeRequest::No;
@@ -209,6 +210,7 @@ impl Key {
         }
     }
 
+    /// The group of the response's slices.
     fn group(&self) -> &[u8] {
         if self.group.is_empty() {
             &self.key
@@ -218,6 +220,7 @@ impl Key {
     }
 }
 
+/// Purges a key on the thread pool, and logs failures.
 async fn run(request: &Request, store: Arc<DiskStore>, key: Key) -> Purged {
     let purged = engine::blocking_long(move || purge(&store, &key)).await;
     if purged.failed > 0 {
@@ -227,6 +230,8 @@ async fn run(request: &Request, store: Arc<DiskStore>, key: Key) -> Purged {
     purged
 }
 
+/// Removes the entries of a key, or of all keys with the prefix before its final `*`. Blocks on the
+/// disk.
 pub(super) fn purge(store: &DiskStore, key: &Key) -> Purged {
     if let Some(prefix) = key.group().strip_suffix(b"*") {
         return store.purge_matching(|key| key.starts_with(prefix));

@@ -45,10 +45,13 @@ const UNSERVED_MAX: u32 = 3;
 
 /// The dialogue with one peer about one request; see the module.
 pub struct Http2Dialogue<'a> {
+    /// The `*_pass` settings of the scope.
     pub(crate) passing: &'a Arc<PassSettings>,
+    /// The head of the request.
     pub(crate) head: &'a RequestHead,
     /// The response has no body, whatever its head says.
     pub is_head: bool,
+    /// The body of the request.
     pub(crate) body: &'a RequestBody,
     /// A complete response counts even if its stream is reset afterwards.
     keeps_complete_response: bool,

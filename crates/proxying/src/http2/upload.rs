@@ -40,6 +40,7 @@ pub enum RequestBody {
 /// A body that is being sent in the background of other work. [`poll`](Self::poll) continues to
 /// send.
 pub struct StreamUpload {
+    /// The future that sends the body.
     way: Pin<Box<dyn Future<Output = Result<(), UploadError>>>>,
     flow: Rc<StreamFlow>,
     /// The body is still being received from the client.

@@ -95,6 +95,7 @@ impl<'a> Text<'a> {
         letters
     }
 
+    /// Skips this text if it follows; false if it does not.
     fn take(&mut self, expected: &[u8]) -> bool {
         let rest = self.0.strip_prefix(expected);
         self.0 = rest.unwrap_or(self.0);

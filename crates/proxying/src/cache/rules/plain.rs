@@ -102,17 +102,24 @@ struct Case {
     fields: Vec<(&'static str, String)>,
     /// The lines of Cache-Control, each a list of directives.
     control: Vec<Vec<&'static str>>,
+    /// Seconds from [`NOW`] of the field Expires; `Some(None)` if the date is invalid.
     expires: Option<Option<i64>>,
+    /// Seconds from [`NOW`] of the field Date; `Some(None)` if the date is invalid.
     date: Option<Option<i64>>,
     age: Option<i64>,
+    /// Seconds from [`NOW`] of the field Last-Modified; `Some(None)` if the date is invalid.
     modified: Option<Option<i64>>,
     has_etag: bool,
     has_cookie: bool,
     varies_by_all: bool,
     is_authorized: bool,
+    /// Seconds between the request and the arrival of the response.
     delay: i64,
+    /// [`Policy::heuristic_percent`].
     heuristic: u32,
+    /// [`Policy::stale_if_error`].
     stale_if_error: u32,
+    /// The freshness lifetime that the configuration assigns, in seconds.
     assigned: Option<u64>,
     /// Seconds after its arrival at which the response is requested again.
     later: i64,
@@ -295,6 +302,7 @@ impl Case {
     }
 }
 
+/// How a stored response may be used for the later request.
 #[derive(Debug, PartialEq, Eq)]
 struct Outcome {
     age: i64,

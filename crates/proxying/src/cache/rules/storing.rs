@@ -67,6 +67,7 @@ struct ResponseFields {
     varies_by_all: bool,
 }
 
+/// The value of `X-Accel-Expires`: seconds from the arrival, or until a time since 1970.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Accel {
     Seconds(i64),

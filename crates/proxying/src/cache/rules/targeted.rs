@@ -79,6 +79,7 @@ impl<'a> Text<'a> {
         Some(*first)
     }
 
+    /// Skips this byte if it follows; false if it does not.
     fn take(&mut self, byte: u8) -> bool {
         let is_it = self.peek() == Some(byte);
         if is_it {
