@@ -68,7 +68,7 @@ impl AnswerHead {
         }
     }
 
-    /// The head of a response without a head.
+    /// An empty head, for a response without a head.
     pub fn none() -> AnswerHead {
         AnswerHead::new(ReadHead::default(), Vec::new())
     }
@@ -82,7 +82,7 @@ impl AnswerHead {
 
     /// A field's name and value, which share the memory of the head.
     pub(super) fn owned(&self, field: h1::Field) -> Field {
-        // Both are within the head.
+        // The spans of the name and the value are within the head's bytes.
         Field {
             name: self.bytes.slice(field.name.range()),
             value: self.bytes.slice(field.value.range()),

@@ -83,7 +83,7 @@ pub struct History {
     pub attempts: Vec<Attempt>,
     /// The upstream request, once a peer has been chosen.
     pub asked_for: Option<AskedFor>,
-    /// The response head.
+    /// The head of the last response.
     pub answer: Option<AnswerHead>,
     /// The trailers of the response.
     pub trailers: Vec<Field>,
@@ -151,12 +151,12 @@ impl Attempts {
         }))
     }
 
-    /// The attempts so far.
+    /// Borrows the history.
     pub fn borrow(&self) -> Ref<'_, History> {
         self.0.borrow()
     }
 
-    /// The attempts so far, to add to them.
+    /// Borrows the history to add to it.
     pub fn borrow_mut(&self) -> RefMut<'_, History> {
         self.0.borrow_mut()
     }

@@ -246,7 +246,8 @@ impl UpstreamBody {
         }
     }
 
-    /// Counts `length` received bytes, of which `beyond` were not received with the head.
+    /// Counts `length` bytes of the body, of which `beyond` are not in `$upstream_bytes_received`
+    /// yet. A framing with counts of its own replaces both counts.
     fn note_received(&self, length: u64, beyond: u64) {
         let counted = match &self.remaining {
             Remaining::Framed(framing) => framing.received(),

@@ -13,7 +13,7 @@
 //! decoded by `answer_framing`, with its `trailers`; `whole` is a body that is already complete.
 //! `store` saves responses as files, `cache` stores them for reuse, and `tunnel` carries upgraded
 //! connections. `interim` handles 1xx responses, `http2` requests on shared connections, and
-//! `probe` sends requests of our own. `attempts` and `variables` record what a request tells of its
+//! `probe` sends Tidegate's requests. `attempts` and `variables` record what a request tells of its
 //! upstreams, `failures` logs and notes failures, and `activity` holds the phrases of log lines.
 //! The crate `upstream` chooses the server of a group.
 //!

@@ -56,6 +56,7 @@ const SETTLED: Duration = Duration::from_millis(100);
 #[derive(Debug)]
 pub(super) struct Files {
     root: PathBuf,
+    /// How often the upstream is asked although the file is unchanged, in milliseconds.
     recheck: u64,
     shards: [Mutex<Map<EntryId, Arc<KnownFile>>>; SHARDS],
 }
@@ -65,9 +66,9 @@ pub(super) struct Files {
 struct KnownFile {
     path: PathBuf,
     identity: Identity,
-    /// When the upstream was last asked.
+    /// When the upstream was last asked, by [`now`].
     checked_at: AtomicU64,
-    /// When the file was last checked.
+    /// When the file was last checked, by [`now`].
     looked_at: AtomicU64,
 }
 
@@ -77,6 +78,7 @@ struct Identity {
     device: u64,
     inode: u64,
     length: u64,
+    /// Seconds since 1970, and nanoseconds.
     modified: (i64, i64),
     changed: (i64, i64),
 }
@@ -204,7 +206,8 @@ impl Files {
 }
 
 impl Seen {
-    /// Whether a response with this head and length is the file.
+    /// Whether a response with this head and length is the file. False for a file that has changed
+    /// within [`SETTLED`], since the next change may not be visible.
     pub(super) fn is(&self, head: &AnswerHead, length: Option<u64>) -> bool {
         let field = head.find(KnownField::LastModified);
         let modified = field.and_then(|field| date::parse_http(field.value(&head.bytes)));

@@ -77,7 +77,7 @@ impl CacheLookup {
         }))
     }
 
-    /// Begins to store the response.
+    /// Begins to store the response. `None` if the response is not stored.
     fn begin(
         &mut self,
         request: &mut Request,
@@ -345,7 +345,7 @@ fn file_of(known: &mut Option<File>, file: &OwnedFd) -> Option<File> {
 enum Fetching {
     /// The body is being received.
     Coming,
-    /// The body has been received completely, and is not written completely.
+    /// The whole body has been received; a part of it may still have to be written.
     Ended,
     /// The body is broken off.
     Broken,
@@ -358,7 +358,7 @@ struct Fetch {
     notices: StoreFailureLog,
     /// Keeps the thread alive until the task has ended.
     _held: WorkGuard,
-    /// How the body was broken off, for the client's side.
+    /// How the body was broken off; the client's body reads this cell.
     broken: Rc<Cell<BodyError>>,
     /// The part of a file that the source has returned, and that is yet to be read.
     rest: Option<(File, u64, u64)>,
@@ -609,7 +609,7 @@ struct FillingBody {
     followed: FollowerBody,
     /// How the body was broken off, as noted by the task that stores it.
     broken: Rc<Cell<BodyError>>,
-    /// The history for `$upstream_*`, in which the end of the body is recorded.
+    /// The history of the request, which has the trailers of the upstream.
     seen: Rc<Attempts>,
     passing: Arc<PassSettings>,
 }

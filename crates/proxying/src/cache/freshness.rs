@@ -22,11 +22,10 @@ pub(super) struct Freshness {
     is_expired: bool,
     /// When the response becomes stale, in seconds since 1970, if the head states it.
     pub(super) valid_until: Option<i64>,
-    /// For how many seconds beyond its freshness it may be used while it is updated
+    /// Seconds for which the stale response may be used while the entry is updated
     /// (`stale-while-revalidate`).
     pub(super) updating: u32,
-    /// For how many seconds beyond its freshness it may be used while the upstream fails
-    /// (`stale-if-error`).
+    /// Seconds for which the stale response may be used if the upstream fails (`stale-if-error`).
     pub(super) error: u32,
     /// All values of `Vary`.
     pub(super) vary: Vec<u8>,

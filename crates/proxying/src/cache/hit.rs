@@ -120,9 +120,9 @@ pub(super) fn serve_filling(
     )))))
 }
 
-/// Applies the head of an entry to the client's response. The client may request a range, or
-/// several unless the entry is still `filling`. Returns a step if something else answers; `None` if
-/// the head is invalid.
+/// Applies the head of an entry to the client's response. `filling` is why the origin was asked, if
+/// the response is still being received; the client may then request only one range. `None` if the
+/// head is invalid; `Some(Some(step))` if another response is sent instead.
 pub(super) fn apply(
     request: &mut Request,
     rules: &AnswerRules<'_>,

@@ -58,6 +58,7 @@ pub(super) enum LockOutcome {
     Ask,
     /// Look into the cache again.
     RecheckCache,
+    /// The step responds with the response that another request is fetching.
     Answer(Step),
 }
 

@@ -543,8 +543,8 @@ impl CacheLookup {
         }
     }
 
-    /// Decides by the head of a response whether to store it. The head has been applied, or
-    /// `instead` answers in its place.
+    /// Decides by the head of a response whether to store the response. The head has been applied
+    /// to the client's response, unless `instead` is the step that responds in its place.
     pub async fn decide_storing(
         &mut self,
         request: &mut Request,

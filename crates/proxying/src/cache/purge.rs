@@ -1,7 +1,7 @@
 //! `*_cache_purge`: requests that remove entries from the cache, in three forms.
 //!
 //! ```text
-//! proxy_cache_purge $purge_method;                NGINX Plus: where one of the values holds
+//! proxy_cache_purge $purge_method;                NGINX Plus: if one of the values is true
 //! proxy_cache_purge PURGE from 127.0.0.1;         ngx_cache_purge: by method and address
 //! fastcgi_cache_purge ZONE "$scheme…$1";          ngx_cache_purge: a location of its own
 //! ```

@@ -474,7 +474,7 @@ impl Service for MaintenanceService {
         format!("cache {}", self.0.name())
     }
 
-    /// Opens the folder, so that no request has to.
+    /// Opens the directory before a request needs it.
     fn prepare(&self) {
         self.0.state().store(self.0.settings());
     }
