@@ -127,17 +127,21 @@ pub(crate) struct Link {
     is_called: Cell<bool>,
 }
 
+/// How a connection has ended.
 enum LinkEnd {
     /// We close the idle connection in order.
     Idle,
     /// The peer has closed the connection, or the connection has failed with this error.
     Closed(Option<io::Error>),
+    /// The peer has violated the protocol.
     Violated(Violation),
 }
 
 /// Why the connection's task wakes up.
 enum WakeReason {
+    /// Bytes were received, the peer has closed the connection (empty), or the deadline has passed.
     Received(io::Result<Buffer>),
+    /// A request has called the task.
     Notified,
     /// The transport has sent its queue, or has failed.
     Drained(io::Result<()>),
@@ -384,10 +388,12 @@ impl Link {
         keepalive.map_or(0, |keepalive| keepalive.connections)
     }
 
+    /// The number of requests in flight.
     fn live(&self) -> usize {
         self.machine.borrow().live()
     }
 
+    /// Wakes the connection's task.
     fn call(&self) {
         self.is_called.set(true);
         self.waker.take().into_iter().for_each(Waker::wake);
@@ -500,6 +506,8 @@ impl Link {
         }
     }
 
+    /// Waits for bytes from the peer, for a request, or, if the transport has no room, for room.
+    /// After the deadline, returns the error of the timeout.
     async fn wait(&self, is_full: bool, deadline: Option<Instant>) -> WakeReason {
         let backlog = self.transport.backlog();
         let mut receiving = pin!(self.transport.recv_idle(deadline.into()));

@@ -214,6 +214,8 @@ impl Drop for Permit {
 }
 
 impl SharedConnections {
+    /// Returns a connection of the group with this address and these terms that has room for the
+    /// head.
     fn find(
         &self,
         group: &Group,
@@ -228,6 +230,7 @@ impl SharedConnections {
         agreeing.find(|link| link.has_room(head_size)).cloned()
     }
 
+    /// Removes a connection that has ended.
     pub(crate) fn remove(&mut self, link: &Link) {
         if let Some(of_group) = self.by_group.get_mut(&link.group) {
             of_group.retain(|other| !std::ptr::eq(&**other, link));

@@ -151,6 +151,7 @@ impl Threshold {
         level <= self.level && (level != Level::Debug || self.debug & (1 << subsystem as u8) != 0)
     }
 
+    /// Accepts the lines that either threshold accepts.
     fn or(self, other: Threshold) -> Threshold {
         Threshold {
             level: self.level.max(other.level),

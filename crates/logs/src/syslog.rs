@@ -144,6 +144,7 @@ pub struct Syslog {
     channel: Channel,
     /// The severity of access log lines; error log lines have their own.
     severity: Level,
+    /// When a failure was last reported.
     reported: Mutex<Option<Instant>>,
 }
 
@@ -177,6 +178,7 @@ impl Syslog {
         }
     }
 
+    /// Reports a failure to the main log, at most once per [`REPORT_INTERVAL`].
     fn report(&self, error: &std::io::Error) {
         if REPORTING.get() || !self.is_report_due() {
             return;

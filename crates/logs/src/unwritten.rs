@@ -142,6 +142,7 @@ async fn run_timer() {
     }
 }
 
+/// The state of a file's lines; see the diagram of the module.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     /// There is nothing to write. The file is about to be removed, or to get a line.
@@ -293,6 +294,7 @@ impl ThreadLines {
         }
     }
 
+    /// Writes the lines that are due at the end of a turn.
     fn flush_due(&mut self, now: Instant) {
         DUE.set(false);
         let mut numbers = std::mem::take(&mut self.due);
@@ -307,6 +309,7 @@ impl ThreadLines {
         }
     }
 
+    /// Writes the lines for which the timer has run out.
     fn flush_overdue(&mut self, now: Instant) {
         let overdue: Vec<u64> = self
             .tails
@@ -319,6 +322,7 @@ impl ThreadLines {
         }
     }
 
+    /// Writes all lines, without the thread pool.
     fn flush_all(&mut self, now: Instant) {
         self.due.clear();
         DUE.set(false);
@@ -405,10 +409,12 @@ fn write_all(mut file: &File, bytes: &[u8]) -> WriteResult {
 }
 
 impl Tail {
+    /// Whether the lines are written at the end of the turn.
     fn is_due(&self) -> bool {
         matches!(self.state, State::Due | State::Blocked)
     }
 
+    /// Whether the timer must write the lines, or remove the file.
     fn is_overdue(&self, now: Instant) -> bool {
         match self.state {
             // A file that only this thread refers to is one of an ended generation.
@@ -446,6 +452,7 @@ impl Tail {
         self.opened.clone()
     }
 
+    /// The time at which the timer must check the file; `None` if another event comes first.
     fn check_due(&self, now: Instant) -> Option<Instant> {
         match self.state {
             State::Held(until) => Some(until.map_or(now + TICK, |until| until.min(now + TICK))),
@@ -522,6 +529,7 @@ impl Tail {
         });
     }
 
+    /// Sets the state after a write. Returns the report for the operator, if there is one.
     fn settle(&mut self, outcome: WriteResult, now: Instant) -> Option<String> {
         if outcome.slow {
             self.slow_until = now.checked_add(SLOW_FOR);
@@ -559,6 +567,7 @@ impl Tail {
         ))
     }
 
+    /// Counts the dropped lines, and returns the report about them, if there are any.
     fn report_dropped(&mut self) -> Option<String> {
         let lines = std::mem::take(&mut self.lines_dropped);
         if lines == 0 {

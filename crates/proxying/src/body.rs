@@ -50,9 +50,13 @@ enum Remaining {
     NothingAfterChunks,
     /// Nothing: the trailers have been received.
     NothingAfterTrailers,
+    /// This many bytes.
     Length(u64),
+    /// The rest of a chunked body.
     Chunked(Box<Decoder>),
+    /// The trailers of a chunked body.
     Trailers(Box<TrailerReader>),
+    /// All bytes until the connection is closed.
     UntilClose,
     /// The body has a framing of its own.
     Framed(Box<dyn AnswerFraming>),
@@ -96,7 +100,9 @@ impl Remaining {
 /// How a body has ended.
 #[derive(Clone, Copy)]
 enum BodyEnd {
+    /// The body is complete.
     Whole,
+    /// The body was broken off.
     Broken(BodyError),
 }
 
@@ -265,6 +271,7 @@ impl UpstreamBody {
         });
     }
 
+    /// Records the time until the end of the response.
     fn note_end(&self) {
         let mut seen = self.seen.borrow_mut();
         seen.note(|attempt, began| attempt.response_time = began.elapsed());

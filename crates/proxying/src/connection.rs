@@ -23,6 +23,7 @@ use crate::upstream::{Group, LearnOnDrop};
 
 /// A connection to a peer for one request: a whole connection, or a stream of a shared one.
 pub struct UpstreamConnection {
+    /// The connection, or the stream of a shared one.
     link: ConnectionShare,
     /// How the connection ended while the request was still being sent.
     pub early_end: Option<io::Result<()>>,

@@ -93,6 +93,7 @@ impl ReadPace {
         waited
     }
 
+    /// Takes `length` of the held bytes, and pauses for the time that they take.
     fn take(&mut self, length: usize, now: Instant) -> Buffer {
         self.read += length as u64;
         self.wait_for(length as u64, Duration::ZERO, now);

@@ -28,6 +28,7 @@ pub fn client_framing(request: &Request) -> &'static dyn BodyFraming {
     }
 }
 
+/// No framing: the head of the request states the length.
 struct Unframed;
 
 impl BodyFraming for Unframed {

@@ -342,6 +342,7 @@ impl Subject for StoreLogContext {
 }
 
 impl StoringBody {
+    /// Whether the next piece must wait for the writer.
     fn must_wait(&self) -> bool {
         !self.writer.is_over() && (self.held.is_some() || self.writer.queued >= QUEUED_MAX)
     }

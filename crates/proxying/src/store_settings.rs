@@ -10,6 +10,7 @@ use http::files::temporary_file::Directory;
 use http::request::Text;
 use http::variables::Compiling as _;
 
+/// The value of `*_store`.
 pub(crate) enum StoreLine {
     Off,
     On,
@@ -30,6 +31,7 @@ pub(super) fn parse(setter: &Setter<'_>) -> Result<StoreLine, Fault> {
 pub struct Store {
     /// The path of files; `None` for the file that `root` or `alias` derives from the URI.
     pub(super) path: Option<Text>,
+    /// The permissions of files.
     pub(super) access: u32,
     /// The directory of temporary files.
     pub(super) directory: Arc<Directory>,

@@ -46,6 +46,7 @@ enum UploadPath {
         framing: &'static dyn BodyFraming,
         sent: u64,
     },
+    /// On a stream of a shared connection (HTTP/2).
     Stream(StreamUpload),
 }
 

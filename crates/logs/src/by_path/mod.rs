@@ -278,6 +278,7 @@ async fn sweep() {
     }
 }
 
+/// The files that a thread keeps open for one directive.
 struct Cache {
     /// The settings of the directive, owned by its generation.
     owner: Weak<Limits>,
@@ -287,6 +288,7 @@ struct Cache {
     clock: u64,
 }
 
+/// A path in a cache, and its file once the path has been used often enough.
 struct Entry {
     /// Set once the path has been used often enough.
     file: Option<Arc<LogFile>>,
@@ -296,6 +298,7 @@ struct Entry {
     used: Instant,
     /// The cache's `clock` at the last lookup.
     used_at_clock: u64,
+    /// When the path was last found to lead to the file.
     checked: Instant,
 }
 
@@ -309,6 +312,7 @@ impl Cache {
         }
     }
 
+    /// Looks up a path, and counts the lookup as a use.
     fn look_up(&mut self, path: &Path, now: Instant) -> CachedFile {
         let limits = self.limits;
         self.clock += 1;
@@ -363,6 +367,7 @@ impl Cache {
         }
     }
 
+    /// Closes the files that have not been used for `inactive`.
     fn expire(&mut self, now: Instant) {
         let inactive = self.limits.inactive;
         self.files

@@ -26,6 +26,7 @@ thread_local! {
     static OPENINGS: RefCell<Openings> = RefCell::default();
 }
 
+/// The paths that the thread's jobs are opening.
 #[derive(Default)]
 struct Openings {
     by_path: Map<Box<Path>, PendingPath>,
@@ -179,6 +180,7 @@ pub(crate) fn finish() {
     report(OPENINGS.with_borrow_mut(|openings| std::mem::take(&mut openings.lines_dropped)));
 }
 
+/// Logs how many lines were dropped, if any.
 fn report(lines_dropped: u64) {
     if lines_dropped > 0 {
         file::count_lost(lines_dropped);

@@ -80,6 +80,7 @@ struct Identity {
     length: u64,
     /// Seconds since 1970, and nanoseconds.
     modified: (i64, i64),
+    /// The time of the last change of the metadata, in the same form.
     changed: (i64, i64),
 }
 

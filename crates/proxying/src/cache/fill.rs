@@ -196,6 +196,7 @@ impl CacheLookup {
     }
 }
 
+/// The times that are stored with a response by nginx's rules; `until` is in seconds since 1970.
 pub(super) fn times(freshness: &Freshness, until: i64) -> EntryTimes {
     EntryTimes {
         valid_until: until.saturating_mul(1000),
@@ -353,7 +354,9 @@ enum Fetching {
 
 /// The task that stores a body.
 struct Fetch {
+    /// The body that is stored.
     source: Box<dyn Source>,
+    /// Stores the body, and passes it to the clients that wait.
     filler: Box<Filler>,
     notices: StoreFailureLog,
     /// Keeps the thread alive until the task has ended.
@@ -363,6 +366,7 @@ struct Fetch {
     /// The part of a file that the source has returned, and that is yet to be read.
     rest: Option<(File, u64, u64)>,
     state: Fetching,
+    /// The write in progress on the thread pool.
     writing: Option<Pin<Box<dyn Future<Output = WriteOutcome>>>>,
 }
 

@@ -158,6 +158,7 @@ impl Marker {
     const FAILING: u16 = 1 << 15;
     const UNCACHEABLE: u16 = 0;
 
+    /// The marker that is stored as this number.
     pub(super) fn of(number: u16) -> Marker {
         if number & Marker::FAILING != 0 {
             return Marker::Failing(Causes::from_bits(number & !Marker::FAILING));
@@ -168,6 +169,7 @@ impl Marker {
         }
     }
 
+    /// The number as which the marker is stored.
     pub(super) fn number(self) -> u16 {
         match self {
             Marker::Uncacheable => Marker::UNCACHEABLE,

@@ -23,7 +23,9 @@ const ENTRIES_MIN: usize = 8;
 pub(super) struct Written {
     /// Whether the cache has no directory.
     pub(super) is_alone: bool,
+    /// `memory=`: the word, and the size in bytes.
     limit: Option<(Word, usize)>,
+    /// `memory_entry_max=`: the word, and the length in bytes.
     entry_max: Option<(Word, usize)>,
 }
 

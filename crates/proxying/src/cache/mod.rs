@@ -513,6 +513,7 @@ impl CacheLookup {
         is_it.then_some(opened)
     }
 
+    /// Opens the entry with this id, if the request's rules allow its use; logs failures.
     async fn open_id(&self, request: &Request, id: EntryId) -> Option<OpenEntry> {
         let (store, key) = (Arc::clone(&self.store), self.key.clone());
         let opened = match store.open_in_memory(&id, &key, now()) {
@@ -629,6 +630,7 @@ async fn has_changed(cache: &Cache, id: &EntryId) -> bool {
 
 /// The outcome of looking at a stored entry.
 enum EntryOutcome {
+    /// The request is answered by this step.
     Answer(Step),
     /// Another request is revalidating the entry, and this one waits for it.
     Awaited,

@@ -66,6 +66,7 @@ pub(super) struct CacheCounters {
 #[repr(align(128))]
 pub(super) struct ThreadHits {
     count: AtomicU64,
+    /// Bytes of the bodies of these hits.
     bytes: AtomicU64,
 }
 

@@ -10,8 +10,11 @@ use crate::answer::AnswerHead;
 /// The stored beginning of a body whose rest is requested from the upstream.
 #[derive(Debug)]
 pub(super) struct StoredPrefix {
+    /// The entry with the beginning.
     pub(super) opened: OpenEntry,
+    /// The range of the beginning.
     pub(super) part: Part,
+    /// The ETag that the rest must have, too.
     pub(super) etag: Bytes,
 }
 

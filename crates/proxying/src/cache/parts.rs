@@ -192,6 +192,7 @@ impl CacheLookup {
 
 /// The stored beginning of a body, followed by the rest while it is received.
 struct PrefixedBody {
+    /// The stored beginning, until it is passed on.
     first: Option<Piece>,
     rest: Box<dyn Source>,
 }

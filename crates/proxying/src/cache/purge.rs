@@ -35,6 +35,7 @@ const METHOD: &[u8] = b"PURGE";
 /// A compiled line of `*_cache_purge`.
 pub(super) enum PurgeLine {
     Off,
+    /// Requests purge by this rule.
     Requests(Purge),
     /// Every request to the location purges this key from this zone.
     Zone(Arc<Zone>, Text),
@@ -179,6 +180,7 @@ async fn answer_tags(
     }
 }
 
+/// Responds with 204.
 fn no_content(request: &mut Request) -> Step {
     request.response.status = 204;
     Step::Respond(Body::Empty)
@@ -246,6 +248,7 @@ pub(super) fn purge(store: &DiskStore, key: &Key) -> Purged {
     purged
 }
 
+/// Responds with a page that names the purged key.
 fn done(request: &mut Request, key: &Key) -> Step {
     let text = [b"purged ", key.group(), b"\n"].concat();
     page(request, 200, Bytes::from_static(b"text/plain"), text.into())

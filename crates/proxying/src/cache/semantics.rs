@@ -91,6 +91,7 @@ pub(super) fn with_date(mut times: EntryTimes, value: &[u8]) -> Option<EntryTime
     Some(times)
 }
 
+/// The Date of a later 304 in seconds since 1970, if there was one.
 fn date_of(times: &EntryTimes) -> Option<i64> {
     let offset = u16::try_from(times.flags >> 16).ok()?;
     let offset = i16::from_ne_bytes(offset.to_ne_bytes());
@@ -379,6 +380,7 @@ pub(super) fn judge_conditions(request: &mut Request, received: i64) {
     }
 }
 
+/// Adds the `Cache-Status` field.
 fn tell(request: &mut Request, handled: CacheResult) {
     let value = status::value(handled);
     request.response.add("Cache-Status", value);

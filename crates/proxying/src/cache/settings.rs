@@ -40,6 +40,7 @@ pub struct Cache {
     pub(super) revalidates: bool,
     /// HEAD is sent to the upstream as GET.
     pub(super) converts_head: bool,
+    /// The upstreams are application servers (FastCGI and similar protocols).
     pub(super) is_of_applications: bool,
     /// The rules by which responses are stored and reused.
     pub(super) semantics: Semantics,

@@ -82,6 +82,7 @@ pub(super) struct SharingSettings {
 /// Limits the number of stored variants of each key.
 #[derive(Debug)]
 pub(super) struct Variants {
+    /// Maximum number of variants of a key.
     max: usize,
     /// The stored variants by the id of their key, oldest first.
     known: Mutex<Map<EntryId, Vec<EntryId>>>,
@@ -120,7 +121,9 @@ pub(super) enum Credentials {
 /// bodies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Microcache {
+    /// The lifetime in seconds.
     pub(super) fresh: i64,
+    /// The maximum length of a body in bytes.
     length_max: u64,
 }
 
@@ -196,6 +199,7 @@ impl SharingSettings {
         }
     }
 
+    /// The credentials that a request shows, except for cookies that may be ignored.
     fn shown(&self, request: &Request) -> Credentials {
         let mut shown = Credentials::None;
         for (known, _, value) in request.client.known_headers() {

@@ -47,20 +47,26 @@ pub(crate) struct CachePath {
     pub(super) prefix: &'static str,
     /// The directory, or `memory:` and a name for a cache without one.
     path: PathBuf,
+    /// Whether the cache has a directory.
     has_folder: bool,
+    /// The memory for entries, if `memory=` is set.
     pub(super) memory: Option<MemorySettings>,
     levels: Levels,
     max_size: Option<u64>,
     min_free: u64,
     inactive: Duration,
+    /// The pace of scanning the directory (`loader_…`).
     loader: ManagerPace,
+    /// The pace of removing entries (`manager_…`).
     manager: ManagerPace,
 }
 
 /// How much maintenance is done in one turn.
 #[derive(Clone, Copy, Debug)]
 struct ManagerPace {
+    /// Maximum number of files in one turn.
     files: usize,
+    /// The pause between two turns.
     sleep: Duration,
     /// The turn ends after this time.
     threshold: Duration,
@@ -98,6 +104,7 @@ impl ManagerPace {
 /// The state of a zone, shared by all threads.
 #[derive(Debug)]
 pub(crate) struct CacheZone {
+    /// The size of `keys_zone=` in bytes.
     size: u64,
     /// The store; `None` if the directory cannot be opened: requests then bypass the cache.
     store: OnceLock<Option<Arc<DiskStore>>>,

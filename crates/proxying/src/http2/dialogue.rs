@@ -128,6 +128,7 @@ impl<'a> Http2Dialogue<'a> {
         }
     }
 
+    /// Stores the error code of a reset for the creator of the dialogue.
     fn note_reset(&self, code: Option<ErrorCode>) {
         if let Some(reset) = self.reset {
             reset.set(code);
@@ -137,7 +138,9 @@ impl<'a> Http2Dialogue<'a> {
 
 /// The events that a request awaits until its response.
 enum DialogueEvent {
+    /// A head was received, or the stream has ended without one.
     Head(Result<StreamHead, StreamEnd>),
+    /// The upload of the request's body has ended.
     Uploaded(Result<(), UploadError>),
     /// The queued part of the body has been sent.
     Sent,

@@ -99,6 +99,7 @@ pub struct ReplayableUpload {
     parts: RefCell<Pieces>,
     /// Bytes received after the initial part.
     length: Cell<usize>,
+    /// Whether the kept parts end the body.
     has_ended: Cell<bool>,
     /// Whether a part of the body has been discarded, so that the body cannot be sent again.
     is_lost: Cell<bool>,
@@ -188,6 +189,7 @@ pub fn decode_part(decoder: &mut Decoder, part: &[u8]) -> Result<Bytes, NotBase6
     Ok(bytes.into())
 }
 
+/// Sends a client's body as it is received, as fast as the peer reads it.
 async fn pass_on(
     mut client: Upload,
     sender: Sender,
@@ -215,6 +217,7 @@ async fn pass_on(
     drained(&sender, 0, timeout).await
 }
 
+/// Sends a body from a file, as fast as the peer reads it.
 async fn read(
     file: File,
     length: u64,

@@ -17,6 +17,7 @@ impl Selection {
         Selection { peers, sticking }
     }
 
+    /// The selection of peers, and the sticky session.
     pub(crate) fn parts(&mut self) -> (&mut ::upstream::Selection, Option<&mut StickyRequest>) {
         (&mut self.peers, self.sticking.as_mut())
     }

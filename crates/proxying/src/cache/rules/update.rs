@@ -16,6 +16,7 @@ const KEPT: [&[u8]; 4] = [
 pub(crate) enum Change {
     /// Only fields about time, so that the body need not be rewritten.
     Times,
+    /// Other fields, too.
     Fields,
 }
 
