@@ -292,7 +292,7 @@ impl StreamFlow {
         self.end.get()
     }
 
-    /// The log text for the end of the stream. The text set by [`put_words`](Self::put_words) is
+    /// The log text for the end of the stream. The text set by `put_words` is
     /// taken: a second call returns the general text.
     pub fn words(&self, end: StreamEnd) -> String {
         let own = match end {

@@ -167,7 +167,7 @@ impl LogFile {
         self.opening.load(Ordering::Acquire)
     }
 
-    /// Marks that the file's generation has ended.
+    /// Notes that the file's generation has ended, so that buffered lines must be written.
     pub fn retire(&self) {
         self.retired.store(true, Ordering::Relaxed);
     }

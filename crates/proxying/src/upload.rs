@@ -30,8 +30,7 @@ pub(super) enum Uploaded {
     Broken(Option<DeferredLog>),
 }
 
-/// The rest of a body that is sent while the response is read. [`poll`](Self::poll) continues to
-/// send.
+/// The rest of a body that is sent while the response is read. `poll` continues to send.
 pub struct RestOfBody {
     /// The connection or stream on which the body is sent.
     way: UploadPath,

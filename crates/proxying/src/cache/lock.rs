@@ -52,7 +52,7 @@ pub(super) struct Waits {
     has_rechecked: bool,
 }
 
-/// What a request does after the lock.
+/// What a request does once it has the claim, or has waited.
 pub(super) enum LockOutcome {
     /// Ask the upstream.
     Ask,
@@ -63,7 +63,7 @@ pub(super) enum LockOutcome {
 }
 
 impl CacheLookup {
-    /// Takes the lock on fetching a missing entry, or waits for the request that holds it.
+    /// Claims the fetch of a missing entry, or waits for the request that holds the claim.
     pub(super) async fn take_turn(
         &mut self,
         request: &mut Request,

@@ -37,8 +37,7 @@ pub enum RequestBody {
     Begun(Rc<ReplayableUpload>),
 }
 
-/// A body that is being sent in the background of other work. [`poll`](Self::poll) continues to
-/// send.
+/// A body that is being sent in the background of other work. `poll` continues to send.
 pub struct StreamUpload {
     /// The future that sends the body.
     way: Pin<Box<dyn Future<Output = Result<(), UploadError>>>>,

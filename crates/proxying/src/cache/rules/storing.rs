@@ -101,8 +101,8 @@ pub(crate) fn judge<'a>(
     let initial_age = response_fields.initial_age(exchanged);
     let lifetime = response_fields.lifetime(status, exchanged, initial_age, assigned, policy);
     let is_explicit = matches!(lifetime, Some((_, Source::Explicit)));
-    // By section 3 a response without explicit freshness is only stored if its status allows it.
-    // Here it must also have a validator, so that the origin can confirm it.
+    // By section 3 a response without explicit freshness is only stored if its status allows it. A
+    // response without any lifetime must also have a validator, since each use must be confirmed.
     let is_whole = status == 200 || (status == 206 && asked.is_part_by_key);
     let may_be_confirmed = response_fields.has_validator && is_whole;
     if lifetime.is_none() && !may_be_confirmed {
