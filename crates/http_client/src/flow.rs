@@ -292,8 +292,8 @@ impl StreamFlow {
         self.end.get()
     }
 
-    /// The log text for the end of the stream. The text set by `put_words` is
-    /// taken: a second call returns the general text.
+    /// The log text for the end of the stream. The text set by `put_words` is taken: a second call
+    /// returns the general text.
     pub fn words(&self, end: StreamEnd) -> String {
         let own = match end {
             StreamEnd::Reset(_, Some(_)) => self.words.take(),

@@ -102,13 +102,13 @@ pub struct History {
 pub struct Began(Option<Duration>);
 
 impl Attempts {
-    /// The attempts of a request; `None` if it has asked no upstream.
+    /// The history of a request; `None` if the request has asked no upstream.
     pub fn of(request: &Request) -> Option<&Attempts> {
         let asked: &dyn Any = &**request.upstream.as_ref()?;
         asked.downcast_ref()
     }
 
-    /// The attempts of a request; creates the list if there is none.
+    /// The history of a request, which is created if there is none.
     pub fn enter(request: &mut Request) -> Rc<Attempts> {
         let asked = request
             .upstream
@@ -176,7 +176,7 @@ impl UpstreamReport for Attempts {
 
     fn recycle(mut self: Rc<Attempts>) {
         let Some(Attempts(history)) = Rc::get_mut(&mut self) else {
-            return; // the body of an answer goes on
+            return; // the body of a response still shares the history
         };
         let history = history.get_mut();
         if history.attempts.capacity() > SPARE_TRIES_MAX {
@@ -212,7 +212,8 @@ impl History {
         self.attempts.last_mut()
     }
 
-    /// Records something about the current attempt; the callback also gets its begin.
+    /// Records a property of the current attempt; `write` also gets the time at which the attempt
+    /// began.
     pub fn note(&mut self, write: impl FnOnce(&mut Attempt, Began)) {
         let began = self.began;
         if let Some(attempt) = self.attempt() {

@@ -131,8 +131,8 @@ pub struct UpstreamBody {
     deadline: Option<Instant>,
     /// Every part is sent at once (`proxy_buffering off`, `X-Accel-Buffering: no`), and nothing is
     /// read ahead of the client.
-    /// Whether to flush after the next part.
     flush: bool,
+    /// A flush follows the last part.
     flush_next: bool,
     /// The bytes that were read ahead of the client.
     ahead: Spill,

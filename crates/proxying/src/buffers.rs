@@ -2,9 +2,9 @@
 //! client in a temporary file.
 //!
 //! <https://nginx.org/en/docs/http/ngx_http_proxy_module.html>; the other modules have the same
-//! directives under their own prefixes.
-//! [`http::response::spill`] does the buffering; `*_buffering`, which enables it, and
-//! `*_buffer_size`, which limits the head of a response, are in `family.rs`.
+//! directives under their own prefixes. [`http::response::spill`] does the buffering;
+//! `*_buffering`, which enables it, and `*_buffer_size`, which limits the head of a response, are
+//! in `family.rs`.
 
 use std::sync::Arc;
 

@@ -128,7 +128,7 @@ impl<'a> Delivery<'a> {
         let holds = response::is_buffered(passing, head);
         let has_body = request.method != Method::Head && !request.nesting.head_only;
         if !holds && has_body {
-            request.pacing.rate = Some(0); // what is not held back is not slowed down
+            request.pacing.rate = Some(0); // an unbuffered response has no rate limit
         }
         let rate = if holds && has_body {
             passing

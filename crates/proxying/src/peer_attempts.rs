@@ -184,7 +184,7 @@ impl RequestCaller<'_> {
         });
         seen.began = Began::now();
         if is_at_peer {
-            seen.answer = None; // it is of the peer before
+            seen.answer = None; // the head is that of the previous peer
         }
         seen.attempts.push(attempt);
     }
@@ -391,7 +391,7 @@ async fn connect_shared<C>(
     let connecting = connect_exclusive(asker, exchange, address, asking, room);
     let (peer, _) = connecting.await?;
     let Some(transport) = peer.into_transport() else {
-        return Err(AttemptError::Refused(500)); // it has just been made for this request alone
+        return Err(AttemptError::Refused(500)); // unreachable: the connection is not shared
     };
     let stream = permit.begin(transport, group);
     Ok((UpstreamConnection::on(stream, home.clone()), false))

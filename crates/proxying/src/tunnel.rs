@@ -141,7 +141,7 @@ pub async fn run(
 /// client sends none (RFC 6455, section 4.2.2).
 fn is_accepted(request: &Request, answer: &UpstreamResponse) -> bool {
     let Some(key) = request.header(KnownField::SecWebsocketKey) else {
-        return true; // another protocol
+        return true; // the protocol is not WebSocket
     };
     let mut hash = Sha1::new();
     hash.update(key);

@@ -61,7 +61,7 @@ impl StreamUpload {
         }
     }
 
-    /// Sends a body from a file of this length, decoded if it is base64 text.
+    /// Sends a body from a file of this length. `decoder` decodes a body that is base64 text.
     pub(super) fn of_file(
         file: File,
         length: u64,
