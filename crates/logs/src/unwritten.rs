@@ -6,7 +6,7 @@
 //!    │ buffer=         ▲                                    │
 //!    └───────▶ Held ───┘ full, flush= over, file retired    ├─ EAGAIN ─▶ Blocked: every turn again
 //!                                                           ├─ error ──▶ Failing: in a second again
-//!                                                           └─ the device was slow of late ─▶
+//!                                                           └─ the device was slow lately ─▶
 //!                                                              Away: written by the thread pool
 //! ```
 //!
@@ -35,7 +35,7 @@ const UNWRITTEN_MAX: usize = 1024 * 1024;
 /// turn.
 const WRITE_SIZE: usize = 128 * 1024;
 
-/// Number of empty buffers that a thread keeps for reuse.
+/// Maximum number of empty buffers that a thread keeps for reuse.
 const SPARE_MAX: usize = 16;
 
 /// Interval between attempts to write to a full pipe, if the loop has nothing else to do.

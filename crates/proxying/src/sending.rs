@@ -168,7 +168,7 @@ impl<'a, R: HeadReader> RequestInFlight<'a, R> {
             let wanted = (length - offset).min(BACKLOG_MAX as u64) as usize;
             let read = match file.read_at(offset, wanted).await {
                 Ok(read) if !read.is_empty() => read,
-                Ok(_) => return Err(AttemptError::Refused(500)), // no other process shortens the file
+                Ok(_) => return Err(AttemptError::Refused(500)), // the file was truncated
                 Err(error) => {
                     let error = logs::Errno(&error);
                     logs::error!(request, Crit, "pread() failed {error} {SENDING}");

@@ -202,7 +202,7 @@ enum StoreTask {
     Writing(Job<Result<Temporary, RenameResult>>),
     /// A job renames the complete file.
     Placing(Job<RenameResult>),
-    /// The file has been renamed, or there is none.
+    /// The file has been renamed, or could not be saved.
     Over,
 }
 

@@ -1,7 +1,8 @@
 //! Carries bytes in both directions until one side ends: for upgraded connections (such as
 //! WebSocket) and for `tunnel_pass`.
 //!
-//! As in nginx, the end of one direction ends both.
+//! As in nginx, the end of one direction ends both. Only the end of an HTTP/2 client's direction is
+//! passed on to the upstream, which may still send.
 
 use std::cell::Cell;
 use std::io::{self, ErrorKind};

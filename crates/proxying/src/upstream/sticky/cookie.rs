@@ -12,7 +12,7 @@ use super::line::{CookieLine, Expires};
 /// The attributes of `expires=max`.
 const EXPIRES_MAX: &[u8] = b"; expires=Thu, 31-Dec-37 23:55:55 GMT; max-age=315360000";
 
-/// The values of `samesite`, in any case.
+/// The values of `samesite`; upper and lower case are equivalent.
 const SAME_SITE: [&[u8]; 3] = [b"strict", b"lax", b"none"];
 
 /// Whether a value of `samesite` is valid.

@@ -5,7 +5,7 @@
 //! brings that name itself, in a cookie that an earlier response set (`cookie`) or in any variable
 //! (`route`), or it brings a session id and the zone holds the server's name (`learn`). The crate
 //! `upstream` picks the peer of a name. `rules::upstream::sticky` reads the variables and keeps the
-//! zone of sessions. This module sets the cookie and decides when a response teaches a session.
+//! zone of sessions. This module sets the cookie, and decides when a session is learned.
 //!
 //! nginx evaluates the variables of `create`, and remembers the session, when the request has
 //! ended. Tidegate evaluates them as soon as the response head has been parsed, and remembers the
