@@ -28,7 +28,7 @@ use crate::thread_state::HttpThreadState;
 
 /// A client's connection as requests see it.
 pub struct Connection {
-    /// The client: its addresses, and when it connected.
+    /// The client: its addresses and the time at which it connected.
     pub client: Client,
     /// The byte stream, in the clear or through TLS.
     pub stream: Transport,
@@ -36,7 +36,8 @@ pub struct Connection {
     pub requests: Cell<u64>,
     /// The thread that serves the connection.
     pub worker: Rc<Worker>,
-    /// Its place in the thread's list of connections, plus one so that the option takes no room.
+    /// The connection's place in the thread's list of connections, plus 1, so that `None` needs no
+    /// extra memory.
     place: Cell<Option<NonZeroU32>>,
     /// Whether `TCP_NODELAY` has been set.
     pub nodelay: Cell<bool>,
@@ -50,22 +51,25 @@ pub struct Connection {
     keepalive_ms: Cell<(u32, u32)>,
     /// State that few connections have.
     rare: OnceCell<Box<Rare>>,
-    /// The client spoke plain HTTP to a port for TLS: its request gets an error page.
+    /// Whether the client spoke plain HTTP to a port for TLS, so that its request gets an error
+    /// page.
     pub plain_on_secure_port: Cell<bool>,
-    /// Virtual servers of its address in the generation used last.
+    /// The virtual servers of the connection's address, in the generation that was used last.
     servers: RefCell<Option<Servers>>,
-    /// The error log of its last request, for what happens until the next.
+    /// The error log of the connection's last request, for errors before the next request.
     error_log: Cell<Option<Arc<ErrorLog>>>,
 }
 
 /// State that few connections have, in a box of its own so that the others are small.
 #[derive(Default)]
 struct Rare {
-    /// The generation that the connection stays with, if a reload has removed its listener.
+    /// The generation that the connection keeps using, if a reload has removed the connection's
+    /// listener.
     kept: OnceCell<Rc<GenerationView>>,
-    /// The HTTP/2 connection that its streams share.
+    /// The HTTP/2 connection that the streams of this connection share.
     http2: OnceCell<Weak<SharedConnection>>,
-    /// How log lines name the connection, if it is the server's own (an internal request).
+    /// The name of the connection in log lines, if Tidegate itself makes its request (an internal
+    /// request).
     internal_request: OnceCell<Arc<str>>,
 }
 
@@ -73,8 +77,8 @@ struct Rare {
 struct Servers {
     generation: u64,
     address: Arc<AddressServers>,
-    /// The server that the SNI of the handshake names. Looked up anew in each generation, since a
-    /// reload may have added it.
+    /// The server that the client named by SNI. Looked up again in each generation, since a reload
+    /// may have added the server.
     named: Option<Arc<Server>>,
 }
 
@@ -86,7 +90,7 @@ impl Servers {
 }
 
 impl Connection {
-    /// A connection just accepted.
+    /// Makes the state of a connection that has just been accepted.
     pub fn new(accepted: Accepted) -> Connection {
         let Accepted {
             worker,
@@ -112,8 +116,8 @@ impl Connection {
         }
     }
 
-    /// Replaces the addresses of the socket by these two, for imagined requests (`tidegate
-    /// explain`).
+    /// Replaces the socket's addresses by `peer` and `local`, for the requests that `tidegate
+    /// explain` makes up.
     #[must_use]
     pub fn with_addresses(self, peer: Address, local: Address) -> Connection {
         Connection {
@@ -131,12 +135,12 @@ impl Connection {
         let _ = self.rare().http2.set(Rc::downgrade(shared)); // it speaks it once
     }
 
-    /// Marks the connection as the server's own, and sets how log lines name it.
+    /// Marks the connection as one of an internal request, and sets its name in log lines.
     pub(crate) fn mark_internal(&self, about: Arc<str>) {
         let _ = self.rare().internal_request.set(about); // it is about one thing
     }
 
-    /// How log lines name the connection, if it is the server's own (an internal request).
+    /// The name of the connection in log lines, if its request is an internal one.
     pub(crate) fn internal_request(&self) -> Option<&str> {
         self.rare
             .get()?
@@ -145,7 +149,8 @@ impl Connection {
             .map(|about| &**about)
     }
 
-    /// The HTTP/2 connection that its streams share, while there is one.
+    /// The HTTP/2 connection that the streams share; `None` for HTTP/1, and after the HTTP/2
+    /// connection has ended.
     pub fn http2(&self) -> Option<Rc<SharedConnection>> {
         self.rare.get()?.http2.get()?.upgrade()
     }
@@ -174,10 +179,10 @@ impl Connection {
         }
     }
 
-    /// Lingering close: reads and discards what the client still sends, so that no reset destroys
-    /// the rest of the response. Ends after `time`, or after `timeout` without another byte. As in
-    /// nginx the connection counts as idle meanwhile and may be closed to make room, and a thread
-    /// that ends waits for it.
+    /// Lingering close: reads and discards what the client still sends, so that a TCP reset does
+    /// not destroy the rest of the response. Ends after `time`, or after `timeout` without another
+    /// byte. As in nginx, the connection counts as idle meanwhile and may be closed to make room,
+    /// and a thread that ends waits for the connection.
     pub(crate) async fn linger(&self, time: Duration, timeout: Duration) {
         if self.stream.drained(0).await.is_err() {
             return;
@@ -202,34 +207,35 @@ impl Connection {
         self.lingers.get()
     }
 
-    /// Sets `keepalive_timeout` and `keepalive_min_timeout` of the connection, 49 days at most.
+    /// Sets the connection's `keepalive_timeout` and `keepalive_min_timeout`; at most 49 days are
+    /// kept.
     pub fn keep_for(&self, timeout: Duration, min_timeout: Duration) {
         let ms = |time: Duration| u32::try_from(time.as_millis()).unwrap_or(u32::MAX);
         self.keepalive_ms.set((ms(timeout), ms(min_timeout)));
     }
 
-    /// How long the connection may be idle, and how much of that it must not be closed to make
-    /// room.
+    /// How long the connection may be idle, and for how much of this time it must not be closed to
+    /// make room.
     pub(crate) fn idle_time(&self) -> (Duration, Duration) {
         let (timeout, min_timeout) = self.keepalive_ms.get();
         let duration = |ms: u32| Duration::from_millis(ms.into());
         (duration(timeout), duration(min_timeout))
     }
 
-    /// Sets whether the connection is idle: it waits for something that the client need not send,
-    /// such as the next request, and may be closed to make room.
+    /// Sets whether the connection is idle, that is, waits for something that the client need not
+    /// send, such as the next request. An idle connection may be closed to make room.
     pub fn set_idle(&self, idle: bool) {
         if let Some(place) = self.place() {
             self.worker.set_idle(place, idle);
         }
     }
 
-    /// Its place in the thread's list of connections, once it has one.
+    /// The connection's place in the thread's list of connections, once it has one.
     pub fn place(&self) -> Option<u32> {
         self.place.get().map(|place| place.get() - 1)
     }
 
-    /// Sets its place in the thread's list of connections.
+    /// Sets the connection's place in the thread's list of connections.
     pub fn set_place(&self, place: u32) {
         self.place.set(NonZeroU32::new(place.wrapping_add(1)));
     }
@@ -239,7 +245,8 @@ impl Connection {
         self.client.peer(|| self.stream.peer())
     }
 
-    /// Whether `debug_connection` names its client, so that all logs get all debug lines about it.
+    /// Whether `debug_connection` names the client, so that all logs get all debug lines about the
+    /// connection.
     #[inline]
     pub fn is_debugged(&self) -> bool {
         self.client.is_debugged(|| {
@@ -254,7 +261,7 @@ impl Connection {
         self.client.local(|| self.stream.local())
     }
 
-    /// The generation that serves its next request.
+    /// The generation that serves the connection's next request.
     pub fn generation(&self) -> Rc<GenerationView> {
         let kept = self.rare.get().and_then(|rare| rare.kept.get());
         let kept = kept.map(Rc::clone);
@@ -269,8 +276,8 @@ impl Connection {
         })
     }
 
-    /// Lets the connection stay with a generation, since the next one does not have its listener.
-    /// The connection ends with its next response.
+    /// Makes the connection keep using a generation, since the next generation does not have the
+    /// connection's listener. The connection ends with its next response.
     pub fn pin_generation(&self, local: &Rc<GenerationView>) {
         let _ = self.rare().kept.set(Rc::clone(local)); // it stays with the first
     }
@@ -281,12 +288,13 @@ impl Connection {
         self.worker.is_ending(self.client.serial)
     }
 
-    /// Whether the connection ends while it waits for a request, for the same reasons.
+    /// Whether the connection ends while it waits for a request: its thread is ending, or a reload
+    /// has set a deadline.
     pub fn closes_idle(&self) -> bool {
         self.worker.closes_idle(self.client.serial)
     }
 
-    /// Whether a reload has taken its listener away.
+    /// Whether a reload has removed the connection's listener.
     pub fn has_lost_listener(&self) -> bool {
         self.rare
             .get()
@@ -301,7 +309,8 @@ impl Connection {
         self.error_log.set(same.or_else(|| Some(Arc::clone(log))));
     }
 
-    /// The error log of its last request, or of its address's default server before the first.
+    /// The error log of the connection's last request; before the first, that of the address's
+    /// default server.
     pub fn error_log(&self) -> Option<Arc<ErrorLog>> {
         let kept = self.error_log.take();
         self.error_log.set(kept.clone());
@@ -322,13 +331,13 @@ impl Connection {
         servers.as_ref().map(|servers| look(&servers.address))
     }
 
-    /// The server that requests begin under, before their host is known: the one that the SNI
-    /// names, else the default server of the address.
+    /// The server of requests whose host is not known yet: the server that the client named by SNI,
+    /// else the default server of the address.
     pub fn first_server(&self, local: &GenerationView) -> Option<Arc<Server>> {
         self.with_first_server(local, Arc::clone)
     }
 
-    /// Calls `look` with the server that requests begin under.
+    /// Calls `look` with the server of requests whose host is not known yet.
     pub fn with_first_server<R>(
         &self,
         local: &GenerationView,
@@ -339,9 +348,9 @@ impl Connection {
         servers.as_ref().map(|servers| look(servers.first()))
     }
 
-    /// Parses a head from all bytes received of it. `limits` are those of the server that the
-    /// request begins under; once the host has named another server, the limits of that server
-    /// apply.
+    /// Parses a head from all bytes that have been received of it. `limits` are those of the [first
+    /// server](Self::first_server). Once the head has named the host of another server, that
+    /// server's limits apply.
     pub fn parse_head(
         &self,
         local: &GenerationView,
@@ -358,8 +367,8 @@ impl Connection {
         })
     }
 
-    /// Whether a request for `host` (empty if it names none) is misdirected: the SNI of its
-    /// connection is another name, and the server of `host` asks for client certificates.
+    /// Whether a request for `host` (empty if it names none) is misdirected: the client named
+    /// another host by SNI, and the server of `host` asks for client certificates.
     pub(crate) fn is_misdirected(&self, local: &GenerationView, host: &[u8]) -> bool {
         let session = self.stream.session();
         let Some(negotiated) = session.and_then(|session| session.server_name.as_ref()) else {
@@ -405,13 +414,13 @@ impl Connection {
         Some(())
     }
 
-    /// Drops the cached virtual servers: the SNI of the client is known now.
+    /// Drops the cached virtual servers, because the client's SNI has become known.
     pub fn forget_servers(&self) {
         *self.servers.borrow_mut() = None;
     }
 
-    /// Whether prebuilt responses may answer its requests, and a request with the same head as the
-    /// last need not be parsed.
+    /// Whether prebuilt responses may answer the connection's requests, and a head that equals the
+    /// last one need not be parsed.
     pub fn takes_shortcuts(&self) -> bool {
         let session = self.stream.session();
         !self.plain_on_secure_port.get()
@@ -457,7 +466,7 @@ impl ConnectionHandle {
         self.0 = None;
     }
 
-    /// The connection itself, for another holder.
+    /// The connection as a shared pointer; `None` in the pool.
     pub fn shared(&self) -> Option<&Rc<Connection>> {
         self.0.as_ref()
     }

@@ -10,7 +10,7 @@ use crate::h1::connection_task;
 use crate::request::pool;
 use crate::thread_state::HttpThreadState;
 
-/// The response to clients that are turned away because no file descriptor is left.
+/// The response to clients that are refused because no file descriptor is left.
 const TURNED_AWAY: &[u8] = b"HTTP/1.1 503 Service Temporarily Unavailable\r\n\
     Content-Length: 0\r\nConnection: close\r\n\r\n";
 
@@ -72,8 +72,8 @@ impl ServedConnection for Connection {
 
     fn close_reading(&self) {
         match self.http2() {
-            // An HTTP/2 client gets a GOAWAY first, and finishes its streams. There is no time for
-            // that if the connection is closed to make room.
+            // An HTTP/2 client gets a GOAWAY first, and its streams finish. A connection that is
+            // closed to make room has no time for that.
             Some(shared) if self.is_ending() && !self.lingers() => shared.call(),
             _ => self.stream.shutdown_read(),
         }

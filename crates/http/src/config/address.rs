@@ -1,8 +1,8 @@
 //! The virtual servers of each listening address.
 //!
-//! As in nginx, if one port is listened on both by a wildcard and by single addresses, one socket
-//! accepts for all of them, and the connection's local address chooses the servers, unless `bind`
-//! asks for a socket of its own.
+//! As in nginx, if `listen` lines name both a wildcard and single addresses with the same port, one
+//! socket accepts connections for all of them, and the connection's local address chooses the
+//! servers. An address with `bind` gets a socket of its own.
 
 use std::sync::Arc;
 
@@ -27,13 +27,13 @@ pub struct AddressServers {
     pub default: Arc<Server>,
     /// The servers by name.
     pub names: ServerNames,
-    /// Every name leads to the default server, so that none needs to be looked up.
+    /// Every name leads to the default server, so that no name needs to be looked up.
     pub is_single: bool,
     /// The name that a client asks for matters: there are several servers, or a regex with
     /// captures.
     pub is_name_significant: bool,
-    /// Some server has other limits for heads than the default server, so that the limits may
-    /// change within a head, after the host.
+    /// Some server has other limits for heads than the default server. The limits may then change
+    /// within a head, after the host has been parsed.
     pub head_limits_differ: bool,
     /// The highest `max_headers` of all servers.
     pub headers_max: usize,
@@ -64,8 +64,8 @@ impl AddressServers {
         Ok(found.unwrap_or_else(|| Arc::clone(&self.default)))
     }
 
-    /// The server whose limits apply to the rest of a head that names this host (in any case).
-    /// `None` if the server stays the same, or a regex hit a limit.
+    /// The server whose limits apply to the rest of a head that names this host (compared without
+    /// case). `None` if every name leads to the default server, or a regex hit a limit.
     pub fn reader_of(&self, host: &[u8]) -> Option<Arc<Server>> {
         if self.is_single {
             return None;
@@ -74,7 +74,7 @@ impl AddressServers {
         Some(named.unwrap_or_else(|| Arc::clone(&self.default)))
     }
 
-    /// Whether the name matters and the server of this host (in any case) asks for client
+    /// Whether the name matters and the server of this host (compared without case) asks for client
     /// certificates. False if a regex hit a limit.
     pub fn wants_certificates(&self, host: &[u8]) -> bool {
         if !self.is_name_significant {
@@ -90,7 +90,8 @@ impl AddressServers {
         })
     }
 
-    /// The limits for the rest of a head that names this host, if they may differ.
+    /// The limits for the rest of a head that names this host; `None` if no server has other limits
+    /// than the default server.
     pub fn head_limits_after(&self, host: &[u8]) -> Option<h1::Limits> {
         if !self.head_limits_differ {
             return None;
@@ -103,7 +104,7 @@ impl AddressServers {
 pub struct Binding {
     /// The identity of the binding.
     pub id: ListenerId,
-    /// How to open it.
+    /// The options with which the socket is opened.
     pub options: ListenOptions,
     /// The servers of connections to an address that is not in `specific`.
     pub servers: Arc<AddressServers>,
@@ -119,7 +120,7 @@ impl Binding {
     }
 }
 
-/// An address and its servers, while the servers of the configuration are collected.
+/// An address and its servers, while the configuration's servers are being collected.
 pub struct AddressGroup {
     /// The options of `listen` in force for the address.
     pub listen: Listen,
@@ -131,8 +132,8 @@ pub struct AddressGroup {
     pub agreement: ProtocolAgreement,
     /// Every server of the address with the line of its block, in the order of the file.
     pub servers: Vec<(Arc<Server>, Option<conf::Position>)>,
-    /// Warnings about duplicate names. nginx only looks names up, and notices duplicates, if there
-    /// are several servers or a regular expression with captures.
+    /// Warnings about duplicate names. nginx builds its table of names, and so notices duplicates,
+    /// only if there are several servers or a regular expression with captures.
     pub conflicts: Vec<String>,
 }
 
@@ -143,8 +144,8 @@ impl AddressGroup {
     }
 }
 
-/// The addresses in nginx's order: by port in the order of the file, addresses with a socket of
-/// their own first, `*` last.
+/// The addresses in nginx's order: by port in the order of the file; within a port, addresses with
+/// a socket of their own first and `*` last.
 pub fn in_order(gathered: &[AddressGroup]) -> Vec<&AddressGroup> {
     let port = |one: &AddressGroup| match &one.listen.options.address {
         Address::Inet(at) => Some((at.is_ipv4(), at.port())),

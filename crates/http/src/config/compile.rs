@@ -112,7 +112,7 @@ pub fn http(
                 whole = false;
             }
         }
-        // From the end of the list, like all walks over it.
+        // Modules are called from the end of the list, as everywhere else.
         let prepare = features.iter().rev().filter_map(|entry| entry.prepare);
         prepare.for_each(|prepare| prepare(compiler, scope));
         whole &= logging::access::check(compiler, scope).is_ok();
@@ -164,7 +164,7 @@ struct Builder<'c, 'f> {
     answers_connect: bool,
 }
 
-/// The kind of a scope.
+/// The parts of a plan that depend on the kind of its block.
 #[derive(Default)]
 struct Kind {
     name: Bytes,
@@ -319,8 +319,8 @@ impl Builder<'_, '_> {
                         LocationName::Prefix { name: n, .. } => {
                             prefixes.iter().any(|p: &Prefix| p.name == *n)
                         }
-                        // As in nginx, the first of two locations with the same name is the one
-                        // that is found.
+                        // As in nginx, a second location with the same name is no error here; the
+                        // first is found.
                         LocationName::Named(_) | LocationName::Regex { .. } => false,
                     };
                     if duplicate {
@@ -425,7 +425,7 @@ impl Builder<'_, '_> {
         Some((allowed, self.plan(scope, own, kind)?))
     }
 
-    /// The content handler that a scope declares itself. As in nginx, the last of several lines
+    /// The content handler that the scope itself declares. As in nginx, the last of several lines
     /// wins; all are compiled, so that errors in each are reported.
     fn content(&mut self, scope: ScopeRef<'_>) -> Option<Option<Content>> {
         let (mut chosen, mut is_whole) = (None, true);
@@ -557,7 +557,8 @@ impl Builder<'_, '_> {
     }
 }
 
-/// Lets every module register with a plan, even after a fault, so that every fault is reported.
+/// Lets every module register with a plan. A fault does not stop the loop, so that all faults are
+/// reported.
 fn register_all(
     mut plan: PlanBuilder<'_>,
     features: &[Entry],
@@ -620,7 +621,7 @@ fn check_nesting(
             "named location \"{}\" can be on the server level only",
             String::from_utf8_lossy(name)
         )),
-        // As in nginx, the text of a regular expression is compared too.
+        // As in nginx, the prefix is also compared with the text of an outer regular expression.
         (_, LocationName::Prefix { name, .. } | LocationName::Exact(name))
             if !name.starts_with(outer.bytes()) =>
         {

@@ -31,25 +31,26 @@ const HS: Contexts = Contexts::HTTP.or(Contexts::SERVER);
 pub struct Root {
     /// The directory, with variables.
     pub path: Text,
-    /// How `alias` cuts the URI; `None` for `root`.
+    /// How `alias` maps the URI to a path; `None` for `root`.
     pub alias: Option<Alias>,
     /// The path begins with a variable, so whether it is absolute is only known at run time.
     pub relative_at_run_time: bool,
     /// The directory to which relative paths are relative; ends with `/`.
     pub prefix: Bytes,
-    /// The directory that contains all files, or the file, and the directive that names it.
+    /// The directory that contains all files (or the one file), and the name of the directive that
+    /// sets it.
     place: (PathBuf, String),
 }
 
 impl Root {
-    /// Registers that workers open files here.
+    /// Registers that workers open files below this path.
     pub fn will_be_opened(&self, compiler: &Compiler<'_>, access: FileAccess) {
         let (folder, by) = &self.place;
         compiler.will_open(access, folder, by);
     }
 }
 
-/// How `alias` cuts the URI.
+/// How `alias` maps the URI to a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Alias {
     /// The declaring location's prefix of this many bytes is replaced by the path.
@@ -442,8 +443,8 @@ impl Feature for Core {
 }
 
 impl Core {
-    /// The rate for this request in bytes per second; `None`: no limit. `set $limit_rate` takes
-    /// precedence. A variable is evaluated once.
+    /// The rate for this request in bytes per second; `None`: no limit. The rate that `set
+    /// $limit_rate` has set takes precedence. A value with variables is evaluated once per request.
     pub fn limit_rate_of(&self, request: &mut Request) -> Option<u64> {
         let rate = match request.pacing.rate {
             Some(rate) => rate,
@@ -453,7 +454,7 @@ impl Core {
         (rate > 0).then_some(rate)
     }
 
-    /// Bytes that are sent before the rate limit applies.
+    /// The number of bytes that are sent before the rate limit applies.
     pub fn limit_rate_after_of(&self, request: &mut Request) -> u64 {
         match request.pacing.rate_after {
             Some(after) => after,
@@ -461,7 +462,7 @@ impl Core {
         }
     }
 
-    /// Whether the rate is unlimited for all requests (a constant 0).
+    /// Whether the rate is unlimited for all requests: `limit_rate` is a constant 0.
     pub fn unlimited(&self) -> bool {
         matches!(self.limit_rate, Size::Fixed(0))
     }
@@ -601,7 +602,7 @@ fn without_last_slash(parts: &mut [conf::TemplatePart]) {
     }
 }
 
-/// What an `alias` of this location replaces.
+/// The part of the URI that an `alias` in this location replaces.
 fn alias_of(declaring: Option<ScopeRef<'_>>) -> Alias {
     let mut scope = declaring;
     while let Some(at) = scope {

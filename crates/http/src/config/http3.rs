@@ -1,5 +1,5 @@
-//! The directives of HTTP/3, which is not implemented: they are accepted with a warning, no socket
-//! is opened, and `Alt-Svc` in our responses offers no HTTP/3.
+//! The directives of HTTP/3, which is not implemented. They are accepted with a warning, no socket
+//! is opened, and `Alt-Svc` in responses offers no HTTP/3.
 //!
 //! <https://nginx.org/en/docs/http/ngx_http_v3_module.html>, and RFC 7838 for `Alt-Svc`.
 
@@ -21,7 +21,7 @@ macro_rules! not_yet {
     };
 }
 
-/// The directives of nginx's module, and that of its BPF program.
+/// The directives of nginx's HTTP/3 module, and `quic_bpf`.
 pub const DIRECTIVES: &[&dyn Declared] = &[
     &HTTP3,
     &HTTP3_HQ,
@@ -55,7 +55,7 @@ not_yet! {
         "Makes clients show that they receive at their addresses before a connection begins.";
 }
 
-/// `off` needs no warning, since nothing is missing.
+/// Warns for `on` only: `off` asks for nothing that is missing.
 fn flag(setter: &Setter<'_>) -> Result<(), Fault> {
     if parse::flag(setter)? {
         warn(setter)?;

@@ -1,7 +1,6 @@
-//! Directives of nginx that are accepted and have no effect here, each with the reason.
-//!
-//! The directives tune parts of nginx that Tidegate does not have, or that it tunes by itself.
-//! Their values are checked, and `-t` prints a notice.
+//! Directives of nginx that are accepted without effect, each with the reason. They tune parts of
+//! nginx that Tidegate does not have or tunes by itself. Their values are checked, and `-t` prints
+//! a notice.
 
 use conf::{
     Arity, Contexts, Declared, Fault, Inherit, Line, ScopeRef, Setter, Setting, Template, Word,
@@ -144,7 +143,7 @@ fn buffers(setter: &Setter<'_>) -> Result<(), Fault> {
     parse::buffers(setter).map(drop)
 }
 
-/// The minimum of nginx's pool sizes, in bytes, and their alignment.
+/// The minimum of nginx's pool sizes in bytes, and the alignment of pool sizes in bytes.
 const POOL_SIZE_MIN: u64 = 112;
 const POOL_ALIGNMENT: u64 = 16;
 
@@ -183,7 +182,8 @@ fn aio(setter: &Setter<'_>) -> Result<(), Fault> {
         bytes: pool.into(),
         ..word.clone()
     })?;
-    // A pool whose name has variables is looked up for each request.
+    // nginx looks a pool up for each request if its name has variables, so such a name is not
+    // checked.
     if template.as_literal().is_none() || pool == DEFAULT_POOL || names_pool(setter.scope(), pool) {
         return Ok(());
     }
@@ -191,7 +191,7 @@ fn aio(setter: &Setter<'_>) -> Result<(), Fault> {
     Err(Fault::at(word, format!("unknown thread pool \"{name}\"")))
 }
 
-/// The pool that exists without a `thread_pool`.
+/// The name of the pool that exists without a `thread_pool` line.
 const DEFAULT_POOL: &[u8] = b"default";
 
 /// Whether a `thread_pool` at the main level has this name.

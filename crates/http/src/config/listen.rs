@@ -45,7 +45,7 @@ pub struct HttpOptions {
     pub protocols: Protocols,
 }
 
-/// The address of a server without `listen`: port 80, or 8000 without privileges.
+/// The default address of a server without `listen`: port 80, or 8000 without privileges.
 pub fn default_listen(privileged: bool) -> Listen {
     let port = if privileged { 80 } else { 8000 };
     let address = SocketAddr::from((Ipv4Addr::UNSPECIFIED, port));
@@ -60,7 +60,7 @@ pub fn of_server(compiler: &Compiler<'_>, server: ScopeRef<'_>) -> Result<Vec<Li
     match server.own(&LISTEN)? {
         Some(lines) => {
             let mut all = listen::addresses(compiler, lines)?;
-            // No socket is opened for HTTP/3 yet.
+            // HTTP/3 is not implemented, so no socket is opened for `quic`.
             all.retain(|one| one.options.carries == SocketKind::Streams);
             Ok(all)
         }
@@ -101,10 +101,10 @@ fn listens(setter: &Setter<'_>) -> Result<Vec<ListenLine<HttpOptions>>, Fault> {
     Ok(all)
 }
 
-/// The port of a line without a port.
+/// The port of a `listen` line that names only an address.
 const HTTP_PORT: u16 = 80;
 
-/// Parses an option that only HTTP has.
+/// Parses an option of `listen` that only HTTP has.
 fn option(listen: &mut Listen, name: &str) -> OptionSupport {
     match name {
         "default_server" | "default" => listen.own.default_server = true,

@@ -1,8 +1,10 @@
 //! `location`: finds the plan for a URI.
 //!
-//! <https://nginx.org/en/docs/http/ngx_http_core_module.html#location>. Order as in nginx: an
-//! exact location; else the longest prefix, then (unless it was written with `^~`) the first
-//! regex that matches; nested locations are searched in the prefix location that was found.
+//! <https://nginx.org/en/docs/http/ngx_http_core_module.html#location>.
+//!
+//! As in nginx, an exact location is looked for first, then the longest prefix, then the first
+//! regex that matches, unless the prefix was written with `^~`. Nested locations are searched
+//! within the prefix location that was found.
 
 use std::sync::Arc;
 
@@ -34,7 +36,7 @@ pub enum LocationName {
         pattern: Bytes,
         /// Whether case is ignored (written with `~*`).
         caseless: bool,
-        /// The pattern's place in the configuration, for errors.
+        /// The word in the configuration, for the position in error messages.
         word: Word,
     },
     /// A named location, written `@name`.
@@ -85,7 +87,7 @@ impl LocationName {
         }
     }
 
-    /// How an `alias` in this location cuts the URI.
+    /// How an `alias` in this location maps the URI to a path.
     pub fn alias(&self) -> Alias {
         match self {
             LocationName::Exact(name) | LocationName::Prefix { name, .. } => {
@@ -123,16 +125,17 @@ pub struct Prefix {
     pub plan: Arc<Plan>,
 }
 
-/// The locations of one scope. Prefixes are sorted, so that a lookup is a binary search and a walk
-/// over the shorter prefixes of the one that was found.
+/// The locations of one scope. Prefixes are sorted, so that a lookup is a binary search, followed
+/// by a walk from the prefix that was found to its shorter prefixes (`parents`).
 #[derive(Clone, Default)]
 pub struct Locations {
     exact: Box<[(Bytes, Arc<Plan>)]>,
     prefixes: Box<[Prefix]>,
-    /// For each prefix, the index of the longest other prefix of it.
+    /// For each of `prefixes`, the index of the longest other location that is a prefix of it.
     parents: Box<[Option<u32>]>,
-    /// The locations that pass requests on, by their names without the final slash, sorted. Without
-    /// those whose name without the slash is a location of its own.
+    /// The locations whose requests are passed to an upstream and whose names end with a slash,
+    /// sorted by their names without the slash. A location is left out if another location has its
+    /// name without the slash.
     slashes: Box<[(Bytes, Arc<Plan>)]>,
     regexes: Arc<Regexes<(Arc<Regex>, Arc<Plan>)>>,
 }
@@ -141,8 +144,8 @@ pub struct Locations {
 pub enum LocationMatch<'a> {
     /// The plan of the location.
     Plan(&'a Arc<Plan>),
-    /// The URI lacks only the final slash of a location that passes requests on: the location's
-    /// plan, and the path with the slash.
+    /// The URI lacks only the final slash of a location whose requests are passed to an upstream:
+    /// the location's plan, and the path with the slash.
     Slash(&'a Arc<Plan>, Bytes),
     /// This regex hit a limit.
     Undecided(Arc<Regex>, Undecided),
@@ -205,7 +208,7 @@ impl Locations {
         self.exact.get(found).map(|(_, plan)| plan)
     }
 
-    /// The longest location prefix of `uri`.
+    /// The longest location that is a prefix of `uri`.
     fn longest_prefix(&self, uri: &[u8]) -> Option<&Prefix> {
         let after = self
             .prefixes
@@ -226,8 +229,8 @@ impl Locations {
         None
     }
 
-    /// The first location whose regex matches. The observer is also told of the regexes
-    /// that were skipped because they cannot match.
+    /// The first location whose regex matches. The observer is also called for the regexes that
+    /// were skipped because they cannot match.
     fn first_regex(
         &self,
         request: &mut Request,
@@ -255,8 +258,8 @@ impl Locations {
         Ok(found.map(|(_, plan)| plan))
     }
 
-    /// The location that passes requests on and of which `uri` lacks only the final slash, with its
-    /// name.
+    /// The location of which `uri` lacks only the final slash, if its requests are passed to an
+    /// upstream, with the location's name.
     fn slash(&self, uri: &[u8]) -> Option<(&Arc<Plan>, Bytes)> {
         let found = self
             .slashes
@@ -303,7 +306,7 @@ pub struct NoObserver;
 impl Observer for NoObserver {}
 
 /// Finds the plan for the request's URI, starting at its server, and applies `limit_except`. `http`
-/// must be the request's.
+/// must be the configuration of the request.
 pub fn find<'a>(request: &mut Request, http: &'a Http) -> LocationMatch<'a> {
     find_observed(request, http, &mut NoObserver)
 }
@@ -330,7 +333,7 @@ pub fn find_observed<'a>(
 
 enum LocationSearch<'a> {
     Nothing,
-    /// The plan, and whether it is final: then no regex of an outer scope may replace it.
+    /// The plan, and whether it is final, so that no regex of an outer scope may replace it.
     Plan(&'a Arc<Plan>, bool),
     Slash(&'a Arc<Plan>, Bytes),
     Undecided(Arc<Regex>, Undecided),
@@ -383,7 +386,8 @@ fn search<'a>(
     }
 }
 
-/// Applies `limit_except`: methods that it does not exempt get its plan.
+/// Applies `limit_except`: the plan of the block for methods that the block does not exempt, else
+/// `plan`.
 pub fn for_method(plan: &Arc<Plan>, method: Method) -> &Arc<Plan> {
     match &plan.limit_except {
         Some((allowed, inner)) if !allowed.contains(&method) => inner,

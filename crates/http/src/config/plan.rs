@@ -1,7 +1,8 @@
 //! The compiled form of the configuration's scopes: servers, and a plan for every scope.
 //!
-//! A plan holds, for one `server`, `location`, `if` or `limit_except`, each feature's settings
-//! as that scope sees them, and what modules do there; equal settings are shared between plans.
+//! A plan holds, for one `server`, `location`, `if` or `limit_except`, the settings of each feature
+//! in that scope and the handlers that modules have registered. Equal settings are shared between
+//! plans.
 
 use std::any::Any;
 use std::sync::Arc;
@@ -41,7 +42,7 @@ pub struct Plan {
     /// The plan's index among the plans of the generation (see [`Http::plan`](Http::plan)), and the
     /// key of per-thread caches.
     pub id: u32,
-    /// The scope from which it was compiled.
+    /// The scope from which the plan was compiled.
     pub scope: conf::ScopeId,
     /// The location's name as written (a prefix, a regex, `@name`); empty for a server.
     pub name: Bytes,
@@ -60,13 +61,13 @@ pub struct Plan {
     /// Whether a URI that lacks only the final slash is redirected (`location /x/` with
     /// `proxy_pass`).
     pub auto_redirect: bool,
-    /// Directives of nginx's core module.
+    /// The settings of nginx's core module.
     pub core: Arc<Core>,
-    /// The value of `client_body_temp_path` in this scope.
+    /// The settings for request bodies, such as `client_body_temp_path`.
     pub body: Arc<BodySettings>,
-    /// Whether a directive sets a content handler.
+    /// Whether a directive of the scope sets a content handler.
     pub has_content: bool,
-    /// The types that `types` and `default_type` give.
+    /// The media types that `types` and `default_type` set.
     pub types: Arc<Types>,
     /// The value of `error_page` in this scope.
     pub error_pages: Arc<ErrorPages>,
@@ -84,7 +85,7 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// The value that a module keeps in the plan; `None` if it is not registered.
+    /// The value that a module keeps in the plan; `None` if the module has stored none.
     pub fn of<F: Send + Sync + 'static>(&self, slot: &PlanSlot<F>) -> Option<&F> {
         let kept = self.phases.kept.get(slot.number())?;
         kept.as_ref()?.downcast_ref()
@@ -93,33 +94,36 @@ impl Plan {
 
 /// The handlers of a plan, by phase; each list in the order of execution.
 pub struct Phases {
-    /// The zones that requests are counted in.
+    /// The zones in which the plan's requests are counted.
     pub zones: CountedZones,
-    /// Run as soon as the head of a main request has been read; used from the server's plan.
+    /// Handlers that run as soon as the head of a main request has been read. Read from the
+    /// server's plan.
     pub arrived: Box<[Arc<dyn PhaseHandler>]>,
-    /// The rewrite phase: the server's in a server's plan, else the location's.
+    /// Scripts of the rewrite phase: of the server rewrite phase in a server's plan, else of the
+    /// location's.
     pub scripts: Box<[Arc<dyn Script>]>,
-    /// Once the location is known, before its script; of main requests and of subrequests.
+    /// Scripts that run once the location is known, before the location's rewrite phase, for main
+    /// requests and for subrequests.
     pub located: Box<[Arc<dyn Script>]>,
     /// `uninitialized_variable_warn`: whether reading a variable that no script has set is logged.
     pub warns_unset: bool,
-    /// Scripts that run once the plan is known.
+    /// Scripts that run once the request's plan is known, before all other phases.
     pub prepared: Box<[Arc<dyn Script>]>,
-    /// Called in the log phase.
+    /// Callbacks that run in the log phase.
     pub endings: Box<[Arc<dyn OnRequestEnd>]>,
     /// Whether one of `endings` may read the response's head.
     pub endings_read_response: bool,
-    /// Run after the response of a main request.
+    /// Callbacks that run after the response of a main request.
     pub after: Box<[Arc<dyn AfterResponse>]>,
     /// The preaccess phase.
     pub preaccess: Box<[Arc<dyn PhaseHandler>]>,
-    /// The access phase; for main requests only.
+    /// The checks of the access phase; for main requests only.
     pub access: Box<[Arc<dyn Check>]>,
     /// The precontent phase.
     pub precontent: Box<[Arc<dyn PhaseHandler>]>,
     /// The content handler; without one, static files are served.
     pub content: Option<Arc<dyn PhaseHandler>>,
-    /// Answers requests from the content handler's responses in memory.
+    /// Answers requests from responses that the content handler keeps in memory.
     pub recall: Option<Arc<dyn Recall>>,
     /// Handlers that map URIs to files and directories.
     pub files: Box<[Arc<dyn PhaseHandler>]>,
@@ -143,13 +147,13 @@ pub struct Phases {
 /// The modules' permits for prebuilt responses.
 #[derive(Default)]
 pub struct Permits {
-    /// No module forbids prebuilt responses.
+    /// Whether no module forbids prebuilt responses.
     pub are_open: bool,
-    /// Permits that are asked once per head.
+    /// Permits that depend only on the head, so that they are asked once per head.
     pub of_head: Box<[Arc<dyn Permit>]>,
     /// Permits that are asked for each request.
     pub of_request: Box<[Arc<dyn Permit>]>,
-    /// Permits that are asked about the prebuilt response.
+    /// Permits that depend on the prebuilt response, and choose its encoding.
     pub of_response: Box<[Arc<dyn PermitResponse>]>,
 }
 
@@ -160,8 +164,8 @@ impl Permits {
         self.are_open && self.of_head.iter().all(|permit| permit.permits(request))
     }
 
-    /// How this prebuilt response may be encoded for the request; `None` if it may not be used,
-    /// also if two modules would encode it.
+    /// How this prebuilt response may be encoded for the request. `None` if a module forbids its
+    /// use, or if two modules would encode it.
     pub fn permit_response(
         &self,
         request: &Request,
@@ -200,8 +204,8 @@ pub struct Server {
     pub tls: Option<Arc<ServerTls>>,
     /// The server's certificates, if their names have variables.
     pub certificates: Option<Arc<Dynamic<Handshake>>>,
-    /// `ssl_verify_client`: the demands on the client's certificate, whatever settings the
-    /// handshake used.
+    /// `ssl_verify_client`: what the server demands of the client's certificate. The handshake may
+    /// have used the settings of another server.
     pub verify_client: Option<transport::tls::verify::Mode>,
 }
 
@@ -236,8 +240,8 @@ impl Http {
         self.bindings.iter().find(|binding| binding.id == *id)
     }
 
-    /// All listening addresses, each with the socket that accepts its connections; addresses may
-    /// share a socket.
+    /// All listening addresses, each with the identity of the socket that accepts its connections.
+    /// Several addresses may share a socket.
     pub fn addresses(&self) -> Vec<(ListenerId, Address)> {
         let of = |binding: &Binding| {
             let own = std::iter::once(&binding.options.address);

@@ -19,11 +19,12 @@ use crate::slots::PlanSlot;
 /// Compiles the plan of a block: see [`PlanBuilder::plan_of`].
 pub type PlanOf<'a> = dyn FnMut(ScopeRef<'_>) -> Option<Arc<Plan>> + 'a;
 
-/// Collects the plan of a scope while modules register, in the order of their list.
+/// Collects the parts of a scope's plan while modules register, in the order of the list of
+/// modules.
 pub struct PlanBuilder<'a> {
-    /// The compilation of the plan builder.
+    /// The compilation of the configuration.
     pub compiler: &'a Compiler<'a>,
-    /// The scope of the plan builder.
+    /// The scope whose plan is built.
     pub scope: ScopeRef<'a>,
     zones: CountedZones,
     arrived: Vec<Arc<dyn PhaseHandler>>,
@@ -43,9 +44,9 @@ pub struct PlanBuilder<'a> {
     answers_constantly: bool,
     shortcuts: Shortcuts,
     shortcuts_of_server: Shortcuts,
-    /// State of the module that is registering: its statement about shortcuts, whether it has
-    /// registered anything, and whether it has registered a handler that runs before the location
-    /// is known.
+    /// What the module that is registering has done so far: its statement about shortcuts, whether
+    /// it has registered anything, and whether it has registered a handler that runs before the
+    /// location is known.
     declared_shortcut: Option<Shortcut>,
     has_registered: bool,
     runs_before_location: bool,
@@ -150,14 +151,15 @@ impl<'a> PlanBuilder<'a> {
         self.scripts.push(script.clone());
     }
 
-    /// What notes a request whose location is known, before the location's script: it ends nothing.
+    /// Registers a script that runs once a request's location is known, before the location's
+    /// rewrite phase. Such a script must not end the request.
     pub fn located<S: Script + 'static>(&mut self, script: &Arc<S>) {
         self.has_registered = true;
         self.located.push(script.clone());
     }
 
-    /// The script that the module registers gives every plain request one and the same answer,
-    /// without a look at it.
+    /// Declares that the script which the module registers gives every plain request the same
+    /// response, whatever the request contains.
     pub fn answers_constantly(&mut self) {
         self.has_registered = true;
         self.answers_constantly = true;
@@ -168,8 +170,8 @@ impl<'a> PlanBuilder<'a> {
         self.warns_unset = false;
     }
 
-    /// Registers a script that may change a request once its plan is known, before all other
-    /// phases.
+    /// Registers a script that may change a request once the request's plan is known, before all
+    /// other phases.
     pub fn prepared<S: Script + 'static>(&mut self, script: &Arc<S>) {
         self.has_registered = true;
         self.prepared.push(script.clone());
@@ -212,7 +214,8 @@ impl<'a> PlanBuilder<'a> {
         self.files.push(handler.clone());
     }
 
-    /// Declares that requests of all methods act on files here, and that their bodies are awaited.
+    /// Declares that requests of all methods, such as PUT, act on files in this scope, so that
+    /// their bodies are read.
     pub fn changes_files(&mut self) {
         self.has_registered = true;
         self.changes_files = true;
@@ -224,7 +227,7 @@ impl<'a> PlanBuilder<'a> {
         self.filters.push(Link::Module(filter.clone()));
     }
 
-    /// Registers a head filter of HTTP's core under this name.
+    /// Registers a head filter of HTTP's core. `name` is its name in the list of filters.
     pub fn own_filter(
         &mut self,
         name: &'static str,
@@ -244,12 +247,12 @@ impl<'a> PlanBuilder<'a> {
     }
 
     /// Finishes the plan. Each list is in the order of execution: as in nginx, from the end of the
-    /// list of modules. A content handler closes shortcuts, unless it has responses in memory
+    /// list of modules. A content handler disables shortcuts, unless it keeps responses in memory
     /// (`recall`).
     pub fn finish(mut self, content: Option<&Content>) -> Phases {
         if let Some(content) = content {
-            // The shortcut then sends the content's responses in memory, to which the modules'
-            // permits for responses apply as well.
+            // A shortcut then sends a response that the content handler keeps in memory. The
+            // modules' permits for responses apply to it as well.
             if content.recall.is_none() {
                 self.shortcuts.add(Shortcut::Never);
             }

@@ -11,7 +11,8 @@ pub enum ServerTokens {
     Off,
     /// As `on`, since there is no build name.
     Build,
-    /// nginx's own text, with the version with which we are compatible (an extension of ours).
+    /// nginx's own text, with the nginx version that Tidegate is compatible with (an extension of
+    /// ours).
     Nginx,
     /// nginx's own text without a version (an extension of ours: `server_tokens nginx_off`).
     NginxOff,

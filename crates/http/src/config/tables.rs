@@ -1,4 +1,4 @@
-//! The checks of nginx's hash tables that a server or location has for itself: see
+//! The checks of nginx's hash tables that belong to a single server or location: see
 //! [`framework::tables`].
 
 use conf::{Contexts, Declared, Fault, ScopeRef};
@@ -6,11 +6,11 @@ use framework::tables::check;
 
 use crate::config::types;
 
-/// Runs [`check`] for the table of types that a server or location has for itself.
+/// Runs [`check`] if nginx would build a table of types for this server or location.
 pub fn check_of_plan(scope: ScopeRef<'_>) -> Result<(), Fault> {
     let types: &[&dyn Declared] = &[&types::TYPES];
-    // nginx has default types for servers without `types`; each such server then has its own table
-    // of them.
+    // Without `types` in the `http` block, each server has a table of its own in nginx, with default
+    // types if need be. Else only the first server builds the block's table, which is shared.
     let has_types = scope.parent().is_some_and(|around| around.writes(types));
     let is_server = scope.context() == Contexts::SERVER;
     if scope.writes(types) || is_server && (!has_types || is_first(scope, &[])) {
@@ -19,7 +19,7 @@ pub fn check_of_plan(scope: ScopeRef<'_>) -> Result<(), Fault> {
     Ok(())
 }
 
-/// Whether a server is the first without any of these directives: nginx builds the table of the
+/// Whether a server is the first that sets none of these directives: nginx builds the table of the
 /// `http` block with that server's sizes, and later servers share the table.
 pub fn is_first(server: ScopeRef<'_>, directives: &[&dyn Declared]) -> bool {
     let http = server.parent();

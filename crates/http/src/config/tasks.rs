@@ -1,4 +1,4 @@
-//! The tasks of directives in the handling of requests, for `tidegate explain`.
+//! The tasks that directives have in the handling of requests, for `tidegate explain`.
 
 /// The kind of a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -13,12 +13,12 @@ pub enum TaskKind {
     Access,
     /// Runs before the content handler.
     BeforeContent,
-    /// Makes the response, in addition to the directives that a module's entry names for it
-    /// (`content`).
+    /// Makes the response. The directives that set content handlers have this kind too; the entries
+    /// of their modules name them (`content`).
     Content,
     /// Serves files, if no directive makes the response.
     Files,
-    /// Fetches a response in slices.
+    /// Fetches a response from the upstream in slices (`slice`).
     Slice,
     /// Changes fields of the response's head.
     HeaderFields,
@@ -80,7 +80,7 @@ impl TaskKind {
 pub struct Task {
     /// The kind of the task.
     pub kind: TaskKind,
-    /// The place among the tasks of the kind: lower is earlier.
+    /// The position among the tasks of the same kind: tasks with lower numbers are listed earlier.
     pub order: u8,
     /// The directives, in the order in which they are listed.
     pub directives: &'static [&'static str],
@@ -99,7 +99,7 @@ impl Task {
         }
     }
 
-    /// Lists the task after those of lower order.
+    /// Sets the position of the task among the tasks of its kind.
     #[must_use]
     pub const fn listed(self, order: u8) -> Task {
         Task { order, ..self }

@@ -1,4 +1,4 @@
-//! Directories of temporary files that several lines name.
+//! The directories of temporary files, and the check that all lines for a directory agree.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -37,8 +37,8 @@ pub fn add(compiler: &Compiler<'_>, path: &TemporaryPath) {
 }
 
 /// Reports lines that give a directory other levels of subdirectories than the first line that
-/// names it. As in nginx, in whatever scopes the lines are, and in the order in which they are
-/// read.
+/// names the directory. As in nginx, lines of all scopes are compared, in the order in which they
+/// are read.
 pub fn check(compiler: &Compiler<'_>, root: ScopeRef<'_>) {
     let directives = compiler.registry::<TemporaryPaths>();
     let directives = &directives.borrow().0;
@@ -57,7 +57,7 @@ pub fn check(compiler: &Compiler<'_>, root: ScopeRef<'_>) {
             .ok()
             .filter(|_| written.len() <= LEVELS_MAX)
         else {
-            continue; // a fault of its own
+            continue; // the directive's setter reports this fault
         };
         let name = name.bytes.strip_suffix(b"/").unwrap_or(&name.bytes);
         let path = compiler.path(Path::new(OsStr::from_bytes(name)));
@@ -93,7 +93,7 @@ pub fn check(compiler: &Compiler<'_>, root: ScopeRef<'_>) {
     }
 }
 
-/// Whether there is a server for which no line sets a directory.
+/// Whether there is a server for which no line sets a directory, so that the default is used.
 fn is_default_used(root: ScopeRef<'_>, spec: &Spec) -> bool {
     let lacks = |scope: &ScopeRef<'_>| scope.own_lines(spec).is_empty();
     let mut http = root.children("http").filter(lacks);

@@ -50,13 +50,13 @@ pub static TYPES_HASH_BUCKET_SIZE: Setting<u64> =
         .no_effect("the table of types takes the memory that it needs")
         .manual("Set the size of a bucket of the hash of types.");
 
-/// The directives for sizes of nginx's table of types.
+/// The directives that size nginx's hash table of types.
 pub const HASH_SIZES: [&Setting<u64>; 2] = [&TYPES_HASH_MAX_SIZE, &TYPES_HASH_BUCKET_SIZE];
 
 /// Media types by file name extension, in lower case.
 pub type ByExtension = Map<Box<[u8]>, Bytes>;
 
-/// `types` and `default_type` as one scope sees them.
+/// The values of `types` and `default_type` in one scope.
 #[derive(Debug)]
 pub struct Types {
     table: Arc<Table>,
@@ -93,8 +93,8 @@ impl Feature for Types {
     }
 }
 
-/// `types` alone: a feature of its own, so that scopes that only change `default_type` share the
-/// table.
+/// The value of `types` alone. It is a feature of its own, so that scopes that only change
+/// `default_type` share the table.
 #[derive(Debug)]
 struct Table {
     by_extension: ByExtension,

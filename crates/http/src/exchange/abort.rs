@@ -1,8 +1,8 @@
-//! Why an exchange cannot go on.
+//! The reasons for which an exchange is aborted.
 
 use std::io;
 
-/// Why an exchange cannot go on. The response, if one has begun, stays incomplete.
+/// The reason for which an exchange is aborted. The response, if one has begun, stays incomplete.
 #[derive(Debug)]
 pub enum Abort {
     /// The client left, or its connection failed.
@@ -27,17 +27,17 @@ pub enum Abort {
     /// The client's body exceeds `client_max_body_size` with a chunk that has not been received
     /// completely.
     BodyTooLarge {
-        /// Bytes of the body that came before the chunk.
+        /// Bytes of the body that were received before the chunk.
         received: u64,
         /// Bytes of the chunk that have not been received.
         chunk: u64,
     },
     /// An internal fault; the text is for the log.
     Internal(&'static str),
-    /// The request, or a subrequest whose response is included in it, ended with a status without a
-    /// response: 408, 444 or 499.
+    /// The request, or a subrequest whose response is included in it, ended with 408, 444 or 499,
+    /// for which no response is sent.
     Unanswered(u16),
-    /// A handler closes the connection without a response; already logged.
+    /// A handler closes the connection without a response; the reason is already logged.
     Silently,
     /// A tunnel ended normally.
     Ended,

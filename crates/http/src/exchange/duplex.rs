@@ -38,7 +38,7 @@ pub trait Duplex {
     /// `TimedOut` if the peer has read nothing for the send timeout; errors of the connection.
     fn drained(&self, limit: usize) -> impl Future<Output = io::Result<()>>;
 
-    /// Sets how long the peer may read nothing.
+    /// Sets for how long the peer may read nothing.
     fn set_send_timeout(&self, timeout: Duration);
 
     /// Sends small segments at once (`TCP_NODELAY`).
@@ -76,7 +76,7 @@ impl Duplex for Transport {
     }
 }
 
-/// The client's end of an upgraded exchange.
+/// The client's end of an upgraded exchange (`101`, or CONNECT).
 pub struct Upgraded(Carrier);
 
 /// The connection or stream that carries the bytes.
@@ -107,9 +107,9 @@ impl Upgraded {
         Upgraded(Carrier::H1(Rc::clone(connection), Cell::new(received)))
     }
 
-    /// Whether a client that has ended its direction still waits for bytes: with HTTP/2 the last
-    /// bytes of a WebSocket and the end of the stream are in one frame. With HTTP/1 the end of the
-    /// client's bytes ends both directions, as in nginx.
+    /// Whether the two directions end separately. With HTTP/2 they do: a client that has ended its
+    /// direction still waits for bytes, since the last bytes of a WebSocket and END_STREAM are in
+    /// one frame. With HTTP/1 the end of the client's bytes ends both directions, as in nginx.
     pub fn ends_by_halves(&self) -> bool {
         matches!(self.0, Carrier::H2(_))
     }

@@ -1,6 +1,6 @@
 //! The fields of a response's head in nginx's order, independent of the protocol that encodes them.
 //!
-//! The connection fields of HTTP/1 have a place in that order; HTTP/1 writes them itself.
+//! The connection fields of HTTP/1 have a place in this order, but HTTP/1 writes them itself.
 
 use std::cell::Cell;
 use std::io::Write;
@@ -12,7 +12,7 @@ use proto::header::append_value;
 
 use crate::request::Request;
 
-/// Digits of the largest length of a body.
+/// The number of digits of the largest `u64`.
 const DIGITS_MAX: usize = 20;
 
 thread_local! {
@@ -25,12 +25,14 @@ thread_local! {
 pub enum HeadLine<'a> {
     /// A field: its name, and the parts of its value, which are concatenated.
     Field(&'a [u8], &'a [&'a [u8]]),
-    /// The place of the fields for the body's framing and for keep-alive, if the protocol has them.
+    /// The place of the fields for the body's framing and for keep-alive. Protocols without such
+    /// fields write nothing here.
     OfConnection,
 }
 
-/// Calls `take` with each line of the response's head, in order. A Location that is a path of ours
-/// is made absolute first (`absolute_redirect`), which `$sent_http_location` then shows.
+/// Calls `take` with each line of the response's head, in order. With `absolute_redirect`, a
+/// Location that is a path of this server is made absolute first, and `$sent_http_location` then
+/// shows the absolute URL.
 pub fn for_each(request: &mut Request, mut take: impl FnMut(HeadLine<'_>)) {
     let absolute = absolute_location(request);
     let response = &request.response;
@@ -100,7 +102,8 @@ fn digits(number: u64, room: &mut [u8; DIGITS_MAX]) -> &[u8] {
     room.get(DIGITS_MAX - length..).unwrap_or_default()
 }
 
-/// The time of this turn of the loop as a date, which is formatted once a second.
+/// The current time, as of this iteration of the event loop, as an HTTP date. Formatted once a
+/// second.
 fn date_of_now() -> [u8; proto::date::HTTP_LENGTH] {
     let now = engine::wall().as_secs() as i64;
     let (time, known) = DATE.get();
@@ -118,7 +121,7 @@ fn date_text(time: i64) -> [u8; proto::date::HTTP_LENGTH] {
     text
 }
 
-/// The response's Location with scheme, host and port, if it is a path of ours.
+/// The response's Location with scheme, host and port; `None` if it is not a path of this server.
 fn absolute_location(request: &Request) -> Option<Bytes> {
     let core = &request.plan.core;
     let path = request.response.location.as_ref()?;

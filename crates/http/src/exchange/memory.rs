@@ -1,11 +1,12 @@
 //! A protocol in memory, for tests: many streams on one connection, as HTTP/2 has them, without
 //! bytes on a wire.
 //!
-//! Each end may send as much as the other has given credit for, on a stream and, from the server,
-//! on the whole connection. What there is no credit for waits in its stream, and the other streams
-//! go on. Either end may reset a stream, which the others do not notice. Handlers and filters are
-//! tested on it as the protocols call them (see the tests of [`request`](crate::request)): pieces
-//! can be told apart here, which no client sees on the wire.
+//! Each end may send as many bytes as the other end has given credit for, on a stream and, from the
+//! server, on the whole connection. Bytes without credit wait in their stream, and the other
+//! streams go on. Either end may reset a stream without an effect on the other streams. Handlers
+//! and filters are tested with this protocol through the same calls as with the real protocols (see
+//! the tests of [`request`](crate::request)). Tests can tell pieces apart here, which no client
+//! sees on the wire.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -26,12 +27,11 @@ use crate::exchange::fields::{self, HeadLine};
 use crate::exchange::sender::Wire;
 use crate::request::Request;
 
-/// Bytes of a request's body that may come before any of it is read.
+/// Maximum number of bytes of a request's body that are received before some of them are read.
 const RECEIVED_MAX: usize = 16;
 
-/// Gives a request the head that this request line and these fields stand for, to the host `site`:
-/// method, target and fields, as a protocol has them that sends no lines. `None` where they are no
-/// head.
+/// Sets a request's head from `text`: a request line, and the fields behind it. The head is set
+/// without HTTP/1 parsing, like that of HTTP/2; the host is `site`. `None` if the head is invalid.
 pub fn take_head(request: &mut Request, text: &str) -> Option<()> {
     let (line, fields) = text.split_once("\r\n").unwrap_or((text, ""));
     let mut words = line.split(' ').map(str::as_bytes);
@@ -50,20 +50,21 @@ pub fn take_head(request: &mut Request, text: &str) -> Option<()> {
     Some(())
 }
 
-/// What a client has received on a stream.
+/// The response that a client has received on a stream.
 #[derive(Clone, Debug, Default)]
 pub struct Recorder {
     /// Status of the response; 0 before its head.
     pub status: u16,
-    /// Header fields in order, those with a place of their own included.
+    /// Header fields in order, including those that [`Response`](crate::response::Response) has a
+    /// field of its own for.
     pub fields: Vec<(Bytes, Bytes)>,
-    /// Bytes of the body; a stretch of a file stands as the number of its bytes.
+    /// Bytes of the body, without those that were sent as ranges of files.
     pub body: Vec<u8>,
-    /// Bytes that came as files.
+    /// Bytes of the body that were sent as ranges of files.
     pub file_bytes: u64,
-    /// How often what was queued was let go.
+    /// The number of flushes.
     pub flushes: usize,
-    /// The trailer fields of the recorder.
+    /// The trailer fields of the response.
     pub trailers: Vec<(Bytes, Bytes)>,
     /// Whether the body has ended.
     pub ended: bool,
@@ -74,41 +75,41 @@ pub struct Recorder {
 /// Why a server resets a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reason {
-    /// The response is complete; no more of the request's body is wanted.
+    /// The response is complete, and the rest of the request's body is not needed.
     Enough,
-    /// The client has gone, or is too slow.
+    /// The client has left, or is too slow.
     Cancelled,
     /// The response cannot be completed.
     Internal,
 }
 
-/// A stream as its client and its server see it.
+/// The state of a stream, which its client and its server share.
 #[derive(Default)]
 struct Flow {
     recorder: Recorder,
-    /// What has been queued for the client.
+    /// Segments of the body that the server has queued for the client.
     queue: VecDeque<Segment>,
     queued: u64,
-    /// How much of that has been let go.
+    /// The number of queued bytes that have been flushed, so that they may be sent.
     released: u64,
-    /// What the client may still be sent.
+    /// The number of bytes that the client still allows on this stream.
     credit: u64,
-    /// The end, which leaves behind what is queued.
+    /// The trailer fields, once the server has ended the body; the queue may still hold bytes.
     end: Option<Vec<(Bytes, Bytes)>>,
-    /// What is left of the announced length of the body.
+    /// The bytes that are missing to the announced length of the body.
     announced: Option<u64>,
-    /// Parts of the request's body that the client may not send yet.
+    /// Parts of the request's body for which the server has not given credit.
     unsent: VecDeque<Bytes>,
-    /// Parts that have been received and not read.
+    /// Parts of the request's body that have been received and not read.
     received: VecDeque<Bytes>,
-    /// The client sends no more parts than those.
+    /// Whether the client sends no more parts than those in `unsent`.
     is_last: bool,
-    /// The client has reset the stream.
+    /// Whether the client has reset the stream.
     reset: bool,
 }
 
 impl Flow {
-    /// Lets the parts come that there is room for.
+    /// Moves parts from `unsent` to `received`, as far as there is room.
     fn receive(&mut self) {
         while let Some(part) = self.unsent.front_mut() {
             let there: usize = self.received.iter().map(Bytes::len).sum();
@@ -127,20 +128,20 @@ impl Flow {
     }
 }
 
-/// What both ends share.
+/// The connection, which both ends share.
 #[derive(Default)]
 struct Link {
     flows: Vec<Flow>,
-    /// What the client may still be sent on all streams together.
+    /// The number of bytes that the client still allows on all streams together.
     credit: u64,
-    /// Which streams have been sent something, in order.
+    /// The numbers of the streams on which bytes were sent, in order.
     turns: Vec<usize>,
     /// Tasks of the server that wait for a change.
     waiting: Vec<Waker>,
 }
 
 impl Link {
-    /// Sends what has been let go and what there is credit for.
+    /// Sends flushed bytes, as far as there is credit.
     fn flow(&mut self) {
         for (number, flow) in self.flows.iter_mut().enumerate() {
             while flow.released > 0
@@ -193,19 +194,20 @@ impl Link {
 pub struct Client(Rc<RefCell<Link>>);
 
 impl Client {
-    /// A client that gives so much credit for all streams together.
+    /// A client that gives this much credit, in bytes, for all streams together.
     pub fn new(credit: u64) -> Client {
         let client = Client::default();
         client.0.borrow_mut().credit = credit;
         client
     }
 
-    /// A client that takes all that it is sent.
+    /// A client that gives unlimited credit.
     pub fn greedy() -> Client {
         Client::new(u64::MAX / 2)
     }
 
-    /// Begins a request without a body: its exchange, and its number. It may be sent so much.
+    /// Begins a request without a body, with `credit` bytes for its stream. Returns its exchange
+    /// and the number of its stream.
     pub fn begin(&self, credit: u64) -> (Exchange, usize) {
         let mut link = self.0.borrow_mut();
         link.flows.push(Flow {
@@ -222,7 +224,7 @@ impl Client {
         (Exchange::memory(stream), number)
     }
 
-    /// Sends a part of the request's body, as far as the server gives credit for it.
+    /// Sends a part of the request's body, as far as the server gives credit for the part.
     pub fn send(&self, number: usize, part: &'static [u8], is_last: bool) {
         self.with(number, |flow| {
             flow.unsent.push_back(Bytes::from_static(part));
@@ -231,28 +233,28 @@ impl Client {
         });
     }
 
-    /// How much of the body the server has not given credit for.
+    /// The number of bytes of the body that the server has not given credit for.
     pub fn unsent(&self, number: usize) -> usize {
         self.with(number, |flow| flow.unsent.iter().map(Bytes::len).sum())
     }
 
-    /// Gives credit for so many bytes more.
+    /// Gives credit for this many bytes more, on the stream and on the connection.
     pub fn allow(&self, number: usize, bytes: u64) {
         self.0.borrow_mut().credit += bytes;
         self.with(number, |flow| flow.credit += bytes);
     }
 
-    /// Wants nothing more of a stream.
+    /// Resets a stream from the client's side.
     pub fn reset(&self, number: usize) {
         self.with(number, |flow| flow.reset = true);
     }
 
-    /// What has come so far.
+    /// The part of the response that the client has received so far.
     pub fn received(&self, number: usize) -> Recorder {
         self.with(number, |flow| flow.recorder.clone())
     }
 
-    /// Which streams something has come on, in order.
+    /// The numbers of the streams on which bytes were received, in order.
     pub fn turns(&self) -> Vec<usize> {
         self.0.borrow().turns.clone()
     }
@@ -277,7 +279,7 @@ impl Stream {
         look(&mut self.link.borrow_mut().flows[self.number])
     }
 
-    /// Waits until `look` finds something.
+    /// Waits until `look` returns a value.
     async fn wait<T>(&self, mut look: impl FnMut(&mut Flow) -> Option<T>) -> T {
         poll_fn(|context| {
             let found = self.with(&mut look);
@@ -290,7 +292,7 @@ impl Stream {
         .await
     }
 
-    /// The next part of the body. What is read makes room for more.
+    /// Waits for the next part of the body. Reading makes room for more parts.
     pub async fn read_body(&mut self, request: &mut Request) -> Result<Option<Bytes>, Abort> {
         let timeout = request.plan.core.client_body_timeout;
         let deadline = request.body.wait_until(timeout);
@@ -361,12 +363,12 @@ impl Stream {
         self.with(|flow| flow.recorder.status != 0)
     }
 
-    /// See `Exchange::has_unsent`: nothing has come to the client, not even a head.
+    /// See `Exchange::has_unsent`: the client has not even received a head.
     pub fn has_unsent(&self) -> bool {
         !self.has_sent_head()
     }
 
-    /// Leaves the stream, as the connection's owner does when the request has ended so.
+    /// Ends the stream with the outcome of its request, as the owner of a connection does.
     pub fn finish(self, outcome: &Result<(), Abort>) {
         self.with(|flow| {
             flow.recorder.reset = match outcome {

@@ -1,11 +1,11 @@
-//! One request and its response on whatever protocol.
+//! One request and its response, over any protocol.
 //!
-//! No code above an exchange sees a `Connection` header, chunked framing or a socket: a handler
-//! reads the bytes of the request's body, and writes a head and pieces of a body. The protocols are
-//! variants of an enum: [HTTP/1](crate::h1), [HTTP/2](crate::http2). A background subrequest, which
-//! has no client, has an exchange that discards its response. An included subrequest has one that
-//! writes to the [place](crate::subrequest::included) of the include. Tests of handlers use an
-//! exchange in memory.
+//! Code that uses an exchange sees no `Connection` header, no chunked framing and no socket: a
+//! handler reads the bytes of the request's body, and writes a head and pieces of a body. The
+//! protocols are variants of an enum: [HTTP/1](crate::h1), [HTTP/2](crate::http2). The exchange of
+//! a background subrequest, which has no client, discards the response. The exchange of an included
+//! subrequest writes to the [place](crate::subrequest::included) of the include. Tests of handlers
+//! use an exchange in memory.
 
 pub mod abort;
 pub mod duplex;
@@ -35,19 +35,19 @@ use crate::response::chain::Encoder;
 use crate::response::piece::{Piece, READ_SIZE};
 use crate::response::{Field, last_modified};
 
-/// Bytes of a body that are encoded before the task yields to other connections. Without a limit, a
-/// file in the page cache and a fast client would never make it yield.
+/// Number of bytes of a body that are encoded before the task yields to other connections. Without
+/// a limit, a file in the page cache and a fast client would never make the task yield.
 const ENCODED_MAX: u64 = 32 * 1024;
 
-/// How long an encoder may hold back input to encode it together with more. Data that an upstream
-/// sends at once arrives within less.
+/// How long an encoder may hold back input to encode it together with later input. Data that an
+/// upstream sends at once arrives in less time.
 const ENCODER_PATIENCE: Duration = Duration::from_millis(1);
 
 enum Protocol {
     H1(H1),
     H2(Box<H2>),
     Ahead(Writer),
-    /// There is no client.
+    /// The exchange of a background subrequest, which has no client.
     Sink,
     #[cfg(any(test, feature = "testing"))]
     Memory(memory::Stream),
@@ -58,9 +58,10 @@ pub struct Exchange {
     protocol: Protocol,
     sender: Sender,
     encoder: Option<Box<dyn Encoder>>,
-    /// Since when the encoder has been holding back data.
+    /// The time since which the encoder has been holding back data.
     encoder_holds_since: Option<Instant>,
-    /// The response is prepared even if the client leaves, since others want it.
+    /// Whether the response is prepared even if the client leaves, since other requests wait for
+    /// it.
     outlives_client: bool,
 }
 
@@ -97,12 +98,12 @@ impl Exchange {
         Exchange::of(Protocol::Memory(stream))
     }
 
-    /// The exchange of a subrequest that runs ahead.
+    /// The exchange of an included subrequest, which runs ahead of the including response.
     pub fn ahead(writer: Writer) -> Exchange {
         Exchange::of(Protocol::Ahead(writer))
     }
 
-    /// Encodes the main response's body from now on.
+    /// Sets the encoder of the rest of the response's body.
     pub fn set_encoder(&mut self, encoder: Box<dyn Encoder>) {
         self.encoder = Some(encoder);
     }
@@ -131,7 +132,7 @@ impl Exchange {
         }
     }
 
-    /// The rest of the request's body, possibly empty, to be read while the response is sent;
+    /// Takes the rest of the request's body, possibly empty, to be read while the response is sent;
     /// `None` if the protocol does not allow that. Sends `100 Continue` if the client waits for it.
     pub fn upload(&mut self, request: &mut Request) -> Option<Upload> {
         if !request.is_main() {
@@ -155,8 +156,8 @@ impl Exchange {
         }
     }
 
-    /// Like [`Exchange::has_buffered_body`], after receiving what the kernel holds of the body
-    /// beyond a full receive buffer.
+    /// Like [`Exchange::has_buffered_body`], but first receives the bytes of the body that the
+    /// kernel still holds if the receive buffer was full.
     pub async fn receive_available(&mut self, request: &Request) -> bool {
         match &mut self.protocol {
             Protocol::H1(h1) => h1.receive_available(request).await,
@@ -167,8 +168,8 @@ impl Exchange {
         }
     }
 
-    /// Discards the received part of a body that no handler reads, and whatever follows: a response
-    /// that does not depend on the body is about to be sent.
+    /// Discards the received part of a body that no handler reads, and any part that follows,
+    /// because a response that does not depend on the body is about to be sent.
     pub async fn discard_received_body(&mut self, request: &mut Request) -> Result<(), Abort> {
         match &mut self.protocol {
             Protocol::H1(h1) => h1.discard_received_body(request).await,
@@ -185,13 +186,14 @@ impl Exchange {
         }
     }
 
-    /// Sets whether the response is prepared even if the client leaves, since others want it.
+    /// Sets whether the response is prepared even if the client leaves, since other requests wait
+    /// for it.
     pub fn set_outlives_client(&mut self, outlives: bool) {
         self.outlives_client = outlives;
     }
 
-    /// Resolves when the client has closed its side while a response is being prepared; never if
-    /// the response outlives the client.
+    /// Resolves when the client has closed its side while a response is being prepared. Never
+    /// resolves if the response outlives the client.
     pub async fn client_gone(&mut self) -> Abort {
         if self.outlives_client {
             return std::future::pending().await;
@@ -206,7 +208,7 @@ impl Exchange {
         }
     }
 
-    /// Sends a 103 (Early Hints) with these fields, if the client understands one. Must not be
+    /// Sends a 103 (Early Hints) with these fields, if the client understands 103. Must not be
     /// called after the head has been sent.
     pub fn send_early_hints(&mut self, request: &mut Request, fields: &[Field]) {
         match &mut self.protocol {
@@ -216,8 +218,8 @@ impl Exchange {
         }
     }
 
-    /// Whether the connection will be kept alive after the response, as far as is known before the
-    /// head is sent.
+    /// Whether the connection will be kept alive after the response. Before the head is sent, later
+    /// changes are still possible.
     pub fn keeps_alive(&self, request: &Request) -> bool {
         match &self.protocol {
             Protocol::H1(h1) => h1.keeps_alive(request),
@@ -236,13 +238,13 @@ impl Exchange {
         }
     }
 
-    /// Whether everything of the request's response is still queued here, so that the client has
-    /// seen none of it.
+    /// Whether the whole response so far is still queued in Tidegate, so that the client has
+    /// received none of it.
     pub fn has_unsent(&self, request: &Request) -> bool {
         match &self.protocol {
             Protocol::H1(h1) => h1.has_unsent(request),
             Protocol::H2(h2) => !h2.has_sent_head(),
-            // Its output is queued with that of the main request.
+            // The output of subrequests is queued with that of the main request.
             Protocol::Ahead(_) | Protocol::Sink => {
                 let stream = &request.connection.stream;
                 stream.has_unsent(request.sent.bytes)
@@ -278,7 +280,7 @@ impl Exchange {
         }
     }
 
-    /// How many bytes of a file to read next. Waits until the client could take some of them.
+    /// The number of bytes of a file to read next. Waits until the client could take some of them.
     pub async fn room(&mut self, request: &mut Request) -> Result<u64, Abort> {
         match &mut self.protocol {
             Protocol::H2(h2) => {
@@ -341,13 +343,14 @@ impl Exchange {
         }
     }
 
-    /// When a [`Piece::Flush`] is due, because the encoder holds data back. Without it an event
-    /// stream would only arrive at its end.
+    /// When a [`Piece::Flush`] is due, because the encoder holds data back. Without the flush, an
+    /// event stream would only arrive at its end.
     pub fn flush_at(&self) -> Option<Instant> {
         Some(self.encoder_holds_since? + ENCODER_PATIENCE)
     }
 
-    /// Whether only the end of the connection tells the client where the body ends.
+    /// Whether the body has no framing, so that the client recognizes its end by the end of the
+    /// connection.
     pub fn ends_with_connection(&self) -> bool {
         match &self.protocol {
             Protocol::H1(h1) => h1.ends_with_connection(),
@@ -355,7 +358,8 @@ impl Exchange {
         }
     }
 
-    /// Sends what is queued, but for data that the encoder holds back, because no more is ready.
+    /// Sends the queue, because no more data is ready. Data that the encoder holds back stays
+    /// there.
     pub async fn flush(&mut self, request: &mut Request) -> Result<(), Abort> {
         match &mut self.protocol {
             Protocol::H1(h1) => {
@@ -377,7 +381,7 @@ impl Exchange {
         }
     }
 
-    /// Ends the response. Everything has been passed to the connection when it returns.
+    /// Ends the response. When this returns, everything has been passed to the connection.
     pub async fn end(&mut self, request: &mut Request) -> Result<(), Abort> {
         if let Some(encoder) = &mut self.encoder {
             encoder.end(request);
@@ -400,7 +404,7 @@ impl Exchange {
         }
     }
 
-    /// Whether the client has sent CONNECT, so that it takes any 2xx response for an open tunnel.
+    /// Whether the client has sent CONNECT, so that it treats any 2xx response as an open tunnel.
     pub fn asks_for_tunnel(&self) -> bool {
         match &self.protocol {
             Protocol::H2(h2) => h2.asks_for_tunnel(),
@@ -408,7 +412,7 @@ impl Exchange {
         }
     }
 
-    /// Withdraws a response that will not be completed, if nothing of it has been sent: the request
+    /// Withdraws a response that will not be completed, if no byte of it has been sent. The request
     /// then counts as unanswered.
     pub fn take_back(&mut self, request: &mut Request) {
         if let Protocol::H1(h1) = &mut self.protocol {
@@ -424,7 +428,7 @@ impl Exchange {
         }
     }
 
-    /// The HTTP/1 exchange, for the connection that has started it.
+    /// The HTTP/1 exchange, for the connection task that has started it.
     pub fn into_h1(self) -> Option<H1> {
         match self.protocol {
             Protocol::H1(h1) => Some(h1),
@@ -456,15 +460,15 @@ impl Exchange {
         }
     }
 
-    /// Does not wait for the body of a bad request. The received part is read all the same, since a
-    /// reset would destroy the response.
+    /// Prevents waiting for the body of a bad request. The received part is read nevertheless,
+    /// since a TCP reset would destroy the response.
     pub fn forbid_lingering(&mut self) {
         if let Protocol::H1(h1) = &mut self.protocol {
             h1.forbid_lingering();
         }
     }
 
-    /// Withdraws `100 Continue`, since a final status follows.
+    /// Withdraws `100 Continue`, since the final status follows.
     pub fn no_continue(&mut self) {
         if let Protocol::H1(h1) = &mut self.protocol {
             h1.no_continue();
@@ -475,7 +479,7 @@ impl Exchange {
 /// Adapts the head to the response's status and the request's method, independent of the protocol.
 fn settle_head(request: &mut Request) {
     if request.client.version() < Version::Http10 {
-        return; // there is none
+        return; // HTTP/0.9 has no head
     }
     let response = &mut request.response;
     if !matches!(response.status, 200 | 206 | 304) {

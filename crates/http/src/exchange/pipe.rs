@@ -114,7 +114,7 @@ impl Drop for Writer {
 }
 
 impl Pipe {
-    /// An empty pipe. With `in_memory` the reader needs the whole response.
+    /// An empty pipe. With `in_memory`, the reader needs the whole response in memory.
     pub(crate) fn new(in_memory: bool) -> Pipe {
         Pipe {
             in_memory,
@@ -122,8 +122,8 @@ impl Pipe {
         }
     }
 
-    /// Appends a piece. Small pieces are joined: queued pieces are sent together anyway, so a flush
-    /// between two pieces moves behind both.
+    /// Appends a piece. Small pieces are joined. Queued pieces are sent together anyway, so a flush
+    /// between two joined pieces moves behind both.
     fn put(&self, piece: Piece) {
         let pieces = &mut *self.pieces.borrow_mut();
         let flush = pieces.pop_back_if(|last| matches!(last, Piece::Flush));

@@ -1,8 +1,8 @@
-//! Paces a response, whatever the protocol: `limit_rate`, `send_timeout`, and back-pressure from a
+//! Paces a response, over any protocol: `limit_rate`, `send_timeout`, and back-pressure from a
 //! client that reads slowly.
 //!
-//! The protocol frames and queues bytes (see [`Wire`]). The sender decides when and how many, and
-//! counts the sent bytes for logs and variables.
+//! The protocol frames and queues bytes (see [`Wire`]). The sender decides when they are queued and
+//! how many, and counts the sent bytes for logs and variables.
 
 use std::io;
 use std::ops::Range;
@@ -24,13 +24,13 @@ use crate::response::piece::Piece;
 /// filled.
 const QUEUED_MIN: usize = 2 * RECEIVE_BUFFER_SIZE_DEFAULT;
 
-/// As many bytes as nginx collects before a write (`postpone_output`). Tidegate sends bytes as they
-/// come. For the same pace under `limit_rate`, it treats this many bytes as one write and only
-/// pauses between writes.
+/// The number of bytes that nginx collects before a write (`postpone_output`). Tidegate sends bytes
+/// as they become ready. For nginx's pace under `limit_rate`, Tidegate treats this many bytes as
+/// one write and pauses only between writes.
 const GATHERED_MAX: u64 = 1460;
 
-/// As many bytes as nginx collects of a buffered upstream body before a write: the usual size of
-/// one buffer.
+/// The number of bytes that nginx collects of a buffered upstream body before a write: the usual
+/// size of one of its buffers.
 const BUFFERED_MAX: u64 = 4096;
 
 /// An upper bound of the framing of one segment of a body, in bytes.
@@ -88,26 +88,28 @@ pub trait Wire {
     /// See [`Exchange::client_gone`](super::Exchange::client_gone).
     fn client_gone(&mut self) -> impl Future<Output = Abort>;
 
-    /// The response is complete in the queue: it is sent before the connection waits for anything.
+    /// Marks the response as complete in the queue, so that the queue is sent before the connection
+    /// waits for anything.
     fn finish(&mut self);
 
-    /// Whether as many bytes of the body have been queued as were announced.
+    /// Whether all announced bytes of the body have been queued.
     fn is_whole(&self) -> bool;
 }
 
 /// The sender of one response.
 #[derive(Debug, Default)]
 pub struct Sender {
-    /// Under `limit_rate`: no further [write](GATHERED_MAX) begins before.
+    /// Under `limit_rate`: the time before which no further [write](GATHERED_MAX) begins.
     paused_until: Option<Instant>,
-    /// Bytes of the response, the head included, whose pause under `limit_rate` is over.
+    /// Bytes of the response, including the head, for which `paused_until` already includes the
+    /// pause.
     paced: u64,
-    /// The last write was flushed or cut short, so the next bytes begin a new write however short
-    /// the last was.
+    /// Whether the last write was flushed or cut short, so that the next bytes begin a new write
+    /// even if the last write was short.
     has_written: bool,
-    /// The body comes from an upstream and is buffered.
+    /// Whether the body comes from an upstream and is buffered.
     is_buffered: bool,
-    /// Bytes of the body that were copied since the task last yielded.
+    /// Bytes of the body that were copied since the task last yielded to other tasks.
     unshared: usize,
     /// A limit of queued bytes below [`Wire::BACKLOG_MAX`].
     queued_max: Option<usize>,
@@ -126,7 +128,7 @@ impl Sender {
         }
     }
 
-    /// How many bytes of the head `limit_rate` lets go at once; `None` for the whole head.
+    /// The number of bytes of the head that `limit_rate` allows at once; `None` for the whole head.
     pub fn share_of_head(request: &mut Request) -> Option<usize> {
         let plan = Arc::clone(&request.plan);
         let rate = plan.core.limit_rate_of(request)?;
@@ -144,8 +146,8 @@ impl Sender {
         }
     }
 
-    /// Sets the pause before the next write, for the bytes up to `end` that have not been paused
-    /// for.
+    /// Sets the pause before the next write. Its length counts the bytes up to `end` that no
+    /// earlier pause has counted.
     fn note_paced(&mut self, end: u64, rate: u64, after: u64) {
         let paced = self.paced.saturating_sub(after);
         let counted = end.saturating_sub(after).saturating_sub(paced);
@@ -153,7 +155,7 @@ impl Sender {
         self.paused_until = Some(engine::now() + pause);
     }
 
-    /// Whether bytes after the first `sent` ones belong to a new write.
+    /// Whether the bytes after the first `sent` bytes belong to a new write.
     fn begins_write(&self, sent: u64) -> bool {
         let gathered_max = if self.is_buffered {
             BUFFERED_MAX
@@ -169,8 +171,8 @@ impl Sender {
         self.is_buffered |= bytes.is_some_and(|bytes| bytes > 0);
     }
 
-    /// Sends a piece that needs no wait, as nearly all do: the end, or bytes that fit into the
-    /// queue and that no `limit_rate` holds back. Any other piece is returned, for
+    /// Sends a piece if that needs no wait, as with nearly all pieces: the end, or bytes that fit
+    /// into the queue and that no `limit_rate` holds back. Any other piece is returned, for
     /// [`send`](Self::send).
     pub fn send_at_once<W: Wire>(
         &mut self,
@@ -207,7 +209,7 @@ impl Sender {
             && plan.core.limit_rate_of(request).is_none()
     }
 
-    /// Bytes that may be queued before the sender waits for the client.
+    /// The number of bytes that may be queued before the sender waits for the client.
     fn queued_max<W: Wire>(&self) -> usize {
         match self.queued_max {
             Some(bytes) => bytes.max(QUEUED_MIN).min(W::BACKLOG_MAX),
@@ -256,7 +258,7 @@ impl Sender {
         if held.is_empty() {
             return Ok(());
         }
-        // Rare, so that no other response needs room for it.
+        // A boxed future, since this is rare and would enlarge the future of every response.
         Box::pin(async {
             while !held.is_empty() {
                 let allowed = self.pace(wire, request, held.len() as u64).await?;
@@ -310,7 +312,7 @@ impl Sender {
         Ok(())
     }
 
-    /// Ends the response. Everything has been passed to the connection when it returns.
+    /// Ends the response. When this returns, everything has been passed to the connection.
     pub async fn end(&mut self, wire: &mut impl Wire, request: &mut Request) -> Result<(), Abort> {
         self.send_held(wire, request).await?;
         wire.finish();
@@ -337,9 +339,9 @@ impl Sender {
         drained.map_err(|error| not_taken(wire, request, error))
     }
 
-    /// Yields to other tasks after each `sendfile_max_chunk` copied bytes: a client that reads fast
-    /// would else delay them for its whole response, most of all with TLS. For files that the
-    /// kernel sends the engine yields itself.
+    /// Yields to other tasks after each `sendfile_max_chunk` copied bytes. Without this, a client
+    /// that reads fast would delay them for the whole response, most of all with TLS. For files
+    /// that the kernel sends, the engine itself yields.
     async fn yield_after_chunk(&mut self, wire: &mut impl Wire, request: &Request, copied: usize) {
         self.unshared += copied;
         let chunk = request.plan.core.sendfile_max_chunk;
@@ -388,7 +390,7 @@ impl Sender {
     }
 }
 
-/// How many bytes of a response may have been sent by now under `limit_rate`.
+/// The number of bytes of a response that may have been sent by now under `limit_rate`.
 fn allowed(request: &Request, rate: u64, after: u64) -> u64 {
     let now = engine::wall().as_secs();
     let seconds = now.saturating_sub(request.arrival.started_wall.as_secs()) + 1;
@@ -411,13 +413,13 @@ fn count<W: Wire>(_: &W, request: &mut Request, body: u64, framing: u64) {
     };
 }
 
-/// Subtracts the queued bytes from the sent ones, after the connection has failed.
+/// Subtracts the queued bytes from the counts of sent bytes, after the connection has failed.
 pub(super) fn not_taken(wire: &impl Wire, request: &mut Request, error: io::Error) -> Abort {
     request.sent.take_back(wire.backlog() as u64);
     error.into()
 }
 
-/// Waits until `then`, or until the client leaves, which ends the exchange.
+/// Waits until `then`. A client that leaves earlier ends the exchange.
 async fn pause_until(wire: &mut impl Wire, then: Instant) -> Result<(), Abort> {
     wire.start_send();
     match either(engine::sleep_until(then), wire.client_gone()).await {

@@ -1,4 +1,4 @@
-//! A request's body that is read while the response is sent, of any protocol.
+//! A request's body that is read while the response is sent, over any protocol.
 
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
@@ -16,9 +16,9 @@ use crate::h1::intake::{BodyPart, Intake};
 use crate::http2::upload::H2Upload;
 use crate::request::body::RequestBody;
 
-/// The unread part of a request's body, for a reader beside the response. As long as it exists,
-/// nothing else may read the body. If the exchange takes the body back nevertheless, the upload
-/// breaks off.
+/// The unread part of a request's body, for a reader that runs concurrently with the response.
+/// While an upload exists, only its owner may read the body. If the exchange takes the body back
+/// nevertheless, the upload breaks off.
 pub enum Upload {
     /// The body of an HTTP/1 request.
     H1(H1Upload),
@@ -27,7 +27,7 @@ pub enum Upload {
 }
 
 impl Upload {
-    /// The next bytes; `None` at the end. Cancel-safe: dropping the wait loses no bytes.
+    /// Polls for the next bytes; `None` at the end. Cancel-safe: dropping the wait loses no bytes.
     ///
     /// # Errors
     /// As `Exchange::read_body`.
@@ -55,8 +55,7 @@ impl Upload {
     }
 }
 
-/// The received bytes and the counts of an HTTP/1 body, while an upload reads the body beside the
-/// response.
+/// The received bytes and the counts of an HTTP/1 body, shared between the exchange and an upload.
 pub(crate) struct SharedIntake {
     connection: Rc<Connection>,
     intake: RefCell<Intake>,

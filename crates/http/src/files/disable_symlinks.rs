@@ -37,7 +37,7 @@ static DISABLE_SYMLINKS: Setting<DisableSymlinksLine> = Setting::new(
      `from` names are never looked at. Each component costs calls of its own.",
 );
 
-/// Which links are refused.
+/// The links that are refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Policy {
     Off,
@@ -108,11 +108,11 @@ impl Feature for DisableSymlinks {
     }
 }
 
-/// The setting of a plan; absent if it is `off`.
+/// The setting in the plan; absent if it is `off`.
 static OF_PLAN: PlanSlot<DisableSymlinks> = PlanSlot::new();
 
 impl Module for DisableSymlinks {
-    /// Every link is followed.
+    /// With `off`, every link is followed.
     fn is_off(&self) -> bool {
         self.policy == Policy::Off
     }
@@ -150,7 +150,7 @@ pub struct OpenRestrictions {
 }
 
 impl OpenRestrictions {
-    /// Every link is followed.
+    /// Allows every link.
     pub const FOLLOWED: OpenRestrictions = OpenRestrictions {
         policy: Policy::Off,
         from: 0,
@@ -169,7 +169,8 @@ impl OpenRestrictions {
         OpenRestrictions::below(settings.policy, path, from.as_deref().unwrap_or_default())
     }
 
-    /// The restrictions below `part`, which is ignored unless it ends at a component of the path.
+    /// The restrictions for the part of the path below `part`. `part` is ignored unless it ends at
+    /// a component of the path.
     fn below(policy: Policy, path: &[u8], part: &[u8]) -> OpenRestrictions {
         let from = match path.strip_prefix(part) {
             _ if part.is_empty() => 0,
@@ -228,8 +229,8 @@ impl OpenRestrictions {
         if self.policy == Policy::On {
             return Ok(openat(at, name, flags | OFlags::NOFOLLOW, Mode::empty())?);
         }
-        // Whether a link was followed is not certain, since the link may have been created or
-        // removed in between: so the owners are compared in any case.
+        // Whether `openat()` followed a link is not certain, since the link may have been created
+        // or removed in between. So the owners are always compared.
         let found = openat(at, name, flags, Mode::empty())?;
         let link = statat(at, name, AtFlags::SYMLINK_NOFOLLOW)?;
         if fstat(&found)?.st_uid != link.st_uid {
@@ -239,7 +240,7 @@ impl OpenRestrictions {
     }
 }
 
-/// Opening a directory on the way needs no permission to read it.
+/// The flags for a directory on the way to the file, for which no permission to read is needed.
 const SEARCH: OFlags = OFlags::PATH
     .union(OFlags::DIRECTORY)
     .union(OFlags::NONBLOCK)

@@ -23,7 +23,8 @@ pub fn etag_of(core: &Core, metadata: &Metadata) -> Option<Bytes> {
         .then(|| Bytes::copy_from_slice(etag::of_file(metadata.mtime, metadata.size).as_bytes()))
 }
 
-/// Logs a missing file like a failed `open()`, if `log_not_found` is on. Returns whether it is.
+/// Logs a missing file like a failed `open()`, if `log_not_found` is on. Returns whether
+/// `log_not_found` is on.
 pub fn log_missing(request: &Request, path: &Path) -> bool {
     if request.plan.core.log_not_found {
         let reason = io::Error::from_raw_os_error(libc::ENOENT);
@@ -38,7 +39,7 @@ pub fn log_missing(request: &Request, path: &Path) -> bool {
     request.plan.core.log_not_found
 }
 
-/// The result if no handler has found a file for the URI.
+/// The step to take if no handler has found a file for the URI.
 pub fn nothing_found(request: &mut Request) -> Step {
     if request.uri.ends_with(b"/") {
         if request.has_filename() {
@@ -56,8 +57,8 @@ pub fn nothing_found(request: &mut Request) -> Step {
     Step::Finish(404)
 }
 
-/// Resolves the current root on the thread pool, unless that was done a moment ago:
-/// `$realpath_root` then finds all of its directories in the kernel's cache.
+/// Resolves the current root on the thread pool, unless that was done a moment ago. When
+/// `$realpath_root` is then evaluated, all of the root's directories are in the kernel's cache.
 pub async fn prepare_realpath_root(request: &mut Request) {
     let root = request.document_root();
     let root = Request::path_of(&root);

@@ -1,8 +1,8 @@
-//! Renames files into place, atomically for every process that opens them: bodies that WebDAV or
-//! `proxy_store` has stored.
+//! Renames files into place, atomically for every process that opens them. Used for bodies that
+//! WebDAV or `proxy_store` has stored.
 //!
-//! Every function here blocks, so it runs on the thread pool. A request cannot be used there, so
-//! log lines are part of the result. Modes, times and the order of calls are nginx's.
+//! Every function here blocks, so it runs on the thread pool. The request is not available there,
+//! so log lines are part of the result. Modes, times and the order of calls are nginx's.
 
 use std::fs::{self, DirBuilder, FileTimes, Metadata, OpenOptions};
 use std::io;
@@ -14,7 +14,7 @@ use std::time::{Duration, SystemTime};
 
 use logs::{Errno, Level, Printable};
 
-/// The maximum number of log lines of one request about failed files.
+/// Maximum number of log lines that one request keeps about failed files.
 const LINES_MAX: usize = 64;
 
 /// The result of a job on the thread pool.
@@ -24,7 +24,7 @@ pub struct RenameResult {
     pub status: u16,
     /// Lines for the error log.
     pub lines: Vec<(Level, String)>,
-    /// The number of log lines, of which `lines` has the first.
+    /// The total number of log lines, of which `lines` keeps the first.
     pub lines_count: usize,
 }
 
@@ -43,8 +43,8 @@ impl RenameResult {
         self.line(level, format!("{call} \"{path}\" failed {error}"));
     }
 
-    /// Adds a line about a failed call, and returns the status for it: `missing` if a component of
-    /// the path does not exist.
+    /// Adds a line about a failed call, and returns the response status for the error: `missing` if
+    /// a component of the path does not exist.
     pub fn refused(&mut self, call: &str, path: &Path, error: &io::Error, missing: u16) -> u16 {
         let (level, status) = match error.raw_os_error().unwrap_or(0) {
             libc::ENOENT | libc::ENOTDIR | libc::ENAMETOOLONG => (Level::Error, missing),
@@ -69,12 +69,12 @@ pub fn shown(path: &Path) -> Printable<'_> {
     Printable(path.as_os_str().as_bytes())
 }
 
-/// The mode of directories whose files get `access`: whoever may read may also search.
+/// The mode of directories for files with the mode `access`: everyone who may read may also search.
 pub fn directory_access(access: u32) -> u32 {
     access | ((access & 0o444) >> 2)
 }
 
-/// Creates a directory with a mode. Fails if its parent does not exist, or if the system refuses.
+/// Creates a directory with this mode.
 pub fn create_directory(path: &Path, mode: u32) -> io::Result<()> {
     DirBuilder::new().mode(mode).create(path)
 }
@@ -88,7 +88,7 @@ pub fn remove_temporary(path: &Path, done: &mut RenameResult) {
     }
 }
 
-/// A rename that creates directories and works across file systems.
+/// The parameters of a rename that creates directories and works across file systems.
 pub struct Rename<'a> {
     /// The current path of the file.
     pub source: &'a Path,
@@ -141,7 +141,7 @@ impl Rename<'_> {
         }
     }
 
-    /// Copies the file to a temporary name beside the target, and then renames the copy.
+    /// Copies the file to a temporary name in the target's directory, and then renames the copy.
     fn copy_across_filesystems(&self, done: &mut RenameResult) -> bool {
         static NEXT: AtomicU32 = AtomicU32::new(1);
         let mut name = self.target.as_os_str().to_owned();
@@ -188,8 +188,8 @@ fn is_errno<T>(result: &io::Result<T>, errno: i32) -> bool {
     matches!(result, Err(error) if error.raw_os_error() == Some(errno))
 }
 
-/// Creates the parent directories of a path, and returns the one that could not be created. A
-/// directory that may not be created may exist nevertheless.
+/// Creates the parent directories of a path. Returns the error and the path that it is about.
+/// `EACCES` does not end the loop, since the directory may exist nevertheless.
 fn create_directories_to(path: &Path, mode: u32) -> Result<(), (&Path, io::Error)> {
     let mut parents: Vec<&Path> = path.ancestors().skip(1).collect();
     parents.reverse();
@@ -200,8 +200,8 @@ fn create_directories_to(path: &Path, mode: u32) -> Result<(), (&Path, io::Error
         }
         last = match create_directory(parent, mode) {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
-            // The whole path is named, since whether the directory exists only shows at the end of
-            // the path.
+            // The error names the whole path: whether the directory exists only shows when the next
+            // component is created.
             Err(error) if error.raw_os_error() == Some(libc::EACCES) => Err((path, error)),
             Err(error) => return Err((parent, error)),
             Ok(()) => Ok(()),
@@ -225,13 +225,13 @@ pub fn modified(found: &Metadata) -> SystemTime {
     at(found.mtime())
 }
 
-/// Sets both times of a file.
+/// Sets the access time and the modification time of a file.
 pub fn set_time(path: &Path, time: SystemTime) -> io::Result<()> {
     let times = FileTimes::new().set_accessed(time).set_modified(time);
     fs::File::open(path)?.set_times(times)
 }
 
-/// Copies the bytes of a file to another, which keeps its mode if it exists.
+/// Copies the bytes of a file to another. An existing target keeps its mode.
 pub fn copy_file(
     from: &Path,
     to: &Path,
@@ -287,7 +287,7 @@ impl<'a> Copying<'a> {
     /// incomplete.
     fn run(mut self, time: SystemTime, done: &mut RenameResult) -> bool {
         if is_same_file(&self.source, &self.target) {
-            // Two names of one file: it must not be truncated before it is copied.
+            // Both names lead to one file, which must not be truncated before it is copied.
             return true;
         }
         if let Err(error) = self

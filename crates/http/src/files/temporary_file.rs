@@ -14,8 +14,8 @@ use std::{fmt, io};
 /// The number of the next name, shared by all directories.
 pub(crate) static NEXT_NAME: AtomicU64 = AtomicU64::new(1);
 
-/// How far the number jumps if a name is taken, to skip quickly over files that an earlier process
-/// has left (nginx's `ngx_random_number`).
+/// The number by which the counter jumps if a name is taken, to skip quickly over files that an
+/// earlier process has left (nginx's `ngx_random_number`).
 const NAME_JUMP: u64 = 123_456;
 
 /// The number of different names: names have ten digits.
@@ -50,8 +50,8 @@ impl fmt::Display for FileError {
 }
 
 impl Directory {
-    /// Creates a file and returns its path with it. Unless `keeps_name` is set the file is unlinked
-    /// at once, so that no crash leaves it behind.
+    /// Creates a file, and returns it with its path. Unless `keeps_name` is set, the file is
+    /// unlinked at once, so that it is not left behind after a crash.
     ///
     /// # Errors
     /// Those of `open()`, `mkdir()` and `unlink()`.

@@ -1,13 +1,13 @@
-//! The task of a client's HTTP/1 connection: reads heads, serves the requests in order, keeps the
-//! connection alive between them.
+//! The task of a client's HTTP/1 connection: reads heads, serves the requests in order, and keeps
+//! the connection alive between requests.
 //!
 //! The future of [`serve`] lives as long as the connection, so it is small: while the connection is
 //! idle it holds neither a buffer nor a request. A request that a prebuilt response can answer is
 //! answered within this future; every other request gets a future of its own
 //! (`serve_through_phases`).
 //!
-//! Responses to pipelined requests are gathered and leave in one send. They wait for nothing else:
-//! before the connection waits for anything (input, an upstream, a disk, a timer), [`serve`] sends
+//! Responses to pipelined requests are gathered and sent together. They do not wait for anything
+//! else: before the connection waits for input, an upstream, a disk or a timer, [`serve`] sends
 //! them.
 
 use std::future::{Future, poll_fn};
@@ -47,18 +47,18 @@ use crate::response::error_page::answer;
 use crate::response::prebuilt::answering;
 
 /// Memory in bytes that queued responses of a pipelining client may occupy before the connection
-/// waits for the client to read. A receive buffer full of browsers' requests for small files stays
-/// below it, so that their responses leave in one send.
+/// waits for the client to read. The responses to a receive buffer full of browsers' requests for
+/// small files fit, so that they are sent together.
 const PIPELINE_BACKLOG_MAX: usize = 32 * 1024;
 
-/// Memory in bytes that a queued response occupies besides its bytes.
+/// Estimated memory in bytes that a queued response occupies in addition to its bytes.
 const RESPONSE_OVERHEAD: usize = 512;
 
 /// How reading a head ended.
 enum Head {
     /// The head is complete and parsed.
     Complete,
-    /// The head is the same, byte for byte, as that of the connection's kept request.
+    /// The head equals, byte for byte, that of the request that the connection keeps.
     Repeated,
     /// The client has closed the connection, or `client_header_timeout` has passed.
     Gone { timed_out: bool },
@@ -82,8 +82,8 @@ pub fn serve(connection: Rc<Connection>, registered: Registered) -> impl Future<
                     watched.polls(connection.client.serial);
                 }
                 let polled = conversation.as_mut().poll(context);
-                // Whatever the connection waits for now, complete responses are sent first. Not
-                // before a close, which itself sends everything that is queued.
+                // Complete responses are sent before the connection waits for anything. Not before
+                // a close, which itself sends everything that is queued.
                 if !matches!(polled, Poll::Ready(ConnectionOutcome::Close { .. })) {
                     connection.send_finished();
                 }
@@ -91,8 +91,8 @@ pub fn serve(connection: Rc<Connection>, registered: Registered) -> impl Future<
             })
             .await
         };
-        // The connection itself is in no variable while something is awaited here: idle connections
-        // would need room for it twice.
+        // No variable holds the connection itself across an await: idle connections would need
+        // memory for it twice.
         let shared = match Rc::try_unwrap(connection) {
             Ok(connection) => {
                 // A slow client may still be receiving responses: the engine sends the rest, and
@@ -157,7 +157,7 @@ fn serve_connection(connection: &Rc<Connection>) -> impl Future<Output = Connect
             if connection.requests.get() == 0
                 && http2::connection_task::is_spoken(connection, &input)
             {
-                // A box of its own, so that connections of HTTP/1 need no room for it.
+                // A boxed future, so that HTTP/1 connections need no memory for it.
                 let taken = std::mem::take(&mut input);
                 match Box::pin(http2::connection_task::begin_in_clear(connection, taken)).await {
                     DetectedProtocol::Http1(received) => input = received,
@@ -176,7 +176,8 @@ fn serve_connection(connection: &Rc<Connection>) -> impl Future<Output = Connect
                 ConnectionOutcome::KeepAlive => {}
                 ConnectionOutcome::Close { .. } => {
                     if logs::has_unwritten() {
-                        // A client that reads to the end finds its line in the log, as with nginx.
+                        // The yield lets the log line be written before the client reads the end of
+                        // the connection, as in nginx.
                         connection.finish_response();
                         engine::yield_now().await;
                     }
@@ -208,15 +209,16 @@ fn serve_connection(connection: &Rc<Connection>) -> impl Future<Output = Connect
 /// The outcome of serving a request.
 struct ServeOutcome {
     after: ConnectionOutcome,
-    /// Whether nginx would have read the request separately from the bytes that follow (`$pipe`).
+    /// Whether nginx would have read the request separately from the bytes that follow (for
+    /// `$pipe`).
     was_read_separately: bool,
 }
 
 /// The future of a request that cannot be answered at once.
 type ServeFuture<'a> = PooledFuture<'a, ServeOutcome>;
 
-/// Takes the next request from `input`. Answers it at once if a prebuilt response can; else returns
-/// its future.
+/// Takes the next request from `input`. Answers it at once if a prebuilt response can answer it;
+/// else returns the request's future.
 fn serve_next<'a>(
     connection: &'a Rc<Connection>,
     input: &'a mut Buffer,
@@ -293,7 +295,7 @@ async fn read_and_serve(
     let head = read_rest(connection, &mut request, input).await;
     match answer_at_once(connection, &mut request, &head, input) {
         Some(after) => settle(connection, request, Ok(after), input),
-        // A box of its own, so that a head that comes slowly needs no room for it.
+        // A boxed future, so that this future needs no memory for it while the head is received.
         None => PooledFuture::new(serve_on(connection, request, head, input)).await,
     }
 }
@@ -327,9 +329,9 @@ fn settle(
     after: Result<ConnectionOutcome, panics::Panicked>,
     input: &Buffer,
 ) -> ServeOutcome {
-    // For `$pipe`: nginx reads a body that did not come with its head, or did not fit into the
-    // buffer beside it, separately from the next request. The same goes for a head that fills its
-    // buffer.
+    // For `$pipe`: nginx reads a body separately from the next request if the body was not received
+    // with its head or did not fit into the rest of the head's buffer. The same is true of a head
+    // that fills its buffer.
     let was_read_separately = !input.is_empty() && {
         let room = reading::head_buffer_room(&request);
         let with_head = request.body.received_with_head().min(room);
@@ -350,8 +352,8 @@ fn settle(
     }
 }
 
-/// Receives what the address requires before the first request: a PROXY protocol header, a TLS
-/// handshake. Returns the bytes received behind it; `None` if the connection cannot go on.
+/// Receives the bytes that the address requires before the first request: a PROXY protocol header,
+/// a TLS handshake. Returns the bytes received after them; `None` if the connection cannot go on.
 async fn preamble(connection: &Rc<Connection>) -> Option<Buffer> {
     let asked = connection.with_servers(&connection.generation(), |servers| {
         let length_max = if servers.protocols.ssl {
@@ -376,7 +378,7 @@ async fn preamble(connection: &Rc<Connection>) -> Option<Buffer> {
     if is_secure != Some(true) || connection.stream.is_secure() {
         return Some(received);
     }
-    // A box of its own, so that idle connections need no room for it.
+    // A boxed future, so that idle connections need no memory for it.
     let names = ConnectionServers(connection);
     match Box::pin(handshake::accept(&names, received)).await {
         HandshakeStart::Secure => Some(Buffer::default()),
@@ -413,8 +415,8 @@ pub(crate) fn note_panic(request: &mut Request, panicked: &panics::Panicked) {
     }
 }
 
-/// Waits for the first bytes of the next request. `None` ends the
-/// connection: the client closed, was silent for too long, or we are shutting down.
+/// Waits for the first bytes of the next request. `None` if the connection is to end: the client
+/// closed it or was silent for too long, or the thread is shutting down.
 #[expect(
     clippy::manual_async_fn,
     reason = "an asynchronous function keeps its argument twice"
@@ -427,7 +429,7 @@ fn next_input(connection: &Rc<Connection>) -> impl Future<Output = Option<Buffer
                 connection.worker.counts().waiting.add(1);
                 wait_idle(connection, wait).await
             }
-            // Rare, so that idle connections need no room for it.
+            // A boxed future, since this is rare and idle connections would need memory for it.
             IdleWait::Protected { protected, wait } => {
                 connection.worker.counts().waiting.add(1);
                 Box::pin(wait_protected(connection, protected, wait)).await
@@ -450,13 +452,13 @@ fn next_input(connection: &Rc<Connection>) -> impl Future<Output = Option<Buffer
     }
 }
 
-/// How long a connection waits for the next request.
+/// How a connection waits for the next request.
 enum IdleWait {
-    /// Not at all: it is to end.
+    /// Not at all, since the connection is to end.
     Ended,
-    /// For this time, unless it is closed to make room.
+    /// For this time; the connection may be closed earlier to make room.
     Idle(Duration),
-    /// For `wait`; during the first `protected` of that it is not closed to make room.
+    /// For `wait`; during the first `protected` of it, the connection is not closed to make room.
     Protected { protected: Duration, wait: Duration },
 }
 
@@ -483,7 +485,7 @@ fn wait_idle(connection: &Connection, wait: Duration) -> impl Future<Output = io
     connection.stream.recv_idle(Deadline::within(wait))
 }
 
-/// Receives within `wait`. During the first `protected` of that the connection does not count as
+/// Receives within `wait`. During the first `protected` of it, the connection does not count as
 /// idle, so that the worker does not close it to make room.
 async fn wait_protected(
     connection: &Connection,
@@ -520,8 +522,8 @@ fn parse(
     parsed
 }
 
-/// Receives until the head is complete. The head's bytes are collected in the request; the bytes
-/// behind the head stay in `input`.
+/// Receives until the head is complete. The bytes of the head are collected in the request; the
+/// bytes after the head stay in `input`.
 async fn read_rest(connection: &Connection, request: &mut Request, input: &mut Buffer) -> Head {
     let local = &Rc::clone(&request.local);
     let limits = request.server.core.head_limits();
@@ -545,7 +547,7 @@ async fn read_rest(connection: &Connection, request: &mut Request, input: &mut B
         };
         let (bytes, head) = request.client_mut().h1_mut();
         if !head.has_begun() && bytes.len() >= limits.buffer_size {
-            // Only empty lines so far, of which a client may send any number.
+            // Only empty lines have been received so far; a client may send any number of them.
             bytes.clear();
             head.clear();
         }
@@ -563,10 +565,9 @@ async fn read_rest(connection: &Connection, request: &mut Request, input: &mut B
     }
 }
 
-/// When a head must be complete whose first bytes have been received. As in nginx,
-/// `client_header_timeout` of the default server counts from the accept for the first head of a
-/// connection. For a later head it counts from its first byte, and is that of the server which the
-/// head names.
+/// The deadline for the rest of a head whose first bytes have been received. As in nginx, the first
+/// head of a connection has `client_header_timeout` of the default server from the accept. A later
+/// head has the timeout of the server that the head names, from its first byte.
 fn head_deadline(connection: &Connection, local: &GenerationView, request: &Request) -> Instant {
     let first = &request.server;
     if connection.requests.get() == 0 {
@@ -580,7 +581,8 @@ fn head_deadline(connection: &Connection, local: &GenerationView, request: &Requ
     engine::now() + named.as_ref().unwrap_or(first).core.client_header_timeout
 }
 
-/// Ends a request whose head was never completed: logged as in nginx, without a response.
+/// Ends a request whose head was never completed: the request is logged as in nginx and gets no
+/// response.
 fn gone(connection: &Connection, request: &mut Request, timed_out: bool) -> ConnectionOutcome {
     log_ignored_lines(request, false);
     request.begin_refused();
@@ -609,14 +611,14 @@ async fn refuse(
         request.choose_negotiated_server();
     }
     log_ignored_lines(request, true);
-    // For log lines, also those about a missing error page.
+    // For log lines, including those about a missing error page.
     request.activity.doing = if request.client.has_request_line() {
         READING_HEADERS
     } else {
         request.reading_line()
     };
     if matches!(error, HeadError::LineTooLong) {
-        // Logs show what a buffer for long lines holds, as nginx's do.
+        // As in nginx, log lines show as much of the line as a buffer for long lines holds.
         let room = request.server.core.head_limits().large_buffer_size;
         let (bytes, head) = request.client_mut().h1_mut();
         bytes.truncate(head.leading().saturating_add(room));

@@ -1,9 +1,9 @@
 //! `open_file_cache`: keeps open descriptors, metadata and errors of files.
 //!
 //! <https://nginx.org/en/docs/http/ngx_http_core_module.html#open_file_cache>. Every worker thread
-//! has its own caches, so a look-up takes no lock. An entry is used without a check for
-//! `open_file_cache_valid`; after that time one `stat()` of the path checks it. The kernel does not
-//! report changes: `open_file_cache_events` has no effect.
+//! has caches of its own, so a look-up takes no lock. For `open_file_cache_valid` an entry is used
+//! without a check. Then a `stat()` of the path checks it. Changes are not reported by the kernel:
+//! `open_file_cache_events` has no effect.
 //!
 //! [`lookup`] is the entry point for every module that needs a file by its path, cached or not.
 
@@ -29,7 +29,7 @@ use crate::files::open_file_cache::settings::{Bounds, OpenFileCache};
 use crate::module::MaybeFuture;
 use crate::request::Request;
 
-/// The number of inactive entries that a look-up drops at most, so that none takes long.
+/// Maximum number of inactive entries that one look-up drops, so that no look-up takes long.
 const EXPIRED_PER_LOOKUP_MAX: usize = 2;
 
 /// The result of a look-up.
@@ -63,8 +63,8 @@ impl LookupError {
     }
 }
 
-/// Opens the file at a path, or finds it in the cache of the current scope. The result is only
-/// asynchronous if the disk may be needed.
+/// Opens the file at a path, or finds it in the cache of the current scope. The result is a future
+/// only if the disk may have to be read.
 pub fn lookup(request: &mut Request, path: &[u8]) -> OpenFileLookup {
     let links = OpenRestrictions::of(request, path);
     if request.plan.open_file_cache.cache.is_some() {
@@ -146,7 +146,7 @@ fn through_cache(request: &Request, path: &[u8], links: OpenRestrictions) -> Ope
     }
 }
 
-/// Keeps the open descriptor if the path still leads to the same file, else opens the path again.
+/// Keeps the open descriptor if the path still leads to the same file; else opens the path again.
 fn revalidate(key: Key<'_>, old: OpenFileInfo) -> OpenFileLookup {
     let Key { path, links } = key;
     match stat(path, links) {
@@ -174,7 +174,7 @@ fn get_or_open(
     }
 }
 
-/// The result with new metadata; `None` if the path must be opened again.
+/// The cached result with new metadata; `None` if the path must be opened again.
 fn still(old: OpenFileInfo, metadata: Metadata) -> Option<OpenFileInfo> {
     let same = metadata.inode == old.metadata.inode && metadata.device == old.metadata.device;
     let file = if same && metadata.is_dir() == old.metadata.is_dir() {
@@ -318,7 +318,7 @@ impl FileCache {
             Ok(looked) => LookupOutcome::Found(looked.clone()),
             Err(error) if settings.errors && error.errno() != 0 => LookupOutcome::Failed {
                 errno: error.errno(),
-                // Logged as a failed open even if a check by `stat()` has failed.
+                // A failed check by `stat()` is logged as a failed open, too.
                 call: match error.call {
                     "openat()" => "openat()",
                     _ => "open()",
@@ -371,7 +371,7 @@ impl LookupOutcome {
     }
 }
 
-/// Ends the list.
+/// The index that marks the end of the list.
 const NONE: u32 = u32::MAX;
 
 /// Entries by path, in a list from the most to the least recently used.
@@ -386,10 +386,11 @@ struct Cache {
 
 struct Entry {
     path: Rc<[u8]>,
-    /// The restrictions under which the path was opened; for others it is opened again.
+    /// The restrictions under which the path was opened. For other restrictions the path is opened
+    /// again.
     links: OpenRestrictions,
     outcome: LookupOutcome,
-    /// The file was not used often enough for its descriptor to be kept.
+    /// Whether the descriptor was closed, because the file was not used often enough.
     closed: bool,
     uses: u64,
     checked: Instant,
@@ -507,7 +508,7 @@ impl Cache {
         let Some(entry) = self.entry_mut(index) else {
             return;
         };
-        // Closes the descriptor, unless a response is still being sent from it.
+        // The assignment closes the descriptor, unless a response is still being sent from it.
         entry.outcome = LookupOutcome::Failed { errno: 0, call: "" };
         let path = Rc::clone(&entry.path);
         if self.by_path.remove(&path).is_some() {

@@ -7,7 +7,7 @@ use framework::compile::{Compiler, Feature};
 
 const HSL: Contexts = Contexts::HTTP.or(Contexts::SERVER).or(Contexts::LOCATION);
 
-/// How long an entry that is not used stays, unless `inactive=` is set.
+/// How long an unused entry stays, unless `inactive=` is set.
 const INACTIVE_DEFAULT: Duration = Duration::from_secs(60);
 
 /// `open_file_cache max=N [inactive=TIME] | off`
@@ -57,9 +57,9 @@ pub static OPEN_FILE_CACHE_EVENTS: Setting<bool> =
 /// The bounds of a cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bounds {
-    /// Entries at most, per worker thread.
+    /// Maximum number of entries per worker thread.
     pub entries_max: usize,
-    /// An entry not used for this long is dropped.
+    /// How long an entry stays without being used.
     pub inactive: Duration,
 }
 
