@@ -1,12 +1,12 @@
 //! TLS handshakes of HTTP clients: the servers that a client may name, and the variables in the
 //! names of certificates.
 //!
-//! nginx evaluates these variables after the ClientHello, for an empty request. Variables that a
-//! handshake has itself (the client, the ClientHello, the time) are defined here and by modules
-//! ([`of_handshakes`](crate::module::Entry::of_handshakes)). Blocks such as `map` are compiled for
-//! handshakes if the name of a certificate refers to them. All other variables are evaluated for an
-//! empty request, which is only created for the first of them, since their values depend on
-//! settings that are compiled for requests.
+//! nginx evaluates these variables after the ClientHello, for an empty request. Variables for which
+//! a handshake is sufficient (about the client, the ClientHello, the time) are defined here and by
+//! modules ([`of_handshakes`](crate::module::Entry::of_handshakes)). Blocks such as `map` are
+//! compiled for handshakes if the name of a certificate refers to them. All other variables have
+//! values that depend on settings of requests, so they are evaluated for an empty request, which is
+//! created when the first of them is evaluated.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -38,12 +38,12 @@ use crate::connection::Connection;
 use crate::request::Request;
 use crate::thread_state::HttpThreadState;
 
-/// A client's handshake with the server that it has named.
+/// A client's TLS handshake with the server that the client has named.
 pub struct Handshake {
-    /// The generation that serves it.
+    /// The generation that serves the handshake.
     local: Rc<GenerationView>,
     http: Rc<HttpThreadState>,
-    /// The client's connection of the handshake.
+    /// The connection on which the handshake takes place.
     pub connection: Rc<Connection>,
     /// The server whose certificates are chosen.
     pub server: Arc<Server>,
@@ -52,7 +52,8 @@ pub struct Handshake {
     values: RefCell<Values>,
     captures: Captures,
     scratch: Scratch,
-    /// The empty request for variables that only requests have, once one of them was evaluated.
+    /// The empty request for variables that only requests have, once such a variable has been
+    /// evaluated.
     empty: Option<Box<Request>>,
 }
 
@@ -120,7 +121,8 @@ impl Context for Handshake {
 impl TlsProtocol for Handshake {
     const NAME: &'static str = "HTTP";
 
-    // `h2` is put before these protocols if the server has HTTP/2.
+    // The ALPN protocols in order of preference. `h2` is put before them if HTTP/2 is enabled for
+    // the server.
     const ALPN: &'static [&'static [u8]] = &[b"http/1.1", b"http/1.0", b"http/0.9"];
 }
 
@@ -153,7 +155,7 @@ impl ServerSelector for ConnectionServers<'_> {
     type Incoming = Connection;
     type Server = Arc<Server>;
 
-    // A request in the clear gets an error page.
+    // A plaintext request gets an error page.
     const ONLY_TLS: bool = false;
 
     fn incoming(&self) -> &Connection {
@@ -216,7 +218,7 @@ impl ServerSelector for ConnectionServers<'_> {
     }
 }
 
-/// The handshake's variable of a name in lower case, without `$`.
+/// The built-in variable of handshakes with this name in lower case, without `$`.
 pub fn find(name: &str) -> Option<BuiltinVariable<Handshake>> {
     let evaluate: Evaluate<Handshake> = match name {
         // For an empty request, the host is the server's name.
@@ -231,8 +233,8 @@ pub fn find(name: &str) -> Option<BuiltinVariable<Handshake>> {
     Some(BuiltinVariable::computed(evaluate))
 }
 
-/// The values that OpenSSL has for a session during its handshake. OpenSSL has agreed upon more by
-/// then (`$ssl_protocol`) than rustls.
+/// The variables with the values that OpenSSL gives during a handshake. `$ssl_protocol` and others
+/// are missing, since rustls agrees upon them later than OpenSSL.
 fn of_tls(name: &str) -> Option<BuiltinVariable<Handshake>> {
     let evaluate: Evaluate<Handshake> = match name {
         "ssl_client_verify" => |_, out| text("NONE", out),
@@ -253,7 +255,7 @@ pub fn compile(compiler: &Compiler<'_>, http: ScopeRef<'_>) {
         if variables.find_builtin(&name).is_some() {
             continue;
         }
-        // The check of the requests' variables reports unknown names.
+        // The check of variables of requests reports unknown names.
         compiler.variable::<Request>(&name);
         let source = Source::Family(of_empty_request, name.as_bytes().into());
         // Cannot fail, since handshakes do not define this variable.

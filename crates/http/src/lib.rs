@@ -1,10 +1,10 @@
 //! HTTP requests, from the connection to the log line.
 //!
-//! Read [`request::phases`] first: one request from its first byte to its log line. [`config`] is
-//! the compiled configuration; [`exchange`] is one request and its response on any protocol, [`h1`]
-//! and [`http2`] are the protocols; [`response`] holds the filters and the output of responses,
-//! [`files`] the access to files, [`subrequest`] requests within requests. This crate names no
-//! [module](module::Module): modules are in the crate `modules`.
+//! Read [`request::phases`] first: it follows a request from its first byte to its log line.
+//! [`config`] is the compiled configuration. [`exchange`] is one request and its response over any
+//! protocol; [`h1`] and [`http2`] are the protocols. [`response`] holds the filters and the output
+//! of responses, [`files`] the access to files, and [`subrequest`] requests within requests. This
+//! crate names no [module](module::Module): modules are in the crate `modules`.
 
 pub mod config;
 pub mod connection;

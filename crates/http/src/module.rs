@@ -1,5 +1,5 @@
-//! The interface between requests and modules: the core calls modules through these traits and
-//! names none of them.
+//! The interface between requests and modules: the core calls modules through these traits, and
+//! names no module.
 //!
 //! A [`Module`] is a feature that registers its handlers with the plan of each scope, such as a
 //! [`PhaseHandler`] in a phase. The list of all modules is in one place (`features.rs` of the
@@ -29,27 +29,27 @@ use crate::response::recall::laid::ValidityCheck;
 
 /// A feature that takes part in the handling of requests.
 pub trait Module: Feature {
-    /// All its directives, including those without a compiled value per scope.
+    /// All directives of the module, including those without a compiled value per scope.
     const TABLES: &'static [&'static [&'static dyn Declared]] = &[Self::DIRECTIVES];
 
-    /// Which of its directives act on requests, and in which phase.
+    /// The directives that act on requests, and what they do.
     const TASKS: &'static [Task] = &[];
 
-    /// The answers that [`Module::shortcut`] may give, with their reasons, for the documentation.
+    /// The possible results of [`Module::shortcut`] with their reasons, for the documentation.
     const SHORTCUTS: &'static [ShortcutDoc] = ShortcutDoc::NOTHING;
 
-    /// Whether the module is off in this scope. It is then neither registered nor asked for
-    /// shortcuts.
+    /// Whether the module is off in this scope. The module is then neither registered nor asked for
+    /// its shortcut.
     fn is_off(&self) -> bool {
         false
     }
 
-    /// Registers its handlers with the plan of a scope.
+    /// Registers the module's handlers with the plan of a scope.
     fn register(self: &Arc<Self>, plan: &mut PlanBuilder<'_>);
 
-    /// Whether a prebuilt response may bypass the module. The default follows from a single
-    /// [`ShortcutDoc::Same`]; otherwise it is `Never`, so that a module that forgets to answer is
-    /// slow but never bypassed.
+    /// How prebuilt responses may bypass the module. If `SHORTCUTS` is a single
+    /// [`ShortcutDoc::Same`], the default is `Same`. Otherwise it is `Never`, so that a module
+    /// without an implementation is slow but never bypassed.
     fn shortcut(self: &Arc<Self>) -> Shortcut {
         match Self::SHORTCUTS {
             [ShortcutDoc::Same(_)] => Shortcut::Same,
@@ -58,15 +58,16 @@ pub trait Module: Feature {
     }
 }
 
-/// Whether a prebuilt response may answer a request without running a module that is registered.
+/// How a prebuilt response may answer a request without running a registered module.
 #[derive(Clone)]
 pub enum Shortcut {
     /// No prebuilt response may be used.
     Never,
-    /// The module does the same to every request that a shortcut answers, or nothing.
+    /// The module does nothing to the requests that a shortcut answers, or the same to each of
+    /// them.
     Same,
-    /// If [`Permit`] permits the request's head. The verdict also holds for a later request with
-    /// the same head, byte for byte.
+    /// If [`Permit`] permits the request's head. The result also holds for a later request whose
+    /// head is equal, byte for byte.
     OfHead(Arc<dyn Permit>),
     /// If [`Permit`] permits the request; asked for each request.
     OfRequest(Arc<dyn Permit>),
@@ -74,27 +75,27 @@ pub enum Shortcut {
     OfResponse(Arc<dyn PermitResponse>),
 }
 
-/// An answer that a module may give for shortcuts, with its reason or condition. docs/shortcuts.md
-/// is generated from these.
+/// A possible result of [`Module::shortcut`], with its reason or condition. docs/shortcuts.md is
+/// generated from these values.
 #[derive(Clone, Copy, Debug)]
 pub enum ShortcutDoc {
-    /// The words for [`Shortcut::Never`], with the reason.
+    /// [`Shortcut::Never`], with the reason.
     Never(&'static str),
-    /// The words for [`Shortcut::Same`], with the reason.
+    /// [`Shortcut::Same`], with the reason.
     Same(&'static str),
-    /// The words for [`Shortcut::OfHead`], with what it asks.
+    /// [`Shortcut::OfHead`], with the condition.
     OfHead(&'static str),
-    /// The words for [`Shortcut::OfRequest`], with what it asks.
+    /// [`Shortcut::OfRequest`], with the condition.
     OfRequest(&'static str),
-    /// The words for [`Shortcut::OfResponse`], with what it asks.
+    /// [`Shortcut::OfResponse`], with the condition.
     OfResponse(&'static str),
 }
 
 impl ShortcutDoc {
-    /// The answer of a module that declares none.
+    /// The value for a module that declares no results.
     pub const NOTHING: &'static [ShortcutDoc] = &[ShortcutDoc::Never("it says nothing")];
 
-    /// Whether this describes the module's answer.
+    /// Whether this value describes the module's result.
     pub fn describes_shortcut(&self, said: &Shortcut) -> bool {
         matches!(
             (self, said),
@@ -130,25 +131,25 @@ pub trait PermitResponse: Send + Sync {
     fn encoding(&self, request: &Request, response: Prebuilt<'_>) -> Option<PrebuiltEncoding>;
 }
 
-/// A content handler that may have responses in memory. Only asked for plain GET requests: without
-/// a body, a condition or a range.
+/// A content handler that may keep responses in memory. Only called for GET requests without a
+/// body, a condition or a range.
 pub trait Recall: Any + Send + Sync {
     /// Appends the key of the response to `key`: requests with equal keys get equal responses.
     /// False if the request must not be answered from memory, or the response depends on more than
     /// the key.
     fn key(&self, request: &mut Request, key: &mut Vec<u8>) -> bool;
 
-    /// Looks up the response of a key, which counts as a use. Puts the head into
-    /// `request.response`, and the values of upstream variables into `request.upstream`. `None` if
-    /// there is no response in memory; the caller then discards both.
+    /// Looks up the response of a key, which counts as a use. Writes the head to
+    /// `request.response`, and the values of upstream variables to `request.upstream`. If there is
+    /// no response in memory, returns `None`, and the caller discards both.
     fn recall(&self, request: &mut Request, key: &[u8]) -> Option<RecalledResponse>;
 }
 
-/// A response that a content handler has in memory.
+/// A response that a content handler keeps in memory.
 pub struct RecalledResponse {
-    /// Tells whether the response is still current.
+    /// Checks whether the response is still current.
     pub standing: Box<dyn ValidityCheck>,
-    /// When the response expires, by the wall clock ([`engine::wall`]).
+    /// The time at which the response expires, by the wall clock ([`engine::wall`]).
     pub until: Duration,
     /// The whole body; `None` if requests for the key must go through the phases while the entry is
     /// current.
@@ -164,7 +165,7 @@ pub enum MaybeFuture<'a, T = Result<Step, Abort>> {
 }
 
 impl<'a, T> MaybeFuture<'a, T> {
-    /// The result of this future.
+    /// The result that this future yields.
     pub fn wait(future: impl Future<Output = T> + 'a) -> MaybeFuture<'a, T> {
         MaybeFuture::Wait(PooledFuture::new(future))
     }
@@ -191,26 +192,26 @@ impl<'a, T> MaybeFuture<'a, T> {
     }
 }
 
-/// A handler in a phase that may wait and may end the request.
+/// A handler in a phase. It may wait, and may end the request.
 pub trait PhaseHandler: Send + Sync {
     /// Handles the request. [`Step::Next`] passes it on to the next handler.
     fn run<'a>(&'a self, request: &'a mut Request, exchange: &'a mut Exchange) -> MaybeFuture<'a>;
 
-    /// What the handler would do to an imagined request, for `tidegate explain`. Must have no
+    /// What the handler would do to the made-up request of `tidegate explain`. Must have no side
     /// effects.
     fn explain_effect<'a>(&'a self, _request: &'a mut Request) -> MaybeFuture<'a, ExplainedEffect> {
         MaybeFuture::Now(ExplainedEffect::Unknown)
     }
 
-    /// The name of its type, for debug output.
+    /// The name of the handler's type, for debug output.
     fn name(&self) -> &'static str {
         std::any::type_name::<Self>()
     }
 }
 
-/// What a handler would do to an imagined request.
+/// What a handler would do to the made-up request of `tidegate explain`.
 pub enum ExplainedEffect {
-    /// Only a real request would tell.
+    /// Only a real request would show the effect.
     Unknown,
     /// The handler would answer the request.
     Answers {
@@ -219,13 +220,13 @@ pub enum ExplainedEffect {
         /// The status of the answer, if known.
         status: u16,
     },
-    /// The handler would do something else.
+    /// The handler would do something other than answer.
     Does {
         /// The name of the step in the output.
         part: &'static str,
         /// What the handler would do, in words.
         text: String,
-        /// Where the request goes on.
+        /// The step that the handler would return.
         step: Step,
     },
 }
@@ -254,7 +255,7 @@ pub trait Script: Send + Sync {
     /// Runs the script. [`Step::Relocate`] looks the location up again.
     fn run(&self, request: &mut Request) -> Step;
 
-    /// The name of its type, for debug output.
+    /// The name of the script's type, for debug output.
     fn name(&self) -> &'static str {
         std::any::type_name::<Self>()
     }
@@ -281,7 +282,7 @@ pub struct Trace {
 }
 
 impl Request {
-    /// Records an action if the request is an imagined one of `tidegate explain`.
+    /// Records an action if the request is the made-up one of `tidegate explain`.
     pub fn trace(&mut self, position: Position, text: impl FnOnce() -> String) {
         if let Some(trail) = &mut self.trail {
             trail.push(Trace {
@@ -294,8 +295,8 @@ impl Request {
 
 /// A handler that runs after the response of a main request.
 pub trait AfterResponse: Send + Sync {
-    /// Handles the request, whose outcome says for example that its client has left. True if there
-    /// was anything to do.
+    /// Handles the request after its response. `outcome` says, for example, that the client has
+    /// left. Returns true if there was anything to do.
     fn after<'a>(
         &'a self,
         request: &'a mut Request,
@@ -303,24 +304,26 @@ pub trait AfterResponse: Send + Sync {
     ) -> MaybeFuture<'a, bool>;
 }
 
-/// A module that observes the end of requests, and of logged subrequests: the log phase.
+/// The interface of the log phase: a module that is called when requests, and subrequests that are
+/// logged, have ended.
 pub trait OnRequestEnd: Send + Sync {
     /// Called when the request has ended.
     fn ended(&self, request: &mut Request);
 
-    /// Whether it reads the response's head, which must then be kept until the end.
+    /// Whether the module reads the response's head, which must then be kept until the request has
+    /// ended.
     fn reads_response(&self) -> bool {
         false
     }
 
-    /// The name of its type, for debug output.
+    /// The name of the module's type, for debug output.
     fn name(&self) -> &'static str {
         std::any::type_name::<Self>()
     }
 }
 
-/// A check of the access phase: see [`access_phase`](crate::request::access_phase) for how they
-/// combine.
+/// A check of the access phase. [`access_phase`](crate::request::access_phase) says how checks are
+/// combined.
 pub trait Check: Send + Sync {
     /// Checks a request.
     fn check<'a>(
@@ -329,13 +332,13 @@ pub trait Check: Send + Sync {
         exchange: &'a mut Exchange,
     ) -> MaybeFuture<'a, Result<AccessVerdict, Abort>>;
 
-    /// Describes the check and its verdict for an imagined request, which has no client. `None` if
-    /// only a real request would tell.
+    /// Describes the check and its verdict for the made-up request of `tidegate explain`, which has
+    /// no client. `None` if only a real request would show the verdict.
     fn explain_verdict(&self, _request: &Request) -> Option<(String, AccessVerdict)> {
         None
     }
 
-    /// The name of its type, for debug output.
+    /// The name of the check's type, for debug output.
     fn name(&self) -> &'static str {
         std::any::type_name::<Self>()
     }
@@ -346,28 +349,29 @@ pub trait Check: Send + Sync {
 pub enum AccessVerdict {
     /// The check neither grants nor refuses access.
     Declined,
-    /// Access is granted; with `satisfy any` that settles it.
+    /// Access is granted. With `satisfy any`, no other check is needed.
     Granted,
     /// Access is refused with this status.
     Refused(u16),
 }
 
-/// The content handler of a scope, which inner scopes inherit unless they have their own.
+/// The content handler of a scope. Inner scopes inherit it unless they have a handler of their own.
 #[derive(Clone)]
 pub struct Content {
-    /// The handler that gives the answer.
+    /// The handler that makes the response.
     pub handler: Arc<dyn PhaseHandler>,
-    /// Static files answer if the handler returns [`Step::Next`].
+    /// Whether static files answer if the handler returns [`Step::Next`].
     pub falls_back_to_files: bool,
-    /// A `limit_except` within the scope inherits the handler, as every `if` does. In nginx
-    /// `proxy_pass` and its relatives are inherited there, but handlers that make the response
-    /// themselves are not: static files answer.
+    /// Whether a `limit_except` in the scope inherits the handler, as every `if` does. In nginx it
+    /// inherits `proxy_pass` and similar directives, but not handlers that make the response
+    /// themselves, for which static files answer.
     pub inherited_by_limit_except: bool,
-    /// A URI that lacks only the final slash of the location's prefix is redirected to the prefix.
+    /// Whether a URI that lacks only the final slash of the location's prefix is redirected to the
+    /// prefix.
     pub adds_slash: bool,
-    /// The handler accepts CONNECT, so the server must not refuse such requests.
+    /// Whether the handler accepts CONNECT, so that the server must not refuse such requests.
     pub answers_connect: bool,
-    /// Answers requests from the handler's responses in memory.
+    /// Answers requests from responses that the handler keeps in memory.
     pub recall: Option<Arc<dyn Recall>>,
 }
 
@@ -401,16 +405,17 @@ pub struct Entry {
     pub names: &'static [&'static str],
     /// The directives of the module.
     pub directives: &'static [&'static [&'static dyn Declared]],
-    /// The built-in variables that it defines for requests.
+    /// The built-in variables that the module defines for requests.
     pub variables: &'static [Find<Request>],
-    /// The built-in variables that it defines for TLS handshakes.
+    /// The built-in variables that the module defines for TLS handshakes.
     pub of_handshakes: &'static [Find<Handshake>],
-    /// Hooks that may answer TLS handshakes in place of a server, such as `tls-alpn-01`.
+    /// Hooks that may answer TLS handshakes in place of the server, such as the one for
+    /// `tls-alpn-01`.
     pub intercepts: &'static [Intercept],
-    /// Which of its directives act on requests, and in which phase.
+    /// The directives that act on requests, and what they do.
     pub tasks: &'static [Task],
-    /// Which lines of a directive are in force in a scope, for directives with inheritance rules of
-    /// their own.
+    /// Finds the lines of a directive that are in force in a scope, for directives with inheritance
+    /// rules of their own.
     pub lines_in_force: Option<LinesInForce>,
     /// Examines the whole configuration before any block is compiled.
     pub survey: Option<Prepare>,
@@ -419,13 +424,14 @@ pub struct Entry {
     pub prepare: Option<Prepare>,
     /// Registers with the plan of a scope; `None` after an error, which has been reported.
     pub plan: Option<Register>,
-    /// The answers that it may give for shortcuts; empty if it never registers.
+    /// The possible results of [`Module::shortcut`]; empty if the module never registers.
     pub shortcuts: &'static [ShortcutDoc],
-    /// Adds to the generation what the module has gathered while scopes were compiled.
+    /// Adds to the generation what the module has collected while scopes were compiled.
     pub gathered: Option<Gathered>,
-    /// The directive that sets its content handler, and the function that makes the handler.
+    /// The directive that sets the module's content handler, and the function that makes the
+    /// handler.
     pub content: Option<(&'static str, MakeContent)>,
-    /// Whether the handler may answer from memory: see [`Content::recall`].
+    /// Whether the content handler may answer from memory: see [`Content::recall`].
     pub recalls: bool,
 }
 
@@ -433,8 +439,8 @@ pub struct Entry {
 /// called with an `http` block.
 pub type Prepare = fn(&Compiler<'_>, ScopeRef<'_>);
 
-/// The type of [`Entry::lines_in_force`], which returns each line with the scope that contains it,
-/// and `None` for any other directive.
+/// The type of [`Entry::lines_in_force`]. Returns each line with the scope that contains the line;
+/// `None` for any other directive.
 pub type LinesInForce = for<'a> fn(ScopeRef<'a>, &Spec) -> Option<Vec<(ScopeRef<'a>, &'a Line)>>;
 
 /// The type of [`Entry::gathered`].
@@ -444,7 +450,7 @@ pub type Gathered = fn(&Compiler<'_>, &mut Generation);
 pub type Register = fn(&mut PlanBuilder<'_>) -> Option<()>;
 
 impl Entry {
-    /// An entry with directives and nothing else.
+    /// An entry with directives only.
     pub const fn of(directives: &'static [&'static [&'static dyn Declared]]) -> Entry {
         Entry {
             names: &[],
@@ -474,7 +480,7 @@ impl Entry {
         }
     }
 
-    /// With a part of the core that registers with plans.
+    /// Adds a function with which a part of the core registers with the plan of every scope.
     #[must_use]
     pub const fn registers(self, plan: Register) -> Entry {
         Entry {
@@ -483,19 +489,19 @@ impl Entry {
         }
     }
 
-    /// With the names that `load_module` may call it by.
+    /// Adds the names by which `load_module` may refer to the module.
     #[must_use]
     pub const fn named(self, names: &'static [&'static str]) -> Entry {
         Entry { names, ..self }
     }
 
-    /// With built-in variables of requests.
+    /// Adds built-in variables of requests.
     #[must_use]
     pub const fn variables(self, variables: &'static [Find<Request>]) -> Entry {
         Entry { variables, ..self }
     }
 
-    /// With built-in variables of TLS handshakes.
+    /// Adds built-in variables of TLS handshakes.
     #[must_use]
     pub const fn of_handshakes(self, of_handshakes: &'static [Find<Handshake>]) -> Entry {
         Entry {
@@ -504,13 +510,13 @@ impl Entry {
         }
     }
 
-    /// With hooks that may answer handshakes in place of every server.
+    /// Adds hooks that may answer handshakes in place of every server.
     #[must_use]
     pub const fn intercepts(self, intercepts: &'static [Intercept]) -> Entry {
         Entry { intercepts, ..self }
     }
 
-    /// With a function that adds to the generation.
+    /// Adds a function that adds to the generation.
     #[must_use]
     pub const fn gathers(self, gathered: Gathered) -> Entry {
         Entry {
@@ -519,13 +525,13 @@ impl Entry {
         }
     }
 
-    /// With tasks: directives that act on requests.
+    /// Adds tasks: directives that act on requests.
     #[must_use]
     pub const fn tasks(self, tasks: &'static [Task]) -> Entry {
         Entry { tasks, ..self }
     }
 
-    /// With inheritance rules of its own.
+    /// Adds inheritance rules for directives of the module.
     #[must_use]
     pub const fn lines_in_force(self, lines_in_force: LinesInForce) -> Entry {
         Entry {
@@ -534,8 +540,7 @@ impl Entry {
         }
     }
 
-    /// With a function that registers with the plan of every scope, and its possible answers for
-    /// shortcuts.
+    /// Adds a function that registers with the plan of every scope, and the possible shortcuts.
     #[must_use]
     pub const fn plan(self, plan: Register, shortcuts: &'static [ShortcutDoc]) -> Entry {
         Entry {
@@ -545,7 +550,7 @@ impl Entry {
         }
     }
 
-    /// With the content handler of this directive.
+    /// Adds the content handler of this directive.
     #[must_use]
     pub const fn content(self, directive: &'static str, make: MakeContent) -> Entry {
         Entry {
@@ -554,7 +559,7 @@ impl Entry {
         }
     }
 
-    /// With the handler of this directive, which may also answer at once from memory.
+    /// Adds the content handler of this directive, which may also answer from memory.
     #[must_use]
     pub const fn recalling_content(self, directive: &'static str, make: MakeContent) -> Entry {
         Entry {
@@ -564,7 +569,7 @@ impl Entry {
         }
     }
 
-    /// With a function that examines the whole configuration.
+    /// Adds a function that examines the whole configuration.
     #[must_use]
     pub const fn survey(self, survey: Prepare) -> Entry {
         Entry {
@@ -573,7 +578,7 @@ impl Entry {
         }
     }
 
-    /// With a function that prepares an `http` block.
+    /// Adds a function that prepares an `http` block.
     #[must_use]
     pub const fn prepare(self, prepare: Prepare) -> Entry {
         Entry {

@@ -1,4 +1,4 @@
-//! HTTP's part of a server: its modules, its configuration block, and its connection handler for
+//! HTTP's part of the server: its modules, its configuration block, and its handler for accepted
 //! connections.
 
 use std::rc::Rc;
@@ -86,8 +86,8 @@ impl ProtocolPart for Modules {
         }))
     }
 
-    // Variables that a handshake does not have are evaluated for an empty request, so only the
-    // requests' names can be unknown.
+    // A variable that handshakes do not have is evaluated for an empty request, so only names that
+    // requests do not have are unknown.
     fn unknown_variables(&self, compiler: &Compiler<'_>) -> Vec<Box<str>> {
         compiler.registry::<TableBuilder>().borrow().unknown()
     }
@@ -110,7 +110,7 @@ impl CompiledPart for Compiled {
         generation: &mut Generation,
     ) -> Vec<ListenSocket> {
         let registries = &compiler.registries;
-        // Undefined names have been reported before.
+        // Undefined names have been reported already.
         let variables = registries.take::<TableBuilder>();
         self.http.variables = variables.finish().unwrap_or_default();
         let of_handshakes = registries.take::<variables::TableBuilder<Handshake>>();

@@ -9,8 +9,9 @@ use crate::config::types;
 /// Runs [`check`] if nginx would build a table of types for this server or location.
 pub fn check_of_plan(scope: ScopeRef<'_>) -> Result<(), Fault> {
     let types: &[&dyn Declared] = &[&types::TYPES];
-    // Without `types` in the `http` block, each server has a table of its own in nginx, with default
-    // types if need be. Else only the first server builds the block's table, which is shared.
+    // In nginx, each server has a table of its own if the `http` block has no `types`, with the
+    // default types if the server has none either. Else only the first server builds the block's
+    // table, which is shared.
     let has_types = scope.parent().is_some_and(|around| around.writes(types));
     let is_server = scope.context() == Contexts::SERVER;
     if scope.writes(types) || is_server && (!has_types || is_first(scope, &[])) {

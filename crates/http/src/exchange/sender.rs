@@ -101,8 +101,8 @@ pub trait Wire {
 pub struct Sender {
     /// Under `limit_rate`: the time before which no further [write](GATHERED_MAX) begins.
     paused_until: Option<Instant>,
-    /// Bytes of the response, including the head, for which `paused_until` already includes the
-    /// pause.
+    /// Bytes of the response, including the head, for which the pause under `limit_rate`
+    /// is over.
     paced: u64,
     /// Whether the last write was flushed or cut short, so that the next bytes begin a new write
     /// even if the last write was short.

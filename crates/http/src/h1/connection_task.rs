@@ -651,7 +651,7 @@ async fn serve_through_phases(
     }
     let mut exchange = match begin(connection, request, input) {
         Ok(exchange) => exchange,
-        // A box of its own, so that valid requests need no room for it.
+        // A boxed future, so that valid requests need no memory for it.
         Err(refusal) => return Box::pin(refuse_begun(connection, request, input, refusal)).await,
     };
     let outcome = phases::handle(request, &mut exchange).await;
@@ -664,7 +664,7 @@ async fn serve_through_phases(
     }
     let (after, rest) = match exchange.finish_at_once(request, outcome.is_ok()) {
         Some(rest) => (ConnectionOutcome::KeepAlive, rest),
-        // Memory of its own, so that waiting requests need no room for it.
+        // A future of its own, so that requests that wait need no memory for it.
         None => PooledFuture::new(finish_exchange(exchange, request, outcome.is_ok())).await,
     };
     end(request, &outcome, &after);
@@ -672,7 +672,7 @@ async fn serve_through_phases(
     after
 }
 
-/// Answers a request whose head is well-formed but is rejected.
+/// Answers a request whose head is well-formed and is rejected nevertheless.
 async fn refuse_begun(
     connection: &Rc<Connection>,
     request: &mut Request,
@@ -693,7 +693,8 @@ async fn refuse_begun(
     after
 }
 
-/// Ends the exchange, and says whether the connection serves another request; see [`H1::finish`].
+/// Ends the exchange, and returns whether the connection serves another request; see
+/// [`H1::finish`].
 async fn finish_exchange(
     exchange: Exchange,
     request: &mut Request,
@@ -701,12 +702,13 @@ async fn finish_exchange(
 ) -> (ConnectionOutcome, Buffer) {
     match exchange.into_h1() {
         Some(h1) => h1.finish(request, whole).await,
-        // No exchange of another kind is begun here.
+        // Only exchanges of HTTP/1 are begun in this file.
         None => (ConnectionOutcome::Drop, Buffer::default()),
     }
 }
 
-/// From a parsed head to an exchange: host, virtual server and URI, the body's framing.
+/// Begins the exchange for a parsed head: determines the host, the virtual server, the URI and the
+/// body's framing.
 fn begin(
     connection: &Rc<Connection>,
     request: &mut Request,
@@ -722,7 +724,7 @@ fn begin(
     }
     let client = &request.client;
     let Some(head) = client.h1() else {
-        return Err((Vec::new(), 400)); // no other protocol begins here
+        return Err((Vec::new(), 400)); // only HTTP/1 requests are begun here
     };
     let length = match h1::body_length(head, &client.bytes, request.server.allows_connect) {
         Ok(length) => length,
@@ -758,8 +760,8 @@ fn begin(
 }
 
 /// Logs the header lines that are ignored for their invalid names. Lines before the host go to the
-/// log of the server that the request begins under; the others go to the log of the host's server,
-/// by a second call with `is_chosen`.
+/// log of the [first server](Connection::first_server). The others go to the log of the host's
+/// server, by a second call with `is_chosen`.
 pub(crate) fn log_ignored_lines(request: &Request, is_chosen: bool) {
     let client = &request.client;
     let ignored = client.ignored();
@@ -780,12 +782,12 @@ pub(crate) fn log_ignored_lines(request: &Request, is_chosen: bool) {
     }
 }
 
-/// Runs the log phase of a request. As in nginx that is after the rest of its body has been
+/// Runs the log phase of a request: as in nginx, after the rest of the request's body has been
 /// discarded, and after lingering close.
 fn end(request: &mut Request, outcome: &Result<(), Abort>, after: &ConnectionOutcome) {
     let ends_here = match outcome {
         // The response was sent or abandoned: the client has left or timed out, gets no response,
-        // or gets no more of one that an upstream or a filter has broken off.
+        // or gets only a part of a response that an upstream or a filter has broken off.
         Ok(())
         | Err(
             Abort::Closed(_)
@@ -796,7 +798,7 @@ fn end(request: &mut Request, outcome: &Result<(), Abort>, after: &ConnectionOut
             | Abort::UpstreamFraming
             | Abort::Filter,
         ) => !matches!(after, ConnectionOutcome::KeepAlive),
-        // As in nginx, the connection did not wait for another request any more.
+        // As in nginx, the connection no longer counts as one that is kept alive.
         Err(_) => false,
     };
     if ends_here {

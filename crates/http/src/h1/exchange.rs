@@ -1,7 +1,7 @@
-//! The exchange of HTTP/1.0 and 1.1: framing in both directions, keep-alive, lingering close.
+//! The exchange of HTTP/1.0 and 1.1: framing in both directions, keep-alive, and lingering close.
 //!
-//! RFC 9112. `proto::h1` parses heads and chunks; this file handles the connection. The pace of a
-//! response is set by its [`sender`](crate::exchange::sender).
+//! RFC 9112. `proto::h1` parses heads and chunks; this file uses the connection. A response is
+//! paced by its [`sender`](crate::exchange::sender).
 
 use std::io::{self, ErrorKind, Write};
 use std::rc::Rc;
@@ -34,20 +34,22 @@ use crate::response::Field;
 use crate::response::prebuilt::ResponseForm;
 use crate::response::prebuilt::recording;
 
-/// How often more of a discarded body is received before the response begins.
+/// Maximum number of receives of a body that is discarded before the response begins.
 const DROPPED_AT_ONCE_MAX: usize = 64;
 
 /// The interim response for a client that sent `Expect: 100-continue`.
 const CONTINUE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
-/// Bytes of a client's next requests that are received while a response is prepared.
+/// Maximum number of bytes of a client's next requests that are received while a response is
+/// prepared.
 const AHEAD_MAX: usize = 16 * 1024;
 
-/// Whether the connection continues after a request.
+/// What happens to the connection after a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ConnectionOutcome {
     /// Wait for the next request.
     KeepAlive,
-    /// The response was the last: the rest is sent, then the socket is closed.
+    /// The response was the last on the connection: the rest of it is sent, and then the socket is
+    /// closed.
     Close {
         /// The client has announced that this was its last request.
         client_is_done: bool,
@@ -73,13 +75,13 @@ impl ConnectionOutcome {
 ///        begin_discarding, reclaim
 /// ```
 enum BodyReader {
-    /// A handler, whenever it asks for more.
+    /// A handler, whenever it needs more of the body.
     Handler,
-    /// An upload beside the response, which holds the [`Intake`] meanwhile.
+    /// An upload that runs concurrently with the response and holds the [`Intake`].
     Upload(Rc<SharedIntake>),
-    /// None: the body is received and discarded during any other wait.
+    /// Nothing reads the body, which is received and discarded during any other wait.
     Discard,
-    /// None: the client has left while the body was being discarded.
+    /// Nothing reads the body, because the client has left while it was being discarded.
     ClientLeft,
 }
 
@@ -91,7 +93,7 @@ impl BodyReader {
         }
     }
 
-    /// Whether the body is received during other waits.
+    /// Whether the body is received while the exchange waits for something else.
     fn receives_concurrently(&self) -> bool {
         matches!(self, BodyReader::Upload(_) | BodyReader::Discard)
     }
@@ -103,7 +105,7 @@ impl BodyReader {
 ///                send_head                              upgrade
 ///   HeadUnsent ─────────────▶ Chunks, Length, Unframed ─────────▶ Upgraded
 ///                               │ take_back
-///                               └──────────▶ TakenBack
+///                               └──────────▶ Withdrawn
 /// ```
 #[derive(Clone, Copy)]
 enum SendProgress {
@@ -114,9 +116,10 @@ enum SendProgress {
     Length {
         left: u64,
     },
-    /// The head has been sent. There is no body, or the end of the connection ends it.
+    /// The head has been sent. There is no body, or the end of the connection marks the end of the
+    /// body.
     Unframed,
-    /// The response was withdrawn: nothing of it has been sent or will be.
+    /// The response was withdrawn: no byte of it has been sent or will be.
     Withdrawn,
     /// The connection belongs to the tunnel.
     Upgraded,
@@ -131,7 +134,7 @@ impl SendProgress {
         matches!(self, SendProgress::Upgraded)
     }
 
-    /// Withdraws a response of which nothing has been sent. The bytes of a tunnel stay sent.
+    /// Withdraws a response of which no byte has been sent. Has no effect on a tunnel.
     fn take_back(&mut self) {
         if !self.is_upgraded() {
             *self = SendProgress::Withdrawn;
@@ -139,8 +142,8 @@ impl SendProgress {
     }
 }
 
-/// What happens to the connection after the response. A later variant replaces an earlier one, and
-/// never the reverse.
+/// What happens to the connection after the response. A state may only be replaced by a later
+/// variant.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Persistence {
     KeepAlive,
@@ -169,29 +172,30 @@ impl Persistence {
 /// One request and its response on an HTTP/1 connection.
 pub struct H1 {
     connection: Rc<Connection>,
-    /// The received bytes. Code that takes bytes calls [`H1::update_persistence`] afterwards.
+    /// The received bytes that have not been used. Code that takes bytes calls
+    /// [`H1::update_persistence`] afterwards.
     intake: Intake,
     reader: BodyReader,
-    /// The counts of a body that an upload has read, until the request takes them over.
+    /// The counts of a body that an upload has read, until they are moved to the request.
     counted: Option<Box<RequestBody>>,
-    /// An upload has begun to read the body, even if it has read nothing yet.
+    /// Whether an upload has begun to read the body, even if it has read nothing yet.
     had_upload: bool,
     version: Version,
-    /// The client waits for `100 Continue`.
+    /// Whether the client waits for `100 Continue`.
     expects_continue: bool,
     persistence: Persistence,
-    /// The client has announced that this is its last request.
+    /// Whether the client has announced that this is its last request.
     client_is_done: bool,
     /// A fault of a discarded body that has not been logged yet.
     discarded_body_fault: Option<Abort>,
     progress: SendProgress,
     /// Whether the kernel may send files.
     sendfile: bool,
-    /// The client read or sent nothing for too long.
+    /// Whether the client has read or sent nothing for too long.
     timed_out: bool,
     /// The part of the head that `limit_rate` holds back.
     held: Bytes,
-    /// Records the response, if its scope always gives the same one.
+    /// The recorder of the response, if all plain requests of its scope get the same response.
     constant: Option<Box<recording::ConstantResponse>>,
 }
 
@@ -220,7 +224,8 @@ impl H1 {
     }
 
     /// An exchange that only refuses its request. `length` is the length of the body that follows
-    /// the head, as far as it is known: such a body is received to its end like any other.
+    /// the head, as far as the length is known. Such a body is received to its end like any other
+    /// body.
     pub fn refused(
         connection: &Rc<Connection>,
         version: Version,
@@ -293,7 +298,7 @@ impl H1 {
         if !self.intake.filled || self.intake.is_read() {
             return false; // the last receive has emptied the kernel's buffer
         }
-        // With io_uring a receive takes a turn of the loop.
+        // With io_uring, a receive takes an iteration of the event loop.
         let stream = &self.connection.stream;
         let received = match either(stream.recv(None), engine::yield_now()).await {
             Either::First(received) => Some(received),
@@ -346,7 +351,7 @@ impl H1 {
             let stream = &self.connection.stream;
             stream.push(Segment::Bytes(Bytes::from_static(CONTINUE)));
             stream.start_send();
-            // As in nginx, all bytes but the response's own head count as its body.
+            // As in nginx, all bytes except for the response's own head count as body bytes.
             request.sent.bytes += CONTINUE.len() as u64;
             request.sent.body_bytes += CONTINUE.len() as u64;
         }
@@ -369,7 +374,7 @@ impl H1 {
         Some(H1Upload::new(lent, &request.plan.core))
     }
 
-    /// Takes the intake back from an upload, which gets no more of the body.
+    /// Takes the intake back from an upload, which then gets no more of the body.
     fn settle(&mut self) {
         if let BodyReader::Upload(lent) = &self.reader {
             let (intake, counted) = lent.give_back();
@@ -389,7 +394,7 @@ impl H1 {
         }
     }
 
-    /// Decides by the received part of the body whether the connection may be kept alive.
+    /// Updates `persistence` and `timed_out` after bytes of the intake have been used.
     fn update_persistence(&mut self) {
         if self.intake.is_lost {
             self.persistence.advance(Persistence::CloseWithoutBody);
@@ -406,8 +411,8 @@ impl H1 {
         dropped
     }
 
-    /// Waits until the upload needs no more of the body. If the response has begun, the rest of the
-    /// body is then discarded.
+    /// Waits until the upload needs no more of the body, and takes the intake back. If the response
+    /// has begun, the rest of the body is discarded from then on.
     async fn reclaim(&mut self) {
         if let BodyReader::Upload(lent) = &self.reader {
             let lent = Rc::clone(lent);
@@ -425,7 +430,7 @@ impl H1 {
     }
 
     /// Receives and discards a body during another wait, since a client may send its whole body
-    /// before it reads. Returns once the body has ended.
+    /// before it reads. Returns when the body has ended or needs no discarding.
     ///
     /// # Errors
     /// If the client has left.
@@ -447,8 +452,8 @@ impl H1 {
                 Ok(buffer) if !buffer.is_empty() => self.intake.input = buffer,
                 end => {
                     self.persistence.advance(Persistence::CloseWithoutBody);
-                    // A client that has shut down its sending side may still read. As in nginx, if
-                    // an upload has read the body, the body must be complete.
+                    // A client that has shut down its sending side may still read the response. As
+                    // in nginx, an upload requires the complete body.
                     let has_left = end.is_err() || self.had_upload;
                     self.reader = if has_left {
                         BodyReader::ClientLeft
@@ -495,7 +500,7 @@ impl H1 {
             write_field(&mut head, &field.name, &[&field.value]);
         }
         head.extend_from_slice(b"\r\n");
-        // As in nginx, all bytes but the response's own head count as its body.
+        // As in nginx, all bytes except for the response's own head count as body bytes.
         request.sent.bytes += head.len() as u64;
         request.sent.body_bytes += head.len() as u64;
         self.connection.stream.push(Segment::Bytes(head.into()));
@@ -527,7 +532,7 @@ impl H1 {
         stream.set_sendfile_chunk(chunk.unwrap_or(SENDFILE_CHUNK_DEFAULT));
         let without_body = request.method == Method::Head
             || matches!(request.response.status, 204 | 304 | 100..=199)
-            // The bytes after such a response are no body (RFC 9110, section 9.3.6).
+            // The bytes after such a response are not a body (RFC 9110, section 9.3.6).
             || request.method == Method::Connect && request.response.status < 300;
         let unknown = request.response.content_length.is_none();
         let mut chunked = false;
@@ -561,7 +566,7 @@ impl H1 {
         write_head(request, framing, &mut head);
         self.constant = recording::ConstantResponse::begin(request, &head);
         let mut head = engine::share_bytes(head);
-        // A head after which the protocol changes is sent without pacing.
+        // A head after which the protocol changes is not paced.
         let is_last = request.response.status == 101 || request.method == Method::Connect;
         if let Some(share) =
             Sender::share_of_head(request).filter(|share| *share < head.len() && !is_last)
@@ -574,9 +579,9 @@ impl H1 {
         Ok(())
     }
 
-    /// [`finish`](Self::finish) without waiting, which is possible in most cases: the response is
-    /// complete, the request's body has been read, and the connection is kept alive. Returns the
-    /// bytes received after the request; `None` if `finish` must be called.
+    /// Does the work of [`finish`](Self::finish) without waiting, which is possible in most cases:
+    /// the response is complete, the request's body has been read, and the connection is kept
+    /// alive. Returns the bytes received after the request; `None` if `finish` must be called.
     pub fn finish_at_once(&mut self, request: &mut Request, whole: bool) -> Option<Buffer> {
         let core = &request.plan.core;
         let had_upload = matches!(self.reader, BodyReader::Upload(_)) || self.counted.is_some();
@@ -612,7 +617,7 @@ impl H1 {
         }
         if !whole || !(self.is_whole() || request.response.header_only) {
             let after = self.break_off(request);
-            // As in nginx, the rest of a body that the client is still sending is read, since a
+            // As in nginx, the rest of a body that the client is still sending is read, since a TCP
             // reset would destroy the received part of the response.
             let lingers = request.plan.core.lingering_close != LingeringClose::Off;
             let is_sending = !self.intake.is_read() && self.has_begun(request);
@@ -643,9 +648,9 @@ impl H1 {
         if let Some(abort) = self.discarded_body_fault.take() {
             log_body_fault(request, &abort);
         }
-        // The response may have announced keep-alive although the connection must close: a server
+        // The connection may have to close although the response has announced keep-alive: a server
         // whose script makes the response may have `keepalive_timeout 0`, and the location of
-        // `post_action` may refuse.
+        // `post_action` may forbid keep-alive.
         let stays = self.permits_keepalive(request) && !core.keepalive_timeout.is_zero();
         if stays && self.skip_body(request).await {
             if core.tcp_nodelay && !self.connection.nodelay.replace(true) {
@@ -701,7 +706,8 @@ impl H1 {
             .await;
     }
 
-    /// Ends a response that could not be completed in a way that the client notices.
+    /// Ends a response that could not be completed, in such a way that the client notices the
+    /// truncation.
     fn break_off(&mut self, request: &mut Request) -> ConnectionOutcome {
         if self.timed_out || request.response.status == 444 {
             if request.plan.core.reset_timedout_connection {
@@ -712,7 +718,8 @@ impl H1 {
                 return ConnectionOutcome::Drop;
             }
         }
-        // If nothing of the response has been sent, the client gets no response instead of a part.
+        // If no byte of the response has been sent, the connection is dropped, so that the client
+        // gets no partial response.
         let is_taken_back = matches!(self.progress, SendProgress::Withdrawn);
         if is_taken_back || self.has_unsent(request) {
             return ConnectionOutcome::Drop;
@@ -735,6 +742,7 @@ impl H1 {
     }
 
     /// Receives and discards the rest of the request's body, so that the next request can follow.
+    /// False if the next request cannot be found or the client is too slow.
     async fn skip_body(&mut self, request: &mut Request) -> bool {
         let core = Arc::clone(&request.plan.core);
         let end = engine::now() + core.lingering_time;
@@ -761,7 +769,8 @@ impl H1 {
         }
     }
 
-    /// Whether only the end of the connection tells the client where the body ends.
+    /// Whether the body has no framing, so that the client recognizes its end by the end of the
+    /// connection.
     pub(crate) fn ends_with_connection(&self) -> bool {
         matches!(self.progress, SendProgress::Unframed)
     }
@@ -853,8 +862,8 @@ impl Wire for H1 {
         stream.set_send_timeout_and_reset(timeout, resets);
     }
 
-    /// Received bytes (pipelined requests) are kept, up to `AHEAD_MAX`: if a client has sent more,
-    /// its close is not noticed.
+    /// Received bytes are kept, since they may be pipelined requests, but not more than
+    /// `AHEAD_MAX`. If the client has sent more, its close is not noticed.
     async fn client_gone(&mut self) -> Abort {
         let takes_body = !matches!(self.reader, BodyReader::Handler);
         if takes_body && let Err(left) = self.discard().await {

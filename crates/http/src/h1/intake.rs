@@ -1,4 +1,4 @@
-//! The bytes that an HTTP/1 client sends after the head of a request: the body, and then the next
+//! The bytes that an HTTP/1 client sends after the head of a request: first the body, then the next
 //! requests.
 
 use std::io::{self, ErrorKind};
@@ -11,7 +11,7 @@ use proto::h1::chunked::{Decoded, Decoder};
 use crate::exchange::abort::Abort;
 use crate::request::body::{ChunkError, RequestBody};
 
-/// The part of the request's body that has not been taken.
+/// The part of the request's body that has not been taken from the intake.
 #[derive(Debug, Default)]
 enum Incoming {
     /// There was no body, or all of it has been taken.
@@ -32,27 +32,29 @@ impl Incoming {
     }
 }
 
-/// The next part of a body.
+/// The result of asking for the next part of a body.
 pub(crate) enum BodyPart {
     Bytes(Bytes),
-    /// No bytes until more is received.
+    /// No bytes are available until more are received.
     Nothing,
     End,
 }
 
-/// The bytes received after a head, and the state of the body among them; see the module.
+/// The bytes received after a head, and how much of the body is among them.
 #[derive(Debug, Default)]
 pub(crate) struct Intake {
     /// The received bytes that have not been taken.
     pub(crate) input: Buffer,
     incoming: Incoming,
-    /// Bytes of the last receive of the body; 0 until a receive after that of the head.
+    /// Number of bytes of the last receive of the body; 0 while only the receive of the head has
+    /// returned bytes.
     portion: usize,
-    /// The last receive has filled its buffer: the kernel may have more.
+    /// Whether the last receive has filled its buffer, so that the kernel may hold more bytes.
     pub(crate) filled: bool,
-    /// The counts of the body before the last receive.
+    /// The counts of the body before the last receive, for the log if its chunks are refused.
     before_portion: ChunkError,
-    /// The head was refused, or a chunk of the body is too large: the rest of the body is not read.
+    /// The head was refused, or a chunk of the body is too large, so the rest of the body is not
+    /// read.
     pub(crate) refused: bool,
     /// The chunks are malformed, so the end of the body and the start of the next request are
     /// unknown.
@@ -77,7 +79,7 @@ impl Intake {
         matches!(self.incoming, Incoming::Nothing)
     }
 
-    /// Takes over bytes of the body that were received after the head's last receive.
+    /// Stores bytes of the body that were received after the last receive of the head.
     pub(crate) fn begin_portion(&mut self, body: &RequestBody, buffer: Buffer) {
         self.portion = buffer.len();
         self.filled = buffer.is_full();
@@ -88,7 +90,7 @@ impl Intake {
         };
     }
 
-    /// Takes over the result of a receive.
+    /// Stores the result of a receive.
     ///
     /// # Errors
     /// If nothing has been received, with the reason.
@@ -113,9 +115,10 @@ impl Intake {
         }
     }
 
-    /// The next part of the body from the received bytes. A chunk with which the body exceeds
+    /// Takes the next part of the body from the received bytes. A chunk with which the body exceeds
     /// `size_max` (0: no limit) is refused as soon as its size is known. As in nginx, the whole
-    /// last receive of a refused body counts for `$request_length`, unless the head was in it.
+    /// last receive of a refused body counts for `$request_length`, unless the head was in this
+    /// receive.
     ///
     /// # Errors
     /// `BadBody` and `BodyTooLarge`.
@@ -142,7 +145,7 @@ impl Intake {
                 }
                 Incoming::Chunked(decoder) => {
                     let received = body.received();
-                    // Decode one chunk at a time if one of them may exceed the limit.
+                    // Decode one chunk at a time if any of them may exceed the limit.
                     let at_most = received.saturating_add(self.input.len() as u64);
                     let decoded = if size_max != 0 && at_most > size_max {
                         decoder.decode(&self.input)
@@ -195,8 +198,8 @@ impl Intake {
         Abort::BadBody("client sent invalid chunked body")
     }
 
-    /// Discards the received part of the body. As in nginx, it counts neither for `$request_length`
-    /// nor for `$content_length`.
+    /// Discards the received part of the body. As in nginx, the discarded bytes count neither for
+    /// `$request_length` nor for `$content_length`.
     ///
     /// # Errors
     /// `BadBody`.
@@ -229,7 +232,7 @@ impl Intake {
     }
 }
 
-/// Takes `length` bytes off the front, without a copy if that empties the buffer.
+/// Takes `length` bytes from the front. Without a copy if the buffer is then empty.
 pub fn take_front(input: &mut Buffer, length: usize) -> Bytes {
     if length == input.len() {
         return std::mem::take(input).into_bytes();
@@ -239,7 +242,7 @@ pub fn take_front(input: &mut Buffer, length: usize) -> Bytes {
     bytes
 }
 
-/// Takes the decoded bytes off the front, and returns the data in them, if any.
+/// Takes the decoded bytes from the front, and returns the data in them, if any.
 pub fn take_data(input: &mut Buffer, decoded: &Decoded) -> Option<Bytes> {
     let framing = decoded.consumed - decoded.data.end;
     input.advance(decoded.data.start);

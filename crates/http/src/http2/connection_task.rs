@@ -1,12 +1,12 @@
 //! The task of a client's HTTP/2 connection.
 //!
-//! This task reads frames, answers requests with prebuilt responses, and sends for all streams in
-//! turns. Every other request has a task of its own (`serve`), which shares the connection
-//! ([`SharedConnection`]); its stream counts as open until that task has ended.
+//! This task reads frames, answers requests with prebuilt responses, and sends the frames of all
+//! streams in turn. Every other request has a task of its own (`serve`), which shares the
+//! connection ([`SharedConnection`]). Its stream counts as open until the request's task has ended.
 //!
-//! The task stops reading from a client that does not read the replies to its frames, and holds
-//! prebuilt responses back while earlier ones are queued. So the queue for one client is bounded,
-//! whatever it requests.
+//! The task stops reading from a client that does not read the replies to its frames, and sends no
+//! prebuilt response at once while earlier responses are queued. So the queue for a client is
+//! bounded, whatever the client requests.
 
 use std::cell::RefCell;
 use std::future::poll_fn;
@@ -50,25 +50,25 @@ use crate::response::prebuilt::answering;
 use crate::response::prebuilt::answering::ResponseSink;
 use crate::response::prebuilt::{DatedResponse, ResponseForm};
 
-/// Queued bytes of control frames (SETTINGS and PING acknowledgements, resets) at which we stop
-/// reading from the client.
+/// Queued bytes of control frames (SETTINGS and PING acknowledgements, resets) at which the task
+/// stops reading from the client.
 const CONTROL_MAX: usize = 64 * 1024;
 
-/// Bytes queued in the transport at which we stop reading. Bodies alone stay below
-/// [`IN_TRANSPORT_MAX`] and one part.
+/// Bytes queued in the transport at which the task stops reading from the client. Without control
+/// frames, the transport holds less: at most [`IN_TRANSPORT_MAX`] and one part of a body.
 const BACKLOG_MAX: usize = IN_TRANSPORT_MAX + 2 * CONTROL_MAX;
 
-/// How long to wait for more parts of responses that are likely to follow at once, before sending
-/// what is queued.
+/// How long the task waits for more parts of responses, which are likely to be queued in a moment,
+/// before it sends the queue.
 const PATIENCE: Duration = Duration::from_millis(1);
 
-/// How long we discard what a client still sends after a connection error.
+/// How long the task discards what a client still sends after a connection error.
 const LINGERING_TIME: Duration = Duration::from_secs(1);
 
-/// How long a client may take to acknowledge the first GOAWAY, before new streams are refused.
+/// How long a client may take to acknowledge the first GOAWAY before new streams are refused.
 const CONFIRMING_TIME: Duration = Duration::from_secs(1);
 
-/// The buffers into which heads are decoded. They are swapped with those of the request.
+/// The buffers into which heads are decoded. They are swapped with the buffers of the request.
 #[derive(Default)]
 struct Scratch {
     head: Head,
@@ -82,7 +82,7 @@ thread_local! {
 /// Why the task was woken.
 enum WakeReason {
     Received(io::Result<Buffer>),
-    /// A stream has something to send, or the transport has room.
+    /// A stream has something to send, or the transport can take more bytes.
     Notified,
     /// The client has read nothing for `send_timeout`.
     SendTimedOut,
@@ -92,10 +92,10 @@ enum WakeReason {
 enum ConnectionEnd {
     /// The client has closed the connection, or it is broken.
     Gone,
-    /// The connection ends in order: no request is in flight.
+    /// The connection ends in order, with no open stream.
     Done,
-    /// The connection ends in order, but the client has closed its side or there is no time to wait
-    /// for it.
+    /// The connection ends in order, but without lingering: the client has closed its side, or
+    /// there is no time.
     Closed,
     /// The client has not sent the rest of a frame in time.
     TimedOut,
@@ -137,7 +137,7 @@ pub async fn begin_in_clear(connection: &Rc<Connection>, first: Buffer) -> Detec
             Ok(more) if !more.is_empty() => {
                 input = Buffer::copy_of(&[&*input, &*more].concat());
             }
-            // The other protocol's way finds the end again.
+            // The task of HTTP/1 receives the end or the error again, and handles it.
             _ => return DetectedProtocol::Http1(input),
         }
         if !is_spoken(connection, &input) {
@@ -171,7 +171,7 @@ pub async fn serve_connection(connection: &Rc<Connection>, first: Buffer) -> Con
     let end = Http2Connection::new(&shared).run_connection(first).await;
     let after = close_connection(&shared, end).await;
     shared.end_all_streams();
-    // Drop the tasks of requests before the connection.
+    // The tasks of requests end before the connection is dropped.
     poll_fn(|context| {
         while shared.with(|machine| machine.live()) > 0 {
             if !shared.is_called(context.waker()) {
@@ -189,8 +189,9 @@ pub async fn serve_connection(connection: &Rc<Connection>, first: Buffer) -> Con
 
 /// Sends GOAWAY with the reason, and lingers until the client has read it.
 ///
-/// Closing while unread bytes of the client are in the kernel, if only a WINDOW_UPDATE, would cause
-/// a reset, which destroys what the client has not read.
+/// Closing the socket while bytes of the client, such as a WINDOW_UPDATE, are unread in the kernel
+/// would cause a TCP reset. The reset would destroy the part of the response that the client has
+/// not read.
 async fn close_connection(shared: &Rc<SharedConnection>, end: ConnectionEnd) -> ConnectionOutcome {
     let (time, timeout) = match end {
         ConnectionEnd::Gone => return ConnectionOutcome::Drop,
@@ -229,13 +230,13 @@ fn lingering_of(connection: &Connection) -> Option<(Duration, Duration)> {
         .then_some((core.lingering_time, core.lingering_timeout))
 }
 
-/// The rules for heads of a server.
+/// The rules that a server has for heads.
 fn rules_of(server: &Server) -> Rules {
     rules_within(&server.core.head_limits())
 }
 
-/// The most fields that a head may have for any of the servers that it may name. `None`: all
-/// servers have the same rules.
+/// The highest `max_headers` of the servers of the address, since a head may name any of them.
+/// `None`: all servers have the same rules.
 fn named_fields_max(connection: &Connection, local: &GenerationView) -> Option<usize> {
     let differing = connection.with_servers(local, |servers| {
         servers.head_limits_differ.then_some(servers.headers_max)
@@ -243,7 +244,8 @@ fn named_fields_max(connection: &Connection, local: &GenerationView) -> Option<u
     differing.flatten()
 }
 
-/// What a head may be from the name of its server on, where that is not what it was before.
+/// The rules for the rest of a head that names this host; `None` if they are the rules that already
+/// apply.
 fn rules_after(connection: &Connection, local: &GenerationView, host: &[u8]) -> Option<Rules> {
     if connection.is_misdirected(local, host) {
         return None; // the request is refused for the name
@@ -269,27 +271,30 @@ fn rules_within(limits: &h1::Limits) -> Rules {
 struct Http2Connection<'a> {
     shared: &'a Rc<SharedConnection>,
     input: Buffer,
-    /// Where the input goes on.
+    /// The offset in `input` of the first byte that has not been read.
     at: usize,
-    /// Since when nothing is under way; `None` while something is.
+    /// The time since which no stream has been open; `None` while a stream is open.
     idle_since: Option<Instant>,
-    /// Since when a frame has not come whole.
+    /// The time since which a frame has been incomplete; `None` if no frame is, or if the frame has
+    /// timed out.
     within_frame_since: Option<Instant>,
-    /// When the client was told that the connection will end.
+    /// The time at which the first GOAWAY was sent, which announces the end of the connection.
     announced: Option<Instant>,
-    /// The frame that has not come whole has been given up.
+    /// Whether the incomplete frame has timed out and was given up, without an end of the
+    /// connection.
     is_late: bool,
-    /// How many streams had ended when their tasks had their turn last.
+    /// The value of [`SharedConnection::endings`] when the task last yielded to the tasks of ended
+    /// streams.
     ended_at_yield: u64,
 }
 
-/// How far what has come was read.
+/// How far the received bytes were processed.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum ReadProgress {
     All,
-    /// The rest must wait for the client to take what it was sent.
+    /// The rest must wait until the client has read the replies to its frames.
     AwaitsClient,
-    /// The rest must wait until tasks of streams that have ended have had their turn.
+    /// The rest must wait until the tasks of ended streams have run.
     AwaitsTasks,
 }
 
@@ -309,7 +314,8 @@ impl<'a> Http2Connection<'a> {
 
     async fn run_connection(&mut self, first: Buffer) -> ConnectionEnd {
         self.input = first;
-        // Since when responses that go on at once have been waited for.
+        // The time since which the task has been waiting for responses that may queue more in a
+        // moment.
         let mut waits_since = None;
         loop {
             let read = match self.read() {
@@ -342,8 +348,8 @@ impl<'a> Http2Connection<'a> {
                 WakeReason::Received(Ok(_)) => {
                     let unfinished = self.within_frame_since.is_some() || self.shared.is_serving();
                     logging::client::http2_closed(&self.shared.connection, unfinished);
-                    // It may be we who want it to end, to make room. What has been sent is still
-                    // the client's.
+                    // Tidegate itself may have shut down the reading side, to make room. The client
+                    // still gets the bytes that have been sent.
                     return ConnectionEnd::Closed;
                 }
                 WakeReason::Received(Err(error)) if error.kind() == ErrorKind::TimedOut => {
@@ -376,19 +382,19 @@ impl<'a> Http2Connection<'a> {
         self.shared.with(|machine| machine.live())
     }
 
-    /// Whether the connection has ended by itself: it was said that it would, and nothing is under
-    /// way.
+    /// Whether the connection ends in order: the end was announced, and no stream is open.
+    /// Announces the end if the thread is ending or the connection has lost its listener.
     fn ends(&mut self) -> bool {
         let connection = self.connection();
         let must_end = connection.is_ending() || connection.has_lost_listener();
         match self.announced {
             None if must_end => {
                 self.announced = Some(engine::now());
-                // What is on its way is still served.
+                // Streams that the client opens before it has received the GOAWAY are still served.
                 self.shared.with(|machine| machine.announce_end());
                 self.shared.flush_now();
             }
-            // It has had the time for that.
+            // The client has had enough time to acknowledge the announcement.
             Some(at) if engine::now() - at >= CONFIRMING_TIME => {
                 self.shared.with(|machine| machine.send_goaway());
             }
@@ -401,7 +407,7 @@ impl<'a> Http2Connection<'a> {
         self.at < self.input.len()
     }
 
-    /// Does what has come asks for.
+    /// Processes the received bytes.
     fn read(&mut self) -> Result<ReadProgress, Violation> {
         if !self.has_input() {
             return Ok(ReadProgress::All);
@@ -445,8 +451,8 @@ impl<'a> Http2Connection<'a> {
                 return Ok(ReadProgress::AwaitsClient);
             }
             in_transport = 0;
-            // A client may begin a stream as soon as it has seen the end of another, or has ended
-            // it.
+            // A client may open a stream as soon as it has received the end of another, or has
+            // itself reset another.
             let endings = self.shared.endings();
             if self.shared.is_full_of_ended() && self.ended_at_yield != endings {
                 self.ended_at_yield = endings;
@@ -507,7 +513,8 @@ impl<'a> Http2Connection<'a> {
                     let is_answered = flow.as_ref().is_some_and(|flow| flow.has_ended());
                     match fault {
                         Some(fault) => logging::client::http2_fault(&connection, &fault),
-                        // A client that has its response says that no more of its request comes.
+                        // Clients reset a stream without an error to say that the rest of the
+                        // request will not be sent, after they have the response.
                         None if is_answered => {}
                         None => logging::client::http2_reset(&connection, stream, code),
                     }
@@ -517,13 +524,13 @@ impl<'a> Http2Connection<'a> {
                 }
                 Event::Malformed { stream, fault } => {
                     match self.flow(stream) {
-                        // Who reads the body tells of it.
+                        // The reader of the body reports the fault.
                         Some(flow) => flow.receive_fault(fault),
                         None => logging::client::http2_fault(&connection, &fault),
                     }
                 }
                 Event::Refused(fault) => logging::client::http2_fault(&connection, &fault),
-                // What it has begun is still served.
+                // Streams that the client has already opened are still served.
                 Event::GoAway(_) => self.shared.with(|machine| machine.send_goaway()),
                 Event::Pong => {
                     if self.announced.is_some() {
@@ -541,19 +548,19 @@ impl<'a> Http2Connection<'a> {
         })
     }
 
-    /// Whether nothing more is read for now.
+    /// Whether no more frames are processed for now, because the client reads too slowly.
     fn is_read_paused(&self, in_transport: usize) -> bool {
         let waiting = self.shared.waiting();
         let control = self.shared.with(|machine| machine.control_length());
         if waiting + control < CONTROL_MAX && in_transport < BACKLOG_MAX {
             return false;
         }
-        // Then it goes to the transport, as far as that takes it.
+        // Moves the waiting frames to the transport, and sends as many bytes as the kernel accepts.
         self.shared.flush_now();
         self.shared.connection.stream.start_send() >= IN_TRANSPORT_MAX
     }
 
-    /// A request's head has come.
+    /// Begins a request whose head has been received: answers it at once, or spawns its task.
     fn begin(
         &mut self,
         local: &Rc<GenerationView>,
@@ -563,7 +570,7 @@ impl<'a> Http2Connection<'a> {
         asked: Result<RequestMetadata, HeadFault>,
         scratch: &mut Scratch,
     ) {
-        // Also where it is answered at once and never seen to be under way.
+        // A request that is answered at once never counts as open, but it ends the idle time too.
         self.idle_since = None;
         let connection = self.connection();
         let mut request = pool::take(local, connection, server);
@@ -571,7 +578,8 @@ impl<'a> Http2Connection<'a> {
             .client_mut()
             .swap_fields(&mut scratch.bytes, &mut scratch.head);
         let core = &server.plan.core;
-        // Several may come before the tasks of any have begun.
+        // The request is counted here, since several heads may be processed before any of their
+        // tasks run.
         request.count();
         let requests = connection.requests.get();
         let age = engine::uptime().saturating_sub(connection.client.accepted());
@@ -601,7 +609,7 @@ impl<'a> Http2Connection<'a> {
         let priority = self.shared.priority_of(&request);
         let length = match protocol {
             None => asked.ok().and_then(|asked| asked.content_length),
-            Some(_) => None, // what comes is no body
+            Some(_) => None, // the stream carries tunnel data, not a body
         };
         let flow = Rc::new(Flow::new(stream));
         if ends || asked.is_err() {
@@ -616,7 +624,8 @@ impl<'a> Http2Connection<'a> {
         engine::spawn(serve(Rc::clone(self.shared), flow, request, ends, asked));
     }
 
-    /// Waits for what comes next. `None`: the connection has been idle for long enough.
+    /// Waits for the next event. `None` if the connection is to be closed because it has been idle
+    /// for too long.
     async fn wait(&mut self, is_read_paused: bool, is_full: bool) -> Option<WakeReason> {
         let shared = self.shared;
         let stream = &shared.connection.stream;
@@ -688,7 +697,7 @@ impl<'a> Http2Connection<'a> {
     }
 }
 
-/// Lets responses from memory leave on a stream.
+/// Sends prebuilt responses on a stream.
 struct StreamSink<'a> {
     shared: &'a Rc<SharedConnection>,
     stream: u32,
@@ -720,7 +729,7 @@ impl ResponseSink for StreamSink<'_> {
     }
 }
 
-/// Lets go of a stream, however its task ends.
+/// Releases a stream when its task ends, even by a panic.
 struct StreamGuard {
     shared: Rc<SharedConnection>,
     flow: Rc<Flow>,
@@ -757,7 +766,7 @@ async fn serve(
     }
 }
 
-/// Serves one request up to its line in the log. What is left of the request then.
+/// Serves one request, including its log phase. Returns which rest of the request is left.
 async fn serve_one(
     place: &StreamGuard,
     request: &mut Request,
@@ -773,8 +782,8 @@ async fn serve_one(
     let asks_for_tunnel = asked.is_ok_and(|asked| asked.protocol.is_some());
     let mut exchange = Exchange::h2(H2::new(shared, flow, asks_for_tunnel));
     let outcome = match begin(connection, request, ends, asked) {
-        // Its reset has come with its head: no work is begun that has to be undone
-        // (CVE-2023-44487).
+        // The reset was received together with the head: no work is begun that would have to be
+        // undone (CVE-2023-44487).
         Ok(()) if flow.is_gone() => Err(Abort::Closed(ErrorKind::ConnectionReset.into())),
         Ok(()) => phases::handle(request, &mut exchange).await,
         Err((text, status)) => {
@@ -805,19 +814,20 @@ async fn serve_one(
             request.sent.complete &= !complete;
             let late = error.kind() == ErrorKind::TimedOut;
             is_reset = match &outcome {
-                // What nginx resets as if it had timed out, too.
+                // nginx resets these streams with the code for a timeout, too.
                 Err(Abort::TimedOut | Abort::BodyTimedOut | Abort::Unanswered(444)) => {
                     h2.break_off(true)
                 }
                 Err(Abort::Unanswered(_)) => h2.break_off(false),
-                // What had come of an answer that has failed midway is the client's.
+                // A response has failed midway: the client first gets the part that is queued.
                 _ => {
                     let is_stuck = late || h2.emptied().await.is_err();
                     h2.break_off(is_stuck)
                 }
             };
         }
-        // What has not left was not sent; of what has timed out the sender knows that already.
+        // Bytes that are still queued were not sent. After a timeout the sender has already
+        // subtracted them.
         let waiting = match &outcome {
             Err(Abort::TimedOut) => 0,
             _ => flow.queued(),
@@ -834,7 +844,7 @@ async fn serve_one(
         logging::client::http2_fault(connection, &fault);
     }
     request_log::log(request);
-    // A reset is not answered with another (RFC 9113, section 5.4.2).
+    // A reset must not be answered with another reset (RFC 9113, section 5.4.2).
     if flow.is_gone() || is_reset {
         RequestRest::None
     } else if is_malformed {
@@ -846,7 +856,7 @@ async fn serve_one(
     }
 }
 
-/// Whether the server that the request names speaks HTTP/2 there.
+/// Whether HTTP/2 is enabled for the server that the request names, or for the address.
 fn is_spoken_by(request: &Request) -> bool {
     request.server.core.http2.on || {
         let connection = &request.connection;
@@ -855,7 +865,7 @@ fn is_spoken_by(request: &Request) -> bool {
     }
 }
 
-/// From a head to a request: host, virtual server and URI, the body's length.
+/// Prepares a request from its decoded head: host, virtual server and URI, and the body's length.
 fn begin(
     connection: &Rc<Connection>,
     request: &mut Request,
@@ -882,12 +892,12 @@ fn begin(
         return Err((text.to_vec(), 421));
     }
     let length = match (ends, asked.content_length) {
-        // What comes is for the tunnel.
+        // What the client sends on the stream is tunnel data, not a body.
         _ if asked.protocol.is_some() => {
             tunnel::ask_by_key(request);
             BodyLength::None
         }
-        // As nginx says it of a client that announces a body and sends none.
+        // nginx's text for a client that announces a body and sends none.
         (true, Some(1..)) => {
             return Err((b"client prematurely closed stream".to_vec(), 400));
         }

@@ -2,12 +2,12 @@
 //! server resets the stream.
 //!
 //! Clients such as curl up to 7.88 lose a response if they read its end and the reset of its stream
-//! at once. So the reset is sent in another TLS record and a moment later. nginx sends the reset in
-//! a separate write, which is sufficient with TLS but not in the clear.
+//! at once. So the reset is sent a moment later, in another TLS record. nginx sends the reset in a
+//! separate write, which is sufficient with TLS but not in plaintext.
 //!
-//! Data that the client sends meanwhile is discarded and returns no flow-control credit, as after
-//! the reset, so a client can only send the rest of the stream's window. If the client ends its
-//! request meanwhile, no reset is sent.
+//! Data that the client sends before the reset is discarded and returns no flow-control credit, so
+//! the client can send at most the rest of the stream's window. If the client ends its request in
+//! this time, no reset is sent.
 
 use std::future::poll_fn;
 use std::time::Duration;
@@ -21,19 +21,19 @@ use crate::logging;
 /// Time between the end of a response and the reset of its stream.
 const RESET_DELAY: Duration = Duration::from_millis(50);
 
-/// The rest of a request whose response is complete.
+/// The part of a request that is left when its response is complete.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RequestRest {
-    /// None: the request or its stream has ended.
+    /// Nothing: the request or its stream has ended.
     None,
-    /// A rest of the body that is not read.
+    /// A rest of the body, which is not read.
     Unwanted,
     /// The request was malformed; further frames are ignored.
     Malformed,
 }
 
-/// Waits until the stream of a response that is in the transport may be released. A stream that has
-/// not ended by then is reset on its release.
+/// Waits until a stream whose response has been given to the transport may be released. A stream
+/// that has not ended by then is reset when it is released.
 pub(super) async fn settle_rest_of_request(
     shared: &SharedConnection,
     flow: &Flow,
@@ -42,9 +42,10 @@ pub(super) async fn settle_rest_of_request(
     let is_delayed = match rest {
         RequestRest::None => false,
         RequestRest::Unwanted => true,
-        // A client that has ended its request takes the stream for closed when it has the response,
-        // and its place among the concurrent streams for free. The same holds if the client ends
-        // the request meanwhile, which is not noticed.
+        // A client that has ended its request regards the stream as closed when the response is
+        // complete, and opens another in its place. So there is only a delay while at most half of
+        // the permitted streams are open. The same holds if the client ends the request meanwhile, which is
+        // not noticed.
         RequestRest::Malformed => shared.with(|machine| {
             machine.is_rest_ignored(flow.number) && machine.live() * 2 <= machine.streams_max()
         }),
@@ -67,7 +68,8 @@ pub(super) async fn settle_rest_of_request(
     }
 }
 
-/// Waits between a response and the reset of its stream, unless the stream ends by itself.
+/// Waits between the end of a response and the reset of its stream, unless the stream ends by
+/// itself.
 async fn set_apart(shared: &SharedConnection, flow: &Flow, is_over: impl Fn(&Flow) -> bool) {
     loop {
         let sent_before = shared.sent();
@@ -75,8 +77,8 @@ async fn set_apart(shared: &SharedConnection, flow: &Flow, is_over: impl Fn(&Flo
             flow.poll_received(context.waker(), |flow| is_over(flow).then_some(()))
         });
         match either(over, engine::sleep(RESET_DELAY)).await {
-            // No other frame has been sent in between, and the client cannot have read the response
-            // yet.
+            // No part of a body has been sent since, and bytes are still queued, so the client has
+            // not read the end of the response yet: wait again.
             Either::Second(()) if shared.has_backlog() && shared.sent() == sent_before => {}
             _ => return,
         }

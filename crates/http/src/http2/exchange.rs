@@ -1,7 +1,7 @@
-//! The exchange of one stream: what a handler sees of its request and its response.
+//! The exchange of one stream: the handler's access to the request's body and the response.
 //!
-//! Framing, windows and turns are the connection's; pacing and waiting for a slow client are
-//! decided above, as with HTTP/1 ([`sender`](crate::exchange::sender)).
+//! The connection does framing, flow control and the scheduling of streams. Pacing and waiting for
+//! a slow client are decided by the caller, as with HTTP/1 ([`sender`](crate::exchange::sender)).
 
 use std::future::poll_fn;
 use std::io;
@@ -23,7 +23,7 @@ use crate::http2::upload::{self, H2Upload};
 use crate::request::Request;
 use crate::response::{Field, Response};
 
-/// Bytes that the head of a frame takes.
+/// The length of a frame's header in bytes.
 const FRAME_HEAD: u64 = frame::HEAD_LENGTH as u64;
 
 /// One request and its response on a stream.
@@ -32,14 +32,14 @@ pub struct H2 {
     flow: Rc<Flow>,
     send_timeout: Duration,
     head_sent: bool,
-    /// The most bytes of the body that one frame has.
+    /// Maximum number of bytes of the body in one frame.
     frame_size: u64,
-    /// What is left of the announced length of the response's body.
+    /// The bytes that are missing to the announced length of the response's body.
     announced: Option<u64>,
     expects_trailers: bool,
     trailers: Vec<Field>,
-    /// The client asks for bytes both ways: for it any success means that it has them (RFC 8441,
-    /// section 4).
+    /// Whether the client has sent an extended CONNECT. Such a client regards any 2xx response as
+    /// an open tunnel (RFC 8441, section 4).
     asks_for_tunnel: bool,
 }
 
@@ -73,7 +73,7 @@ impl H2 {
     pub async fn read_body(&mut self, request: &mut Request) -> Result<Option<Bytes>, Abort> {
         if self.asks_for_tunnel {
             request.body.note_end();
-            return Ok(None); // what comes is no body
+            return Ok(None); // the stream carries tunnel data, not a body
         }
         let core = Arc::clone(&request.plan.core);
         let deadline = request.body.wait_until(core.client_body_timeout);
@@ -113,7 +113,7 @@ impl H2 {
     /// See `Exchange::discard_received_body`.
     pub fn discard_received_body(&mut self, request: &mut Request) {
         if self.asks_for_tunnel || self.flow.is_read() || self.flow.is_uploaded() {
-            return; // there is nothing to drop, or something reads it beside the response
+            return; // nothing is left to discard, or an upload reads the body
         }
         if let Some(part) = self.flow.take_received() {
             upload::release_capacity(&self.shared, &self.flow, part.len());
@@ -167,16 +167,16 @@ impl H2 {
         self.head_sent
     }
 
-    /// Waits until all of the response has been given to the transport.
+    /// Waits until the whole response has been given to the transport.
     ///
     /// # Errors
-    /// `TimedOut` where the client gives no credit for the send timeout; `ConnectionReset` where it
-    /// has ended the stream.
+    /// `TimedOut` if the client gives no flow-control credit for the send timeout;
+    /// `ConnectionReset` if the client has ended the stream.
     pub async fn ended(&mut self) -> io::Result<()> {
         self.wait(|flow| flow.has_ended()).await
     }
 
-    /// Waits until what is queued has been given to the transport.
+    /// Waits until the queue has been given to the transport.
     ///
     /// # Errors
     /// As of [`ended`](Self::ended).
@@ -185,8 +185,8 @@ impl H2 {
         self.wait(|flow| flow.queued() == 0).await
     }
 
-    /// Waits until bytes of the response's body could leave; what is read before would only lie in
-    /// memory. How many are worth reading now.
+    /// Waits until bytes of the response's body could be sent soon, since bytes that are read
+    /// earlier would only occupy memory. Returns the number of bytes to read now.
     ///
     /// # Errors
     /// As of [`ended`](Self::ended).
@@ -196,7 +196,8 @@ impl H2 {
         }
         let flow = &self.flow;
         if flow.has_begun() || flow.queued() > 0 {
-            // A little lies ready, so that its next turn does not find it empty-handed.
+            // Some bytes are kept ready, so that the stream has something to send when its next
+            // turn comes.
             let shared = &self.shared;
             self.wait(|flow| flow.has_begun() && flow.queued() <= shared.ahead_max() / 2)
                 .await?;
@@ -213,11 +214,12 @@ impl H2 {
         self.shared.wait(&self.flow, self.send_timeout, look).await
     }
 
-    /// Ends a stream whose response will not be completed; whether it had not ended, and is reset.
+    /// Resets a stream whose response will not be completed. Returns false if the stream had ended
+    /// before.
     pub fn break_off(&self, timed_out: bool) -> bool {
         let is_under_way = !self.flow.has_ended();
         if is_under_way {
-            // The codes are nginx's.
+            // The error codes are nginx's.
             let code = if timed_out {
                 ErrorCode::ProtocolError
             } else {
@@ -229,8 +231,8 @@ impl H2 {
     }
 }
 
-/// The head of HTTP/1's 101 says the same as a 200 here, and nothing of a handshake (RFC 8441,
-/// section 5).
+/// Turns a 101 into the 200 that means the same in HTTP/2, without the field of the HTTP/1
+/// handshake (RFC 8441, section 5).
 fn become_success(response: &mut Response) {
     response.status = 200;
     response.content_length = None;
@@ -252,7 +254,7 @@ impl Wire for H2 {
         if let Some(announced) = &mut self.announced {
             *announced = announced.saturating_sub(length);
             if *announced == 0 && !self.expects_trailers {
-                // The end stands in the frame of the last bytes.
+                // END_STREAM is set in the frame of the last bytes.
                 self.shared.send_end(&self.flow, &[]);
             }
         }

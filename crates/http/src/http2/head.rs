@@ -8,7 +8,7 @@ use crate::exchange::fields::{self, HeadLine};
 use crate::request::Request;
 use crate::response::Field;
 
-/// Fields about content, which a 204 does not have.
+/// The fields about content, which a 204 does not have.
 const OF_CONTENT: [&[u8]; 2] = [b"Content-Type", b"Content-Length"];
 
 /// Writes the head of the request's response.
@@ -56,7 +56,7 @@ pub fn write_fields(fields: &[Field], out: &mut Vec<u8>) {
 }
 
 fn write_field(name: &[u8], value: &[u8], out: &mut Vec<u8>) {
-    // TE is a request field: clients treat it in a response as a connection field.
+    // TE is a request field: clients treat TE in a response like a connection field.
     const LEFT_OUT: KnownSet = KnownSet::OF_CONNECTION.with(KnownField::Te);
     let of_connection = LEFT_OUT.contains(KnownField::from_name(name));
     // Connection fields are forbidden, and a name with a colon would be a pseudo-header.

@@ -1,8 +1,8 @@
 //! HTTP/2 connections of clients, with many concurrent requests.
 //!
 //! [`proto::h2`] parses and builds frames. [`connection_task`] drives a connection, [`stream`] is
-//! the state that the tasks of its requests share with it, [`exchange`] is the exchange of one
-//! request, [`tunnel`] an upgraded exchange, and [`head`] encodes heads of responses. The
+//! the state that the tasks of requests share with the connection, [`exchange`] is the exchange of
+//! one request, [`tunnel`] is an upgraded exchange, and [`head`] encodes heads of responses. The
 //! directives are in [`settings`].
 
 pub mod connection_task;

@@ -114,7 +114,7 @@ pub const OBSOLETE: &[&dyn Declared] = &[
     &PUSH,
 ];
 
-/// The size of nginx's receive buffer; the lower limit is that of nginx.
+/// The size of nginx's receive buffer, which is only checked against nginx's minimum.
 fn receive_buffer(setter: &Setter<'_>) -> Result<(), Fault> {
     match parse::size(setter)? {
         0..=16 => Err(Fault::new(format!(
@@ -149,7 +149,7 @@ fn obsolete(setter: &Setter<'_>, instead: Option<&str>) -> Result<(), Fault> {
     Ok(())
 }
 
-/// The settings of HTTP/2 of a virtual server.
+/// A virtual server's settings of HTTP/2.
 #[derive(Clone, Copy, Debug)]
 pub struct Http2 {
     /// Whether `http2` is on for the server.

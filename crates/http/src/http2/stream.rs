@@ -1,8 +1,8 @@
 //! The state that the requests of an HTTP/2 connection share with the connection's task.
 //!
-//! Each stream has a [`Flow`]: the received part of its request's body, the queued part of its
-//! response, and wakers. Only the connection's task touches the transport; the tasks of requests
-//! queue data here and wake it.
+//! Each stream has a [`Flow`]: the received part of the request's body, the queued part of the
+//! response, and wakers. Only the connection's task writes to the transport; the tasks of requests
+//! queue data here and wake the connection's task.
 
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
@@ -24,78 +24,80 @@ use crate::request::Request;
 use crate::response::Field;
 use crate::response::piece::READ_SIZE;
 
-/// Bytes that may be in the transport at once: enough to keep a fast client busy, few enough that
+/// Maximum number of bytes in the transport: enough to keep a fast client busy, and few enough that
 /// more urgent frames do not wait long behind them.
 pub const IN_TRANSPORT_MAX: usize = 128 * 1024;
 
 /// Queued bytes of a stream's body at which its task stops reading from the source.
 pub const AHEAD_MAX: usize = 16 * 1024;
 
-/// Queued bytes of a stream's body at which its task stops reading while the connection's other
-/// streams have much queued.
+/// Queued bytes of a stream's body at which its task stops reading from the source while the
+/// connection's streams together have queued more than [`QUEUED_MAX`].
 const AHEAD_MIN: u64 = 4 * 1024;
 
-/// Queued bytes of all streams beyond which [`AHEAD_MIN`] applies.
+/// Queued bytes of all streams from which on [`AHEAD_MIN`] applies instead of [`AHEAD_MAX`].
 const QUEUED_MAX: u64 = 2 * IN_TRANSPORT_MAX as u64;
 
-/// Concurrent requests beyond which the thread returns memory when the connection has ended.
+/// Number of concurrent requests from which on the thread returns memory when the connection has
+/// ended.
 const BUSY: usize = 32;
 
-/// Bytes that are read of a file at least, however small the client's windows are.
+/// Minimum number of bytes that are read of a file at once, however small the client's windows are.
 const READ_MIN: u64 = 1024;
 
-/// Length of a segment above which it is sent without a copy; shorter ones are copied behind their
-/// frame heads.
+/// Maximum length of a segment that is copied behind its frame's header; longer segments are sent
+/// without a copy.
 const COPIED_MAX: usize = 4 * 1024;
 
 /// Initial capacity of the trailers' buffer, in bytes.
 const TRAILERS_USUAL: usize = 64;
 
-/// One stream of a connection.
+/// The state of one stream, which its task and the connection's task share.
 #[derive(Default)]
 pub struct Flow {
-    /// The number of the flow.
+    /// The identifier of the stream.
     pub number: u32,
-    /// The unread part of the request's body, joined however small the frames were.
+    /// The unread part of the request's body. The payloads of small frames are joined.
     received: RefCell<Vec<u8>>,
-    /// The request's body has ended.
+    /// Whether the request's body has ended.
     received_all: Cell<bool>,
-    /// Bytes of the request's body that were read beside the exchange.
+    /// Bytes of the request's body that an upload has read.
     uploaded: Cell<u64>,
-    /// The body is being read beside the exchange.
+    /// Whether an upload is reading the body.
     is_uploaded: Cell<bool>,
     /// The queued part of the response's body.
     queue: RefCell<Queue<Segment>>,
     queued: Cell<u64>,
-    /// Queued bytes that the end of the stream has discarded.
+    /// Queued bytes that were discarded because the client or the connection has ended the stream.
     lost: Cell<u64>,
-    /// The stream's task has nothing queued and waits for permission to read more.
+    /// Whether the stream's task has an empty queue and waits for permission to read more.
     asks: Cell<bool>,
     granted: Cell<Option<u64>>,
-    /// Bytes that its task has permission to read and has not queued yet.
+    /// Bytes that the stream's task has permission to read and has not queued yet.
     promised: Cell<u64>,
-    /// A part of the body has been sent, or was permitted to be read.
+    /// Whether a part of the body has been sent, or its task had permission to read a part.
     has_begun: Cell<bool>,
-    /// Other streams have already waited for this stream's task since it last queued something.
+    /// Whether other streams have already waited for this stream's task since the task last queued
+    /// something.
     was_waited_for: Cell<bool>,
-    /// The body ends with the queue; with the encoded trailers, which may be empty.
+    /// The encoded trailers, possibly empty, once the end of the body is queued.
     end: RefCell<Option<Vec<u8>>>,
-    /// The last frame has been given to the transport.
+    /// Whether the last frame has been given to the transport.
     ended: Cell<bool>,
-    /// The client has ended the stream, or the connection has.
+    /// Whether the client or the connection has ended the stream.
     gone: Cell<bool>,
-    /// Bytes of the body in one DATA frame at most (`http2_chunk_size`).
+    /// Maximum number of bytes of the body in one DATA frame (`http2_chunk_size`).
     chunk_size: Cell<usize>,
     /// A fault of the request's body that has not been reported yet.
     fault: Cell<Option<StreamFault>>,
-    /// The request is malformed: its stream is reset after the response.
+    /// Whether the request is malformed, so that its stream is reset after the response.
     is_malformed: Cell<bool>,
     reader: Cell<Option<Waker>>,
     writer: Cell<Option<Waker>>,
 }
 
 impl Flow {
-    /// A stream that has begun.
+    /// The state of a stream that has been opened.
     pub fn new(number: u32) -> Flow {
         Flow {
             number,
@@ -103,7 +105,8 @@ impl Flow {
         }
     }
 
-    /// Receives a part of the request's body. After a complete response only its end matters.
+    /// Receives a part of the request's body. After a complete response the bytes are discarded,
+    /// and only `ends` matters.
     pub fn receive(&self, bytes: &[u8], ends: bool) {
         if !bytes.is_empty() && !self.has_ended() {
             self.received.borrow_mut().extend_from_slice(bytes);
@@ -132,22 +135,22 @@ impl Flow {
         self.is_malformed.get()
     }
 
-    /// Counts bytes of the body that were read beside the exchange.
+    /// Counts bytes of the body that an upload has read.
     pub fn note_uploaded(&self, bytes: u64) {
         self.uploaded.set(self.uploaded.get() + bytes);
     }
 
-    /// How many bytes of the body were read beside the exchange.
+    /// The number of bytes of the body that an upload has read.
     pub fn uploaded(&self) -> u64 {
         self.uploaded.get()
     }
 
-    /// Sets whether the body is read beside the exchange.
+    /// Sets whether an upload is reading the body.
     pub fn set_uploaded(&self, is_uploaded: bool) {
         self.is_uploaded.set(is_uploaded);
     }
 
-    /// Whether the body is being read beside the exchange.
+    /// Whether an upload is reading the body.
     pub fn is_uploaded(&self) -> bool {
         self.is_uploaded.get()
     }
@@ -168,22 +171,23 @@ impl Flow {
         self.lost.get()
     }
 
-    /// Whether some of the body has left, or was allowed to.
+    /// Whether a part of the body has been sent, or the stream's task had permission to read a
+    /// part.
     pub fn has_begun(&self) -> bool {
         self.has_begun.get()
     }
 
-    /// Takes the permission to read, in bytes, if the task has been given one.
+    /// Takes the permission to read this many bytes, if the stream's task has been given one.
     pub fn take_granted(&self) -> Option<u64> {
         self.granted.take()
     }
 
-    /// Whether the client has ended the stream, or the connection has.
+    /// Whether the client or the connection has ended the stream.
     pub fn is_gone(&self) -> bool {
         self.gone.get()
     }
 
-    /// Whether its last frame has been given to the transport.
+    /// Whether the stream's last frame has been given to the transport.
     pub fn has_ended(&self) -> bool {
         self.ended.get()
     }
@@ -193,28 +197,29 @@ impl Flow {
         self.queued.get()
     }
 
-    /// Whether bytes of the request's body, or its end, are there.
+    /// Whether bytes of the request's body, or its end, have been received.
     pub fn is_readable(&self) -> bool {
         self.received_all.get() || !self.received.borrow().is_empty()
     }
 
-    /// Whether the client has sent all of the request.
+    /// Whether the client has sent the whole request.
     pub fn has_come(&self) -> bool {
         self.received_all.get()
     }
 
-    /// Whether nothing of the request's body is still to be read.
+    /// Whether the request's body has ended, and all of it has been read.
     pub fn is_read(&self) -> bool {
         self.received_all.get() && self.received.borrow().is_empty()
     }
 
-    /// Takes the received part of the request's body; `None` if there is none, now or any more.
+    /// Takes the received part of the request's body; `None` if it is empty.
     pub fn take_received(&self) -> Option<Bytes> {
         let received = self.received.take();
         (!received.is_empty()).then(|| received.into())
     }
 
-    /// Waits for the request's body, or for the end of the stream.
+    /// Waits until `look` returns a value, for a reader of the request's body. Woken by received
+    /// bytes and by the end of the stream.
     pub fn poll_received<T>(
         &self,
         waker: &Waker,
@@ -229,7 +234,8 @@ impl Flow {
         }
     }
 
-    /// Waits until the queue has been sent, or the stream has ended.
+    /// Waits until `look` returns a value, for a writer of the response's body. Woken by sent bytes
+    /// and by the end of the stream.
     pub fn poll_sent<T>(&self, waker: &Waker, look: impl FnOnce(&Flow) -> Option<T>) -> Poll<T> {
         match look(self) {
             Some(found) => Poll::Ready(found),
@@ -248,14 +254,14 @@ impl Flow {
         self.writer.take().into_iter().for_each(Waker::wake);
     }
 
-    /// Whether the queue is empty and the stream's task should queue more before the next stream
-    /// has its turn; true once.
+    /// Whether the queue is empty and the next stream's turn should wait a moment, since the
+    /// stream's task may queue more. True only once until the task queues more.
     fn may_queue_more(&self) -> bool {
         let is_whole = self.end.borrow().is_some() || self.ended.get() || self.gone.get();
         self.queued() == 0 && !is_whole && !self.was_waited_for.replace(true)
     }
 
-    /// Takes `most` bytes at most off the front of the queue.
+    /// Takes at most `most` bytes from the front of the queue.
     fn take_queued(&self, most: usize) -> Option<(Segment, usize)> {
         let mut queue = self.queue.borrow_mut();
         let first = queue.front_mut()?;
@@ -296,33 +302,35 @@ impl Flow {
 pub enum Flushed {
     /// Everything that could be sent is in the transport.
     All,
-    /// The transport is full, and more is queued.
+    /// The transport is full, and streams may have more to send.
     Full,
-    /// The task of the current stream may queue more in a moment; the other streams wait for that
-    /// moment.
+    /// The task of the current stream may queue more in a moment, and the turns of the other
+    /// streams wait for it.
     ForNow,
 }
 
-/// A connection as its task and the tasks of its requests share it.
+/// The state that a connection's task and the tasks of its requests share.
 pub struct SharedConnection {
-    /// The client's connection of the shared connection.
+    /// The client's connection.
     pub connection: Rc<Connection>,
     machine: RefCell<h2::Connection<Rc<Flow>>>,
-    /// Frames that have not been given to the transport: heads, and the bodies that came with them.
+    /// Frames that have not been given to the transport: heads, with the bodies of responses that
+    /// were answered at once.
     out: RefCell<Vec<u8>>,
-    /// Bytes that are queued on all streams, or will be.
+    /// Bytes that are queued on all streams, or that their tasks have permission to read.
     queued: Cell<u64>,
     /// Bytes of bodies that have been given to the transport.
     sent: Cell<u64>,
-    /// A request of the client has said how urgent it is.
+    /// Whether a request of the client had a `Priority` field.
     has_priorities: Cell<bool>,
-    /// Many requests have been under way at once.
+    /// Whether [`BUSY`] requests have been open at once.
     has_been_busy: Cell<bool>,
-    /// Streams that have ended, or that the client has ended, whose tasks have not released them.
+    /// Number of streams that have ended, and that their tasks have not released yet.
     ending: Cell<usize>,
-    /// How many streams have ended so, since the connection began.
+    /// Number of streams that have ended since the connection began. A stream counts twice if its
+    /// request ends after its response.
     endings: Cell<u64>,
-    /// Streams that wait for a reset after a complete response.
+    /// Number of streams that wait for a reset after a complete response.
     answered: Cell<usize>,
     /// The waker of the connection's task.
     waker: Cell<Option<Waker>>,
@@ -348,36 +356,37 @@ impl SharedConnection {
         }
     }
 
-    /// Calls `look` with the protocol machine. `look` must not call `with` again.
+    /// Calls `look` with the state machine of the protocol. `look` must not call `with` again.
     pub fn with<T>(&self, look: impl FnOnce(&mut h2::Connection<Rc<Flow>>) -> T) -> T {
         look(&mut self.machine.borrow_mut())
     }
 
-    /// Takes note of how many requests are under way.
+    /// Updates `has_been_busy` after a stream has been opened.
     pub fn note_live(&self) {
         if self.with(|machine| machine.live()) >= BUSY {
             self.has_been_busy.set(true);
         }
     }
 
-    /// Whether many have been at once.
+    /// Whether many requests have been open at once.
     pub fn has_been_busy(&self) -> bool {
         self.has_been_busy.get()
     }
 
-    /// Has the connection's task look at what there is to send.
+    /// Wakes the connection's task, so that it sends what is queued.
     pub fn call(&self) {
         self.is_called.set(true);
         self.waker.take().into_iter().for_each(Waker::wake);
     }
 
-    /// Ends the connection in order: no stream is served that begins from now on.
+    /// Ends the connection in order: streams that the client opens from now on are not served.
     pub fn send_goaway(&self) {
         self.with(|machine| machine.send_goaway());
         self.call();
     }
 
-    /// Whether it was called since it last asked; else it will be woken.
+    /// Whether [`call`](Self::call) was called since the last time; else `waker` will be woken by
+    /// the next call.
     pub fn is_called(&self, waker: &Waker) -> bool {
         if self.is_called.take() {
             return true;
@@ -386,15 +395,16 @@ impl SharedConnection {
         false
     }
 
-    /// Answers a request at once, head and body, where the windows let them go; whether they do.
+    /// Sends a complete response, head and body, if the flow-control windows permit it. Returns
+    /// whether they did.
     #[must_use]
     pub fn answer(&self, stream: u32, block: &[u8], body: &[u8], chunk_size: usize) -> bool {
         let mut out = self.out.borrow_mut();
         self.with(|machine| machine.answer(stream, block, body, chunk_size, &mut out))
     }
 
-    /// How urgent the client says that a request is. Responses for one that never says such things
-    /// take turns, as nginx has them.
+    /// The priority that the client asks for in the field `Priority`. While a client has sent no
+    /// such field, its responses are sent in turns, as in nginx.
     pub fn priority_of(&self, request: &Request) -> Priority {
         match request.client.value_named(b"priority") {
             Some(value) => {
@@ -408,7 +418,7 @@ impl SharedConnection {
         }
     }
 
-    /// Sends the head of a response; `ends` where no body follows.
+    /// Sends the head of a response. With `ends`, no body follows.
     pub fn send_head(&self, flow: &Flow, block: &[u8], ends: bool, chunk_size: usize) {
         flow.chunk_size.set(chunk_size);
         let mut out = self.out.borrow_mut();
@@ -446,14 +456,14 @@ impl SharedConnection {
         head::write_fields(trailers, &mut block);
         flow.end.replace(Some(block));
         match flow.queued() {
-            // What has no bytes needs no window.
+            // An end without bytes needs no flow-control window.
             0 => self.put_end(flow, &mut self.out.borrow_mut()),
             _ => self.with(|machine| machine.wants_to_send(flow.number)),
         }
         self.call();
     }
 
-    /// The end of a body of which all has been sent.
+    /// Sends the end of a body whose bytes have all been sent.
     fn put_end(&self, flow: &Flow, out: &mut Vec<u8>) {
         let mut machine = self.machine.borrow_mut();
         let trailers = flow.end.take().unwrap_or_default();
@@ -466,13 +476,13 @@ impl SharedConnection {
         self.note_ended(flow);
     }
 
-    /// The last frame of a stream has been given to the transport.
+    /// Notes that the last frame of a stream has been given to the transport.
     fn note_ended(&self, flow: &Flow) {
         self.count_ending(flow);
         flow.ended.set(true);
     }
 
-    /// Counts a stream that is about to end, in whatever way; once.
+    /// Counts a stream that is about to end for any reason, if it has not been counted yet.
     fn count_ending(&self, flow: &Flow) {
         if !flow.has_ended() && !flow.is_gone() {
             self.ending.set(self.ending.get() + 1);
@@ -480,46 +490,47 @@ impl SharedConnection {
         }
     }
 
-    /// The client has ended its request: where the response had ended before, it may begin another
-    /// stream from now on.
+    /// Notes that the client has ended its request. If the response had ended before, the client
+    /// may open another stream from now on.
     pub fn note_request_ended(&self, flow: &Flow) {
         if flow.has_ended() {
             self.endings.set(self.endings.get() + 1);
         }
     }
 
-    /// Whether requests are under way, those aside that only wait for the resets of their streams.
+    /// Whether streams are open, not counting those that only wait for their reset.
     pub fn is_serving(&self) -> bool {
         self.with(|machine| machine.live()) > self.answered.get()
     }
 
-    /// A stream begins to wait for its reset; [`resets`](Self::resets) follows.
+    /// Notes that a stream begins to wait for its reset. [`resets`](Self::resets) must follow.
     pub fn awaits_reset(&self) {
         self.answered.set(self.answered.get() + 1);
     }
 
-    /// A stream does not wait for its reset any more.
+    /// Notes that a stream has stopped waiting for its reset.
     pub fn resets(&self) {
         self.answered.set(self.answered.get() - 1);
     }
 
-    /// Bytes of bodies that the transport has got, in all.
+    /// The total number of bytes of bodies that have been given to the transport.
     pub fn sent(&self) -> u64 {
         self.sent.get()
     }
 
-    /// Whether bytes that are for the client have not left.
+    /// Whether bytes for the client have not been sent yet.
     pub fn has_backlog(&self) -> bool {
         self.waiting() > 0 || self.connection.stream.backlog() > 0
     }
 
-    /// How many streams have ended, or the client has ended, in all.
+    /// The number of times that the client could have regarded another stream as closed, since the
+    /// connection began.
     pub fn endings(&self) -> u64 {
         self.endings.get()
     }
 
-    /// Whether another stream would be refused only because tasks of streams that have ended, for
-    /// the client, have not had their turn since.
+    /// Whether another stream would be refused only because the tasks of streams that the client
+    /// regards as closed have not run since.
     pub fn is_full_of_ended(&self) -> bool {
         self.ending.get() > 0 && self.with(|machine| machine.is_full())
     }
@@ -530,8 +541,8 @@ impl SharedConnection {
         self.call();
     }
 
-    /// Gives the transport what may leave, as far as it takes it. `is_patient`: a task that may go
-    /// on at once is waited for.
+    /// Gives frames to the transport until it is full. With `is_patient`, stops at a stream whose
+    /// task may queue more in a moment.
     pub fn flush(&self, is_patient: bool) -> Flushed {
         let transport = &self.connection.stream;
         let mut out = std::mem::take(&mut *self.out.borrow_mut());
@@ -552,7 +563,7 @@ impl SharedConnection {
                 continue;
             };
             in_transport += self.send_part(&flow, allowed.min(flow.chunk_size.get()), &mut out);
-            // Settings and pings are answered before the rest of a body.
+            // Acknowledgements of SETTINGS and PING go before the rest of a body.
             self.put_control(&mut out);
             if is_patient && flow.may_queue_more() {
                 break Flushed::ForNow;
@@ -561,7 +572,8 @@ impl SharedConnection {
         if !out.is_empty() {
             transport.push(Segment::Bytes(out.into()));
         }
-        // What may follow at once leaves along with it.
+        // With `ForNow`, nothing is sent yet: the bytes are sent together with those that may be
+        // queued in a moment.
         if flushed != Flushed::ForNow && transport.backlog() > 0 {
             self.connection.finish_response();
             self.connection.send_finished();
@@ -569,18 +581,19 @@ impl SharedConnection {
         flushed
     }
 
-    /// Gives the transport what may leave without waiting for tasks that are about to queue more.
+    /// Gives frames to the transport without waiting for tasks that may queue more in a moment.
     pub fn flush_now(&self) {
         self.flush(false);
     }
 
-    /// Frames that go before all else.
+    /// Moves control frames to `out`, before all other frames.
     fn put_control(&self, out: &mut Vec<u8>) {
         self.with(|machine| machine.move_control(out));
     }
 
-    /// Sends a part of a stream whose turn it is, in one frame. Bytes that went to the transport by
-    /// themselves.
+    /// Sends a part of the stream whose turn it is, in one frame. Returns the number of bytes that
+    /// went to the transport without passing through `out`, or that the stream's task was permitted
+    /// to read.
     fn send_part(&self, flow: &Rc<Flow>, most: usize, out: &mut Vec<u8>) -> usize {
         let length = usize::try_from(flow.queued())
             .unwrap_or(usize::MAX)
@@ -639,13 +652,13 @@ impl SharedConnection {
         passed_on
     }
 
-    /// Bytes of frames that have not been given to the transport.
+    /// Number of bytes of frames that have not been given to the transport.
     pub fn waiting(&self) -> usize {
         self.out.borrow().len()
     }
 
-    /// How many bytes a stream's task may read now, for they could leave soon; `None` where it has
-    /// to wait.
+    /// The number of bytes that a stream's task may read now, since they could be sent soon; `None`
+    /// if the task must wait.
     pub fn room(&self, flow: &Flow) -> Option<u64> {
         self.promise(flow, 0);
         let waiting = flow.queued();
@@ -661,7 +674,7 @@ impl SharedConnection {
         })
     }
 
-    /// How much of its body a stream may have ready before it can leave.
+    /// The number of bytes of its body that a stream's task may queue ahead.
     pub fn ahead_max(&self) -> u64 {
         if self.queued.get() < QUEUED_MAX {
             AHEAD_MAX as u64
@@ -670,27 +683,28 @@ impl SharedConnection {
         }
     }
 
-    /// Counts what a stream's task will queue, instead of what it was to queue before.
+    /// Sets the number of bytes that a stream's task is permitted to read, in place of its last
+    /// permission, and counts them as queued.
     fn promise(&self, flow: &Flow, bytes: u64) {
         let before = flow.promised.replace(bytes);
         let others = self.queued.get().saturating_sub(before);
         self.queued.set(others + bytes);
     }
 
-    /// Tells a stream's task when it is its turn, and that the client's windows are open
-    /// ([`Flow::take_granted`]).
+    /// Asks for a permission to read ([`Flow::take_granted`]), which the stream gets at its turn if
+    /// the client's windows are open.
     pub fn ask(&self, flow: &Flow) {
         flow.asks.set(true);
         self.with(|machine| machine.wants_to_send(flow.number));
         self.call();
     }
 
-    /// Waits for something about the response of a stream, for as long as the client takes some of
-    /// it, or of others whose turn comes before its own.
+    /// Waits until `look` returns a value for a stream's response. The timeout begins again while
+    /// bytes of the stream are sent, or bytes of other streams whose turn comes first.
     ///
     /// # Errors
-    /// `TimedOut` where it takes nothing for `timeout`; `ConnectionReset` where it has ended the
-    /// stream.
+    /// `TimedOut` if no such bytes are sent for `timeout`; `ConnectionReset` if the client has
+    /// ended the stream.
     pub async fn wait<T>(
         &self,
         flow: &Flow,
@@ -724,7 +738,8 @@ impl SharedConnection {
         }
     }
 
-    /// A stream has ended before its end.
+    /// Ends a stream that the client has reset or whose connection has ended, and discards its
+    /// queues.
     pub fn lose(&self, flow: &Flow) {
         let lost = self.forget(flow);
         flow.lost.set(flow.lost.get() + lost);
@@ -743,7 +758,7 @@ impl SharedConnection {
         forgotten
     }
 
-    /// Lets go of a stream: its place is free for another.
+    /// Releases a stream, so that the client may open another.
     pub fn release(&self, flow: &Flow) {
         self.forget(flow);
         if flow.has_ended() || flow.is_gone() {
@@ -753,7 +768,7 @@ impl SharedConnection {
         self.call();
     }
 
-    /// All streams have ended with their connection.
+    /// Ends all streams, because their connection has ended.
     pub fn end_all_streams(&self) {
         let flows: Vec<Rc<Flow>> = self.with(|machine| machine.users().map(Rc::clone).collect());
         for flow in flows {

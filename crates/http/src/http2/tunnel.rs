@@ -17,8 +17,8 @@ use crate::http2::stream::{Flow, SharedConnection};
 use crate::http2::upload::READING_WINDOW;
 use crate::request::Request;
 
-/// The client's end of a tunnel on one stream. The client's END_STREAM only ends its own direction;
-/// ours is sent when the exchange ends.
+/// The client's end of a tunnel on one stream. The client's END_STREAM ends only the client's
+/// direction. Tidegate's END_STREAM is sent when the exchange ends.
 pub struct Tunnel {
     shared: Rc<SharedConnection>,
     flow: Rc<Flow>,
@@ -86,7 +86,7 @@ impl Duplex for Tunnel {
     }
 
     fn set_nodelay(&self) {
-        // The option is set for the connection (`tcp_nodelay`), whatever its streams carry.
+        // `tcp_nodelay` sets the option for the whole connection, whatever its streams carry.
     }
 }
 

@@ -1,5 +1,5 @@
-//! Reads a request's body while it is received: for the exchange, or for an upload beside the
-//! response.
+//! Reads a request's body while it is received: for the exchange, or for an upload that runs
+//! concurrently with the response.
 
 use std::future::poll_fn;
 use std::io;
@@ -89,8 +89,8 @@ impl Drop for H2Upload {
     }
 }
 
-/// Waits for the next bytes of a stream's body, and returns their flow-control credit; `None` at
-/// the end.
+/// Waits for the next bytes of a stream's body, and returns their flow-control credit to the
+/// client. `None` at the end.
 pub(super) async fn next_part(
     shared: &SharedConnection,
     flow: &Flow,
@@ -104,7 +104,7 @@ pub(super) async fn next_part(
     }
 }
 
-/// The next received bytes of a stream's body.
+/// Polls for the next received bytes of a stream's body.
 fn poll_part(
     shared: &SharedConnection,
     flow: &Flow,
@@ -129,7 +129,7 @@ fn poll_part(
     Poll::Ready(Ok(part))
 }
 
-/// Returns flow-control credit for bytes that have been read.
+/// Returns flow-control credit to the client for bytes that have been read.
 pub(super) fn release_capacity(shared: &SharedConnection, flow: &Flow, bytes: usize) {
     shared.with(|machine| machine.consumed(flow.number, bytes));
     shared.call();

@@ -1,4 +1,4 @@
-//! `access_log` for requests: when lines are written, and which variables they may contain.
+//! `access_log` for requests: when lines are written, and which variables the lines may contain.
 //! Formats, files and the directive itself are in [`rules::access_log`].
 
 use std::path::PathBuf;
@@ -22,8 +22,8 @@ pub fn check(compiler: &Compiler<'_>, http: ScopeRef<'_>) -> Result<(), Fault> {
     rules::format::check::<Request>(compiler, http)
 }
 
-/// Opens the logs of the `http` block itself, even if every server has its own: nginx opens each
-/// configured log, used or not.
+/// Opens the logs that the `http` block itself sets, even if every server sets its own logs: nginx
+/// opens each configured log, used or not.
 pub fn open_written(compiler: &Compiler<'_>, http: ScopeRef<'_>) -> Option<()> {
     if http.writes(&[&ACCESS_LOG]) {
         compiler.feature_or_report::<AccessLogs>(http)?;
@@ -34,8 +34,8 @@ pub fn open_written(compiler: &Compiler<'_>, http: ScopeRef<'_>) -> Option<()> {
     Some(())
 }
 
-/// Variables whose values we generate: always set, and safe to write unescaped in every escape
-/// mode.
+/// Variables whose values Tidegate generates. They are always set, and are safe to write unescaped
+/// in every escape mode.
 const UNESCAPED: [&str; 9] = [
     "pipe",
     "time_local",
@@ -48,9 +48,9 @@ const UNESCAPED: [&str; 9] = [
     "request_length",
 ];
 
-/// Variables that can be evaluated before the response head is known, beside `$http_*`, `$arg_*`
-/// and `$cookie_*`. Any other variable, such as one that the configuration defines, may depend on
-/// the response.
+/// Variables that can be evaluated before the response's head is known, in addition to `$http_*`,
+/// `$arg_*` and `$cookie_*`. Any other variable, such as a variable that the configuration defines,
+/// may depend on the response.
 const EARLY: [&str; 31] = [
     "args",
     "body_bytes_sent",
@@ -100,7 +100,8 @@ impl Loggable for Request {
         EARLY.contains(&name) || family.iter().any(|prefix| name.starts_with(prefix))
     }
 
-    /// The document root. For an `alias` that contains the URI that is the file itself.
+    /// The document root whose existence is to be tested; `None` if it is known to exist. For an
+    /// `alias` that contains the URI, the root is the file itself.
     fn root(&mut self) -> Option<PathBuf> {
         let is_wanted = !self.routing.root_tested;
         is_wanted.then(|| Request::path_of(&self.document_root()))
@@ -131,7 +132,7 @@ impl OnRequestEnd for AccessLogs {
             request.activity.doing = " while logging request";
         }
         self.write(request);
-        // A subrequest is over, but its parent goes on with what it was doing.
+        // A subrequest has ended, but its parent continues with its activity.
         request.activity.doing = if request.is_main() { "" } else { before };
     }
 

@@ -14,7 +14,8 @@ use crate::exchange::abort::Abort;
 use crate::logging::body_fault::body_fault;
 use crate::request::Request;
 
-/// A connection between two requests, for log texts that contain the client's address themselves.
+/// A kept-alive connection between two requests, for log texts that already contain the client's
+/// address.
 struct KeptAlive<'a>(&'a Connection);
 
 impl Subject for KeptAlive<'_> {
@@ -39,8 +40,8 @@ impl Subject for KeptAlive<'_> {
     }
 }
 
-/// Logs that the client has closed its side during the wait for a request; `first` if no request
-/// was received before.
+/// Logs that the client has closed its side while Tidegate was waiting for a request. `first`:
+/// whether the connection has had no request yet.
 pub fn connection_closed(connection: &Connection, first: bool) {
     if first {
         let text = format_args!("client closed connection while waiting for request");
@@ -53,8 +54,8 @@ pub fn connection_closed(connection: &Connection, first: bool) {
     write(&KeptAlive(connection), Level::Info, text);
 }
 
-/// Logs that the wait for a request failed. Timeouts and resets of kept-alive connections are
-/// normal and not logged.
+/// Logs that waiting for a request has failed. Timeouts and resets of kept-alive connections are
+/// normal and are not logged.
 pub fn connection_closed_early(connection: &Connection, cause: &io::Error, first: bool) {
     match (first, cause.kind()) {
         (true, io::ErrorKind::TimedOut) => {
@@ -82,7 +83,7 @@ pub fn connection_closed_early(connection: &Connection, cause: &io::Error, first
     }
 }
 
-/// The phrase for work on an HTTP/2 connection at the end of log lines.
+/// The phrase at the end of log lines about an HTTP/2 connection.
 const PROCESSING: &str = "while processing HTTP/2 connection";
 
 /// Logs a violation of HTTP/2 on a connection.
@@ -119,7 +120,7 @@ pub fn http2_reset(connection: &Connection, stream: u32, code: ErrorCode) {
     }
 }
 
-/// Logs that a client has closed its HTTP/2 connection.
+/// Logs that a client has closed its HTTP/2 connection, if a frame or a request was `unfinished`.
 pub fn http2_closed(connection: &Connection, unfinished: bool) {
     if unfinished {
         let text = format_args!("client prematurely closed connection {PROCESSING}");
@@ -127,7 +128,7 @@ pub fn http2_closed(connection: &Connection, unfinished: bool) {
     }
 }
 
-/// Logs an error of an HTTP/2 connection.
+/// Logs an I/O error of an HTTP/2 connection.
 pub fn http2_broken(connection: &Connection, cause: &io::Error) {
     if cause.raw_os_error().is_some() {
         let text = format_args!("recv() failed {} {PROCESSING}", Errno(cause));
@@ -214,7 +215,7 @@ pub fn abort(request: &mut Request, abort: &Abort) {
                 write(request, level, format_args!("{text}"));
             }
         }
-        // Logged where it was found, or not logged at all.
+        // Logged where the fault was found, or never logged.
         Abort::Upstream
         | Abort::UpstreamFraming
         | Abort::Filter
@@ -224,7 +225,7 @@ pub fn abort(request: &mut Request, abort: &Abort) {
     }
 }
 
-/// nginx's phrase for a response that is being sent: of an upstream, or of a handler.
+/// nginx's phrase for a response that is being sent, by an upstream or by a handler.
 fn sending(request: &Request) -> &'static str {
     match request.upstream {
         Some(_) => "while sending to client",
@@ -232,8 +233,8 @@ fn sending(request: &Request) -> &'static str {
     }
 }
 
-/// Why a response cannot be sent further. A reset by the client counts as a close, whatever call
-/// reports it.
+/// The log text for a response that cannot be sent further. A reset by the client counts as a
+/// close, whichever call reports it.
 struct SendFailure<'a>(&'a io::Error);
 
 impl fmt::Display for SendFailure<'_> {

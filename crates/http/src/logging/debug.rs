@@ -1,5 +1,5 @@
-//! Log lines of the level `debug`: the steps of a request, in the words of nginx's debug log where
-//! it has them.
+//! Log lines of the level `debug`: the steps of a request, in nginx's words if nginx has such a
+//! line.
 //!
 //! <https://nginx.org/en/docs/debugging_log.html>. Lines about nginx's internals (pools, events,
 //! buffers) are missing, since Tidegate has none of these. More debug lines are written by the code
@@ -41,7 +41,7 @@ pub fn head(request: &Request) {
         Printable(&request.args)
     );
     for (name, value) in request.headers() {
-        // Passwords do not belong in logs.
+        // Passwords must not be logged.
         let secret = [KnownField::Authorization, KnownField::ProxyAuthorization]
             .iter()
             .any(|known| name.eq_ignore_ascii_case(known.name().as_bytes()));

@@ -1,8 +1,8 @@
-//! What is logged of requests and connections: `access_log` with one line per request
+//! The logs and the counters of requests and connections: `access_log` with one line per request
 //! ([`access`]), the texts of the error log about clients ([`client`]), the steps of a request
-//! ([`debug`]), and what all lines say of the request that they are about ([`subject`]); and
-//! what is counted of requests by zones ([`zone_meter`]). The logs
-//! themselves, and the places that lines go to, are the crate `logs`.
+//! ([`debug`]), the fields with which log lines identify their request ([`subject`]), and the
+//! counters of `status_zone` ([`zone_meter`]). The log files, and other destinations of lines, are
+//! in the crate `logs`.
 //!
 //! <https://nginx.org/en/docs/http/ngx_http_log_module.html>.
 

@@ -57,8 +57,8 @@ impl Subject for Request {
     }
 }
 
-/// A copy of a request's fields, for log lines that are written while other code borrows the
-/// request.
+/// A copy of the fields that identify a request, for log lines that are written while other code
+/// borrows the request.
 pub struct DetachedSubject {
     log: Arc<ErrorLog>,
     connection: ConnectionHandle,
@@ -145,8 +145,8 @@ impl Subject for Handshake {
     }
 }
 
-/// A request whose head has been read up to this field. A line about the field does not contain
-/// anything that follows the field.
+/// A request whose head has been read up to this field, so that a log line about the field contains
+/// nothing that follows it.
 pub struct HeadUpTo<'a>(pub &'a Request, pub Span);
 
 impl Subject for HeadUpTo<'_> {
@@ -210,7 +210,7 @@ fn client(out: &mut dyn Write, peer: &Address) -> fmt::Result {
     write!(out, ", client: {}", Printable(&address))
 }
 
-/// The sources of nginx's fields, except for the client.
+/// The sources of the fields that nginx logs, except for the client.
 struct Fields<'a> {
     server: &'a Server,
     client: &'a ClientHead,
@@ -229,8 +229,8 @@ impl Fields<'_> {
         }
     }
 
-    /// Writes the fields in nginx's order, as far as the first `read` bytes of the client's head
-    /// contain them.
+    /// Writes the fields in nginx's order. Fields of the client's head are written if the first
+    /// `read` bytes of the head contain them.
     fn write(&self, out: &mut dyn Write, read: u32) -> fmt::Result {
         write!(out, ", server: {}", Printable(&self.server.name))?;
         let line = self.client.request_line();

@@ -1,11 +1,11 @@
-//! Requests counted by zones of servers and of locations, as `status_zone` has it.
+//! The counters of `status_zone`: requests, counted by the zones of servers and of locations.
 //!
 //! <https://nginx.org/en/docs/http/ngx_http_api_module.html#status_zone>. Each thread counts for
-//! itself (`ZoneMeter`), into memory that no other thread writes to. A zone has a number of its own
-//! in the process, at which a thread's table of a generation (`ZoneTable`) has its meter; that goes
-//! on over reloads. What a plan counts stands in it as two numbers, so that counting is a handful of
-//! additions: no handler is run for it. Where nothing says `status_zone` nothing is counted. Not
-//! here: the directive, and how sums are shown.
+//! itself (`ZoneMeter`), in memory that no other thread writes to. A zone has a number, which is
+//! unique in the process and survives reloads. A thread's table (`ZoneTable`), which it has for
+//! each generation, holds the thread's meters by these numbers. A plan holds the numbers of its two
+//! zones, so that counting is a few additions, without a handler. Without `status_zone` nothing is
+//! counted. The directive, and the output of the sums, are elsewhere.
 
 use std::cell::{OnceCell, RefCell};
 use std::collections::BTreeMap;
@@ -16,25 +16,25 @@ use framework::counters::{Count, Counters, ThreadCounters};
 
 use crate::request::Request;
 
-/// Whether a zone is one of servers or of locations.
+/// The kind of a zone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ZoneKind {
-    /// It counts requests of servers, those under way among them.
+    /// Counts the requests of servers, including those that have not ended.
     Server,
-    /// It counts requests that have ended in a location.
+    /// Counts requests that have ended in a location.
     Location,
 }
 
-/// What a zone is called, and what it is a zone of.
+/// The kind and the name of a zone.
 pub type ZoneName = (ZoneKind, Bytes);
 
-/// Every zone that a configuration of this process has had, at its number.
+/// Every zone that any configuration of this process has had. A zone's index is its number.
 static ZONES: Mutex<Vec<ZoneName>> = Mutex::new(Vec::new());
 
-/// The number of no zone.
+/// The number that stands for no zone.
 const NONE: u32 = u32::MAX;
 
-/// The zones that requests of a plan are counted in, by their numbers.
+/// The numbers of the zones in which the requests of a plan are counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CountedZones {
     of_server: u32,
@@ -42,7 +42,7 @@ pub struct CountedZones {
 }
 
 impl Default for CountedZones {
-    /// None.
+    /// No zones.
     fn default() -> CountedZones {
         CountedZones {
             of_server: NONE,
@@ -52,7 +52,7 @@ impl Default for CountedZones {
 }
 
 impl CountedZones {
-    /// Those of these names, which have numbers from now on.
+    /// The zones with these names. Zones that have no number yet get one.
     pub fn named(of_server: Option<Bytes>, of_location: Option<Bytes>) -> CountedZones {
         let number = |kind, name: Option<Bytes>| name.map_or(NONE, |name| number_of((kind, name)));
         CountedZones {
@@ -61,14 +61,15 @@ impl CountedZones {
         }
     }
 
-    /// Whether there are any.
+    /// Whether there is a zone at all.
     #[inline]
     fn are_any(self) -> bool {
         self.of_server & self.of_location != NONE
     }
 }
 
-/// The number of a zone in this process. There are no more of them than lines of configurations.
+/// The number of a zone in this process. The list is bounded by the number of `status_zone` lines
+/// that have been loaded.
 fn number_of(name: ZoneName) -> u32 {
     let mut zones = ZONES.lock().unwrap_or_else(PoisonError::into_inner);
     let known = zones.iter().position(|known| *known == name);
@@ -79,13 +80,13 @@ fn number_of(name: ZoneName) -> u32 {
     u32::try_from(number).unwrap_or(NONE)
 }
 
-/// A request that is counted among those of a zone that are under way, until it has ended or this
-/// is dropped, on the thread that serves it.
+/// A request that counts as processed in a server's zone, on the thread that serves it, until it
+/// has been logged or this value is dropped.
 #[derive(Debug)]
 pub struct RequestUnderWay(u32);
 
 impl Drop for RequestUnderWay {
-    /// It ends without having been logged.
+    /// Ends the counting of a request that was not logged.
     fn drop(&mut self) {
         let _ = METERS.try_with(|meters| {
             let meters = meters.try_borrow().ok()?;
@@ -96,14 +97,14 @@ impl Drop for RequestUnderWay {
 }
 
 impl RequestUnderWay {
-    /// One that counts nowhere.
+    /// A value for a request that is not counted.
     #[cfg(test)]
     pub(crate) fn uncounted() -> RequestUnderWay {
         RequestUnderWay(NONE)
     }
 }
 
-/// A main request has begun, whose server is known.
+/// Counts a main request that has begun and whose server is known.
 #[inline]
 pub(crate) fn begins(request: &mut Request) {
     let number = request.plan.phases.zones.of_server;
@@ -124,7 +125,7 @@ fn begins_in(request: &mut Request, number: u32) {
     request.counted = Some(RequestUnderWay(number));
 }
 
-/// A request has ended.
+/// Counts a request that has ended, if it is a main request.
 #[inline]
 pub(crate) fn ended(request: &mut Request) {
     let zones = request.plan.phases.zones;
@@ -133,8 +134,8 @@ pub(crate) fn ended(request: &mut Request) {
     }
 }
 
-/// Counts a request in its zones. What calls another function is left to [`prepare`], so that this
-/// one keeps nothing over a call.
+/// Counts a request in its zones. Everything that needs a call is left to [`prepare`], so that this
+/// function saves no registers over calls.
 #[inline(never)]
 fn count(request: &mut Request, zones: CountedZones) {
     let table = &request.http.zones;
@@ -161,13 +162,13 @@ fn count(request: &mut Request, zones: CountedZones) {
     std::mem::forget(request.counted.take()); // it is no longer under way
 }
 
-/// Makes what is missing to count a request, and counts it.
+/// Makes the meters that are missing for a request, and counts the request.
 #[cold]
 #[inline(never)]
 fn prepare(request: &mut Request, zones: CountedZones) {
     let is_of_server =
         |under_way: &mut RequestUnderWay| under_way.0 == zones.of_server && zones.of_server != NONE;
-    // One that began in another server is under way there no more.
+    // A request that began in another server no longer counts as processed there.
     let begun = request
         .counted
         .take_if(|under_way| !is_of_server(under_way));
@@ -186,8 +187,8 @@ fn prepare(request: &mut Request, zones: CountedZones) {
     count(request, zones);
 }
 
-/// The meters of a thread under one generation, at the numbers of their zones, as far as it has
-/// counted into them.
+/// The meters that a thread uses in one generation, by the numbers of their zones. A meter is made
+/// when its zone is first counted.
 #[derive(Debug)]
 pub(crate) struct ZoneTable(Box<[OnceCell<Arc<ZoneMeter>>]>);
 
@@ -198,14 +199,14 @@ impl ZoneTable {
         ZoneTable((0..zones).map(|_| OnceCell::new()).collect())
     }
 
-    /// The meter of a zone, if there is one yet.
+    /// The meter of a zone, if it has been made.
     #[inline]
     fn made(&self, number: u32) -> Option<&ZoneMeter> {
         self.0.get(number as usize)?.get().map(|meter| &**meter)
     }
 
-    /// The meter of a zone: the one that the thread has had under an earlier generation, or a new
-    /// one.
+    /// Makes the meter of a zone in this table: the meter that the thread had in an earlier
+    /// generation, or a new one.
     #[cold]
     #[inline(never)]
     fn make(&self, counts: &ThreadCounters, number: u32) -> Option<&ZoneMeter> {
@@ -222,25 +223,26 @@ impl ZoneTable {
 }
 
 thread_local! {
-    /// The meters of this thread, for requests that end without having been logged.
+    /// The meters of this thread by the numbers of their zones, for requests that end without
+    /// having been logged.
     static METERS: RefCell<BTreeMap<u32, Arc<ZoneMeter>>> = const { RefCell::new(BTreeMap::new()) };
 }
 
-/// The least status that is counted by itself.
+/// The lowest status with a counter of its own.
 const STATUS_MIN: u16 = 100;
 
 const STATUSES: usize = 500;
 
-/// What one thread counts of one zone. Alone on its cache lines, which the processor fetches in
-/// pairs.
+/// The counters of one thread for one zone. Aligned to two cache lines, which the processor fetches
+/// in pairs.
 #[derive(Debug)]
 #[repr(align(128))]
 struct ZoneMeter {
     /// Requests that have begun and not ended.
     processing: Count,
-    /// Responses by their statuses.
+    /// Responses by status, from [`STATUS_MIN`].
     codes: [Count; STATUSES],
-    /// Those with a status beyond 599.
+    /// Responses with any other status.
     others: Count,
     /// Requests that have ended without a response.
     discarded: Count,
@@ -275,7 +277,7 @@ impl ZoneMeter {
     }
 }
 
-/// The meters of one thread, by the names of their zones, over all generations.
+/// The meters of one thread in all generations, by zone.
 #[derive(Debug, Default)]
 struct ZoneMeters(Mutex<BTreeMap<ZoneName, Arc<ZoneMeter>>>);
 
@@ -285,25 +287,25 @@ impl ZoneMeters {
     }
 }
 
-/// The numbers of a zone at one moment, added up over threads.
+/// The sums of a zone's counters over all threads, at one moment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ZoneSums {
-    /// Requests that are under way.
+    /// Requests that have begun and not ended.
     pub processing: u64,
-    /// Responses by status, as far as there have been any.
+    /// Responses by status, without statuses that did not occur.
     pub codes: BTreeMap<u16, u64>,
-    /// Responses with a status beyond 599.
+    /// Responses with a status outside 100 to 599.
     pub others: u64,
     /// Requests that have ended without a response.
     pub discarded: u64,
-    /// Bytes of requests.
+    /// Bytes of requests, framing included.
     pub received: u64,
-    /// Bytes of responses.
+    /// Bytes of responses, heads included.
     pub sent: u64,
 }
 
 impl ZoneSums {
-    /// What all threads have counted for a zone.
+    /// The sums over all threads for a zone.
     pub fn of(counters: &Counters, name: &ZoneName) -> ZoneSums {
         let mut sums = ZoneSums::default();
         for meters in counters.each::<ZoneMeters>() {
@@ -326,7 +328,7 @@ impl ZoneSums {
         self.sent += meter.sent.read();
     }
 
-    /// The same without what had been counted at an earlier moment.
+    /// These sums without those of an earlier moment. `processing` stays the current number.
     #[must_use]
     pub fn since(&self, earlier: &ZoneSums) -> ZoneSums {
         let codes = self.codes.iter().map(|(code, count)| {

@@ -13,7 +13,7 @@ use crate::module::{AccessVerdict, MaybeFuture};
 use crate::request::credentials::Challenge;
 use crate::request::{Request, Step};
 
-/// Runs the access checks. Continues with the next phase if they grant access, and ends the request
+/// Runs the access checks. The request continues with the next phase if they grant access, and ends
 /// otherwise.
 pub async fn run(request: &mut Request, exchange: &mut Exchange) -> Result<Step, Abort> {
     if !request.is_main() || request.plan.phases.access.is_empty() {
@@ -47,7 +47,8 @@ async fn refusal(request: &mut Request, exchange: &mut Exchange) -> Result<Optio
                 return Ok(None);
             }
             AccessVerdict::Granted => {}
-            // Another check may still grant access. A challenge tells the client more than a 403.
+            // Another check may still grant access. If none does, a challenge is more useful to the
+            // client than a 403.
             AccessVerdict::Refused(status)
                 if any && (status == 403 || Challenge::is_challenge_status(status)) =>
             {

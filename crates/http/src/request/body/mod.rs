@@ -1,5 +1,5 @@
-//! The request's body: its announced length, and the body once it has been read whole into memory
-//! or a temporary file.
+//! The request's body: its announced length, its counts, and the body itself once it has been read
+//! whole into memory or a temporary file.
 //!
 //! Handlers that stream the body read from the exchange themselves; [`reading::read`] is for
 //! handlers that need the whole body, as nginx's `proxy_request_buffering on` does.
@@ -58,9 +58,9 @@ static CLIENT_BODY_IN_SINGLE_BUFFER: Setting<bool> = Setting::new(
 /// Whether request bodies are always written to a file, and whether the file is kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum InFileOnly {
-    /// Short bodies stay in memory; a file has no name.
+    /// Short bodies stay in memory, and files have no name.
     Off,
-    /// Files stay where they are.
+    /// Files are kept after the request.
     Kept,
     /// Files are removed when their request ends.
     Removed,
@@ -99,7 +99,7 @@ impl Feature for BodySettings {
     }
 }
 
-/// A body that was read whole.
+/// Where a body that was read whole is stored.
 #[derive(Clone, Default)]
 enum BufferedBody {
     #[default]
@@ -111,10 +111,10 @@ enum BufferedBody {
 
 /// A file that holds a body.
 struct TemporaryFile {
-    /// A handler has taken the file, and may have renamed it.
+    /// Whether a handler has taken the file, and may have renamed it.
     taken: Cell<bool>,
     file: File,
-    /// The file's name. Without `client_body_in_file_only` the file has been unlinked.
+    /// The file's name. Without `client_body_in_file_only` the file has already been unlinked.
     path: PathBuf,
     in_file_only: InFileOnly,
 }
@@ -123,8 +123,8 @@ impl Drop for TemporaryFile {
     fn drop(&mut self) {
         let removed = self.in_file_only == InFileOnly::Removed && !self.taken.get();
         let path = removed.then(|| std::mem::take(&mut self.path));
-        // Freeing a file's blocks may wait for the disk, too. The blocks are freed with the file's
-        // name or, if the file is unlinked, with its last descriptor.
+        // Freeing a file's blocks may wait for the disk. The blocks are freed when the file's name
+        // is removed or, if the file was unlinked, when its last descriptor is closed.
         let file = self.file.clone();
         engine::background(move || {
             if let Some(path) = path {
@@ -137,13 +137,13 @@ impl Drop for TemporaryFile {
     }
 }
 
-/// The position of a chunk that was refused, for logs.
+/// The counts of a body when one of its chunks was refused.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ChunkError {
-    /// Bytes that count for `$request_length`: everything received up to and with the last read,
-    /// unless that read was of the head.
+    /// Bytes that count for `$request_length`: all bytes received up to the last receive, which is
+    /// included unless it contained the head.
     pub framed: u64,
-    /// Bytes of the body itself that came before the refused chunk.
+    /// Bytes of the body itself that were received before the refused chunk.
     pub data: u64,
 }
 
@@ -172,10 +172,10 @@ impl BodyArrival {
     }
 }
 
-/// Whether handlers may use the body or find it empty.
+/// Whether handlers may use the body, or find it empty.
 ///
-/// `had_length` says that the head announced a length. If such a body is not available, handlers
-/// find an empty body; without a length they find none.
+/// `had_length`: whether the head announced a length. If such a body is not available, handlers
+/// find an empty body; without an announced length they find no body.
 ///
 /// ```text
 ///   Available ─────▶ GivenUp
@@ -185,10 +185,10 @@ impl BodyArrival {
 enum BodyAvailability {
     #[default]
     Available,
-    /// The body was refused, or nothing has read it.
+    /// The body was refused, or no handler has read it.
     GivenUp { had_length: bool },
-    /// A handler has consumed a part of the body (passed it on, or could not store it), and the
-    /// request has gone on to another handler.
+    /// A handler has consumed a part of the body (passed it on, or failed to store it), and then
+    /// the request went on to another handler.
     Lost { had_length: bool },
 }
 
@@ -203,7 +203,7 @@ impl BodyAvailability {
         };
     }
 
-    /// Gives the body up without an announced length, unless it has been given up or lost before.
+    /// Gives up a body without an announced length, unless it has been given up or lost before.
     fn give_up_without_length(&mut self) {
         if *self == BodyAvailability::Available {
             *self = BodyAvailability::GivenUp { had_length: false };
@@ -220,13 +220,13 @@ impl BodyAvailability {
     }
 }
 
-/// What decides whether a body is written to a file.
+/// The settings that decide whether a body is written to a file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum BodyDestination {
     /// The location's `client_body_buffer_size` and `client_body_in_file_only`.
     #[default]
     ByLocation,
-    /// Nothing: the body is read before the location is found (`client_body_early_read`).
+    /// No setting: the body is read before the location is found (`client_body_early_read`).
     BeforeLocation,
     /// A handler that moves the file, which therefore needs a name.
     NamedFile,
@@ -238,14 +238,14 @@ enum ReadDeadline {
     /// The next wait has the whole timeout.
     #[default]
     Unset,
-    /// As `Unset`; the last wait's deadline was this one.
+    /// The last wait had this deadline. The next wait has the whole timeout, as with `Unset`.
     Past(Instant),
     /// The last wait was interrupted, and the next wait keeps its deadline.
     Resumed(Instant),
 }
 
 impl ReadDeadline {
-    /// The deadline of a wait that begins now.
+    /// Returns the deadline of a wait that begins now.
     fn begin_wait(&mut self, timeout: Duration) -> Instant {
         let until = match *self {
             ReadDeadline::Unset | ReadDeadline::Past(_) => engine::now() + timeout,
@@ -266,32 +266,34 @@ impl ReadDeadline {
 /// The state of a request's body.
 #[derive(Clone, Default)]
 pub struct RequestBody {
-    /// The length that the head announces, as far as it still holds: a body that was given up has
-    /// no length, or one of 0.
+    /// The length that the head announces. A body that has been given up has no length here, or a
+    /// length of 0.
     length: BodyLength,
-    /// Bytes of the body that were received in one read with the head.
+    /// Bytes of the body that were received together with the head.
     received_with_head: usize,
-    /// The head announced chunks, even if the body has been given up since.
+    /// Whether the head announced chunks, even if the body has been given up since.
     framed: bool,
     received: u64,
     framing: u64,
     arrival: BodyArrival,
     stored: BufferedBody,
     availability: BodyAvailability,
-    /// A handler has consumed a part of the body, which is stored nowhere else.
+    /// Whether a handler has consumed a part of the body that is stored nowhere else.
     taken: bool,
     /// The received part of a body that broke off, if it was in memory.
     kept_for_log: Pieces,
-    /// The name of the temporary file of a body that broke off.
+    /// The name of the temporary file of a body that broke off, for `$request_body_file` in the
+    /// log.
     kept_file_for_log: Option<PathBuf>,
-    /// How many bytes came before the chunk that exceeded `client_max_body_size`.
+    /// Bytes that were received before the chunk with which the body exceeded
+    /// `client_max_body_size`.
     before_refused: Option<u64>,
-    /// The body's chunks were refused.
+    /// The counts when the body's chunks were refused.
     refused: Option<ChunkError>,
-    /// The received part of the body was dropped, since no handler reads it.
+    /// Whether the received part of the body was dropped, since no handler reads it.
     skipped: bool,
     destination: BodyDestination,
-    /// `client_body_in_file_only` of a location that the request has left, which also holds in
+    /// `client_body_in_file_only` of a location that the request has left. It also holds in later
     /// locations without the directive.
     left_in_file_only: Option<InFileOnly>,
     read_deadline: ReadDeadline,
@@ -316,12 +318,12 @@ impl RequestBody {
         self.length
     }
 
-    /// Bytes of the body that were received in one read with the head.
+    /// Bytes of the body that were received together with the head.
     pub fn received_with_head(&self) -> usize {
         self.received_with_head
     }
 
-    /// Notes how many bytes of the body are in the head's buffer.
+    /// Notes how many bytes of the body are in the buffer of the head.
     fn note_beside_head(&mut self, bytes: u64) {
         let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
         self.received_with_head = self.received_with_head.max(bytes);
@@ -357,7 +359,7 @@ impl RequestBody {
     }
 
     /// The length in bytes that every location compares with `client_max_body_size`: the announced
-    /// length; for chunks, what has been read.
+    /// length or, for chunks, the number of bytes read.
     pub fn judged_length(&self) -> u64 {
         match self.length {
             BodyLength::Length(length) => length,
@@ -366,22 +368,22 @@ impl RequestBody {
         }
     }
 
-    /// Whether a body may come: a length above zero, or chunks.
+    /// Whether the head announces a body that is not empty: a length above zero, or chunks.
     pub fn expected(&self) -> bool {
         !matches!(self.length, BodyLength::None | BodyLength::Length(0))
     }
 
-    /// Whether the head announced a body at all, an empty one included.
+    /// Whether the head announced a body, possibly an empty one.
     pub fn is_announced(&self) -> bool {
         self.length != BodyLength::None
     }
 
-    /// Whether the head announced no body, and no body was noted since.
+    /// Whether the head announced no body, and no body was noted since then.
     fn is_none(&self) -> bool {
         self.has_ended() && !self.is_announced() && !self.framed && !self.skipped
     }
 
-    /// Whether the body has been received to its end, or the rest is not awaited.
+    /// Whether the body has been received to its end, or the rest will not be received.
     fn has_ended(&self) -> bool {
         self.arrival == BodyArrival::Ended
     }
@@ -396,13 +398,13 @@ impl RequestBody {
         self.received
     }
 
-    /// The deadline for more bytes of the body, for a wait that begins now.
+    /// The deadline of a wait for more bytes of the body that begins now.
     pub fn wait_until(&mut self, timeout: Duration) -> Instant {
         self.read_deadline.begin_wait(timeout)
     }
 
     /// Makes the next wait keep the deadline of the last one, which was interrupted for a reason
-    /// that is not the client's.
+    /// that the client has not caused.
     pub fn resume_wait(&mut self) {
         self.read_deadline.resume();
     }
@@ -455,22 +457,22 @@ impl RequestBody {
         }
     }
 
-    /// The counted length of a chunked body that has ended, broken off or begun to be dropped, in
-    /// bytes. Dropped bytes do not count.
+    /// The counted length in bytes of a chunked body that has ended, broken off or begun to be
+    /// dropped; `None` for other bodies. Dropped bytes do not count.
     pub fn counted(&self) -> Option<u64> {
         let known = self.is_read() || self.arrival != BodyArrival::Coming || self.skipped;
         (self.framed && known).then_some(self.before_refused.unwrap_or(self.received))
     }
 
-    /// The counted length of a body that came in frames without an announced length: as in nginx,
-    /// only a body that a handler has read to its end counts.
+    /// The counted length in bytes of an HTTP/2 body without an announced length. As in nginx, only
+    /// a body that a handler has read to its end counts.
     pub fn counted_whole(&self) -> Option<u64> {
         let is_whole = self.is_read() && self.before_refused.is_none() && !self.skipped;
         (self.framed && is_whole).then_some(self.received)
     }
 
-    /// Notes that the body is dropped with its request, whose head is refused: the error page finds
-    /// the body empty.
+    /// Notes that the body is dropped because the head of its request is refused. The handler of
+    /// the error page finds the body empty.
     pub fn note_refused_head(&mut self, in_chunks: bool) {
         self.announce_empty(true);
         self.framed = in_chunks;
@@ -480,14 +482,14 @@ impl RequestBody {
         }
     }
 
-    /// Notes that the received part of the body has been dropped, or will be before anything else
-    /// happens.
+    /// Notes that the received part of the body has been dropped, or will be before the next step
+    /// of the request.
     pub fn note_skipped(&mut self) {
         self.skipped = true;
     }
 
-    /// Gives up a body that was refused, so that its length is not checked again: a handler that
-    /// serves the error page finds the body empty. As in nginx, a body that has been read stays,
+    /// Gives up a body that was refused, so that its length is not checked again. A handler that
+    /// serves the error page finds the body empty. As in nginx, a body that has been read is kept,
     /// and every location checks its length.
     pub fn give_up(&mut self) {
         if self.is_read() {
@@ -497,20 +499,20 @@ impl RequestBody {
         self.announce_empty(self.is_announced());
     }
 
-    /// Whether a handler has consumed a part of the body, or the body was too long: a later fault
-    /// of the body does not change the response.
+    /// Whether a handler has consumed a part of the body, or the body was too long. A later fault
+    /// of the body then does not change the response.
     fn has_answer(&self) -> bool {
         self.taken || self.before_refused.is_some()
     }
 
-    /// Notes that a handler consumes a part of the body.
+    /// Notes that a handler has consumed a part of the body.
     pub fn note_taken(&mut self) {
         self.taken = true;
     }
 
     /// Gives up the rest of a body that a handler has consumed in part and that was not stored
-    /// whole: the rest is not the body that the head announces. A refused body has been given up
-    /// already.
+    /// whole, since the rest is not the body that the head announces. A refused body has been given
+    /// up already.
     pub fn give_up_rest(&mut self) {
         if self.taken && !self.is_read() && !self.is_given_up() {
             self.availability = BodyAvailability::Lost { had_length: false };
@@ -523,17 +525,17 @@ impl RequestBody {
         matches!(self.availability, BodyAvailability::Lost { .. })
     }
 
-    /// Gives up a body whose chunks were refused while they were dropped. Its length was never
-    /// known, so a handler that serves the error page announces none.
+    /// Gives up a body whose chunks were refused while they were being dropped. Since its length
+    /// was never known, a handler that serves the error page announces no length.
     pub fn give_up_dropped(&mut self) {
         self.availability.give_up_without_length();
         self.skipped = false;
         self.announce_empty(false);
     }
 
-    /// Discards the unread part of the body: later handlers find it empty. A chunked body, or one
-    /// that is still being dropped, is also given up. Chunks of which none was dropped leave no
-    /// length.
+    /// Discards the unread part of the body, so that later handlers find it empty. A chunked body,
+    /// or a body that is still being dropped, is also given up. If no chunk was dropped, no length
+    /// is announced.
     pub fn end_unread(&mut self) {
         if !self.is_read() {
             if self.chunked() || (self.expected() && !self.has_ended()) {
@@ -567,8 +569,8 @@ impl RequestBody {
         self.taken || self.is_read()
     }
 
-    /// The body as a subrequest sees it: the body if it has been read whole, an empty body if a
-    /// length was announced or chunks were dropped, or none.
+    /// The body for a subrequest: the body itself if it has been read whole, an empty body if a
+    /// length was announced or chunks were dropped, or no body.
     pub fn shared(&self) -> RequestBody {
         if self.is_read() {
             self.clone()
@@ -577,8 +579,8 @@ impl RequestBody {
         }
     }
 
-    /// The body as a subrequest sees it that is sent without a body: an empty body if a length was
-    /// announced, chunks were dropped or chunks have been read, or none.
+    /// The body for a subrequest that is sent without the body: an empty body if a length was
+    /// announced, or if chunks were dropped or read; else no body.
     pub fn withheld(&self) -> RequestBody {
         let has_length = self.skipped
             || match self.length {
@@ -599,8 +601,8 @@ impl RequestBody {
         }
     }
 
-    /// The body as logs show it (`$request_body`): the body in memory, or the received part of a
-    /// body that broke off.
+    /// The value of `$request_body`: the body in memory, or the received part of a body that broke
+    /// off.
     pub fn shown(&self) -> Option<&[Bytes]> {
         if self.kept_for_log.iter().all(Bytes::is_empty) {
             self.in_memory()
@@ -636,7 +638,7 @@ impl RequestBody {
         }
     }
 
-    /// The name that the temporary file has or had (`$request_body_file`).
+    /// The path of the temporary file, even after the file was unlinked (`$request_body_file`).
     pub fn file_name(&self) -> Option<&Path> {
         match &self.stored {
             BufferedBody::File(temporary) => Some(&temporary.path),

@@ -21,7 +21,7 @@ use crate::request::Request;
 use crate::request::body::{BodyDestination, BufferedBody, InFileOnly, TemporaryFile};
 use crate::request::interrupt::Interrupt;
 
-/// Bytes of a body in memory while it is copied from one file to another.
+/// Number of bytes of a body in memory while the body is copied from one file to another.
 const COPY_SIZE: usize = 64 * 1024;
 
 /// Reads the body whole.
@@ -37,7 +37,7 @@ pub async fn read(request: &mut Request, exchange: &mut Exchange) -> Result<(), 
         drop_refused(request, exchange).await;
         return Ok(());
     }
-    // Most requests have no body, and their clients await no `100 Continue`.
+    // Most requests have no body and no `Expect` field.
     if request.body.is_none() && !request.client.has(KnownField::Expect) {
         request.body.stored = BufferedBody::Memory(Pieces::new());
         return Ok(());
@@ -53,7 +53,7 @@ async fn read_whole(request: &mut Request, exchange: &mut Exchange) -> Result<()
     let mut beside_head = 0;
     let mut stored = None;
     loop {
-        // The head's buffer may be larger than one read.
+        // The head's buffer may have more room than one receive has filled.
         if head_buffer_room > 0 && !exchange.receive_available(request).await {
             head_buffer_room = 0;
         }
@@ -65,7 +65,7 @@ async fn read_whole(request: &mut Request, exchange: &mut Exchange) -> Result<()
                 return Err(ended);
             }
         };
-        // As in nginx, the framing of chunks takes room too.
+        // As in nginx, the framing of chunks occupies the buffer too.
         let taken = request.body.received_framed().saturating_sub(before);
         let placed = head_buffer_room.min(taken);
         head_buffer_room -= placed;
@@ -93,8 +93,8 @@ async fn read_whole(request: &mut Request, exchange: &mut Exchange) -> Result<()
     Ok(())
 }
 
-/// Refuses a request that changes something and whose body is lost: the handler that consumed the
-/// body has failed.
+/// Refuses a request whose body is lost, because the handler that consumed the body has failed.
+/// Requests without effects (GET and HEAD) go on without the body.
 fn refuse_lost_body(request: &Request) -> Result<(), Interrupt> {
     if !request.body.is_lost() || matches!(request.method, Method::Get | Method::Head) {
         return Ok(());
@@ -107,8 +107,8 @@ fn refuse_lost_body(request: &Request) -> Result<(), Interrupt> {
     Err(502.into())
 }
 
-/// Drops the received part of a body that was refused for its length. As in nginx, the body counts
-/// as read, and empty, if it has been received whole.
+/// Drops the received part of a body that was refused for its length. As in nginx, a body that has
+/// been received whole then counts as read, and as empty.
 async fn drop_refused(request: &mut Request, exchange: &mut Exchange) {
     let had_length = request.body.availability.had_length();
     if had_length
@@ -119,8 +119,8 @@ async fn drop_refused(request: &mut Request, exchange: &mut Exchange) {
     }
 }
 
-/// Keeps the received part of a body that breaks off, for the log. As in nginx, the last read is
-/// lost if chunks are refused.
+/// Keeps the received part of a body that breaks off, for the log. As in nginx, the bytes of the
+/// last receive are not kept if chunks are refused.
 fn keep_for_log(request: &mut Request, mut parts: Pieces, stored: Option<(TemporaryFile, u64)>) {
     if let Some((temporary, _)) = stored {
         request.body.kept_file_for_log = Some(temporary.path.clone());
@@ -173,8 +173,8 @@ async fn copy(request: &mut Request, unnamed: &File) -> Result<(), u16> {
     Ok(())
 }
 
-/// Reads the whole body before the request has a location, so without the location's
-/// `client_body_in_file_only`.
+/// Reads the whole body before the request has a location, so the location's
+/// `client_body_in_file_only` does not apply.
 pub async fn read_early(request: &mut Request, exchange: &mut Exchange) -> Result<(), Interrupt> {
     request.body.destination = BodyDestination::BeforeLocation;
     let read = read(request, exchange).await;
@@ -182,9 +182,9 @@ pub async fn read_early(request: &mut Request, exchange: &mut Exchange) -> Resul
     read
 }
 
-/// Reads the part of the body that has been received already. Returns `None` if that is the whole
-/// body, which is then kept in memory; else the received part, for a handler that goes on reading
-/// by itself.
+/// Reads the part of the body that has already been received. Returns `None` if this is the whole
+/// body, which is then kept in memory; else returns the received part, for a handler that reads the
+/// rest itself.
 pub async fn read_received(
     request: &mut Request,
     exchange: &mut Exchange,
@@ -205,31 +205,34 @@ pub async fn read_received(
     let mut parts = Pieces::new();
     let mut held = 0;
     loop {
-        // The head's buffer may be larger than one read.
+        // The head's buffer may have more room than one receive has filled.
         let beside_head = room.min(received_with_head.max(held));
         let held_max = memory_max(request, beside_head).saturating_add(beside_head);
         if held > held_max || !exchange.receive_available(request).await {
             break;
         }
-        // An incomplete chunk size line may be all that has been received; the rest is not awaited.
+        // If only an incomplete chunk size line has been received, the rest of the line is not
+        // awaited.
         let Some(read) = at_once(next(request, exchange)).await else {
             break;
         };
         let Some(bytes) = read? else {
-            // As in nginx, even `client_body_in_file_only` does not write the body to a file here.
+            // As in nginx, a body that was received whole is not written to a file here, not even
+            // with `client_body_in_file_only`.
             request.body.note_end();
             request.body.stored = BufferedBody::Memory(parts);
             return Ok(None);
         };
-        // As in nginx, the framing of chunks takes room too.
+        // As in nginx, the framing of chunks occupies the buffer too.
         held = request.body.received_framed().saturating_sub(before);
         parts.push(bytes);
     }
     Ok(Some(parts))
 }
 
-/// Waits for more of the body and takes everything received by then, for a handler that streams the
-/// body. True if the body has ended. If the future is dropped while it waits, it has taken nothing.
+/// Waits for more of the body, and takes everything that has been received by then, for a handler
+/// that streams the body. True if the body has ended. Cancel-safe: if the future is dropped while
+/// it waits, no bytes are lost.
 pub async fn read_some(
     request: &mut Request,
     exchange: &mut Exchange,
@@ -267,7 +270,8 @@ pub async fn discard_received(request: &mut Request, exchange: &mut Exchange) ->
     }
 }
 
-/// Stores a body that has been read whole; `parts` is the part that is not in the file yet.
+/// Stores a body that has been read whole. `parts` is the part that has not been written to the
+/// file of `begun`.
 async fn store(
     request: &mut Request,
     mut parts: Pieces,
@@ -296,9 +300,9 @@ async fn store(
     Ok(())
 }
 
-/// How many bytes of a body fit behind its head into the buffer in which the head ends. As in
-/// nginx, a head that fills its buffer continues in a large buffer, to which its unfinished line is
-/// moved.
+/// The number of bytes of a body that fit behind its head into the buffer in which the head ends.
+/// As in nginx, a head that fills its buffer continues in a large buffer, to which its unfinished
+/// line is moved.
 pub fn head_buffer_room(request: &Request) -> usize {
     let limits = request.server.core.head_limits();
     let head = request.client.bytes.as_slice();
