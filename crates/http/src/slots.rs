@@ -1,8 +1,8 @@
-//! The lifetimes of values that modules keep in slots: those of a plan, a request or a part of its
-//! way.
+//! The lifetimes of values that modules keep in slots: those of a plan, of a request, or of one
+//! pass through the phases.
 //!
-//! A module declares `static SEEN: Slot<Seen, PassLifetime> = Slot::new();` and uses
-//! `request.pass`; neither the request nor the plan needs a field for the module.
+//! A module declares `static SEEN: Slot<Seen, PassLifetime> = Slot::new();` and uses the slot with
+//! `request.pass`. Neither the request nor the plan needs a field for the module.
 
 use std::sync::atomic::{AtomicU16, Ordering};
 
@@ -14,10 +14,10 @@ pub enum PlanLifetime {}
 /// The lifetime of a main request, whose subrequests share the value.
 pub enum MainRequestLifetime {}
 
-/// The lifetime of a pass through the phases; a redirect within the server begins another pass.
+/// The lifetime of a pass through the phases. An internal redirect begins another pass.
 pub enum PassLifetime {}
 
-/// The lifetime of a request, main or sub.
+/// The lifetime of a main request or of a subrequest.
 pub enum RequestLifetime {}
 
 /// A slot in a plan: see [`Plan::of`](crate::config::plan::Plan::of).

@@ -1,4 +1,4 @@
-//! The state of http for one thread and one generation: the compiled `http` block and the thread's
+//! The state of HTTP for one thread and one generation: the compiled `http` block, and the thread's
 //! prebuilt responses.
 
 use std::cell::RefCell;
@@ -14,19 +14,19 @@ use crate::logging::zone_meter::ZoneTable;
 use crate::response::prebuilt::PrebuiltCache;
 
 /// The `http` block for one thread. Requests hold it by `Rc`, so that they touch no reference count
-/// of other threads.
+/// that other threads use.
 pub struct HttpThreadState {
     http: Arc<Http>,
     /// Whether the configuration uses `$realpath_root`, whose evaluation needs the disk.
     pub uses_realpath_root: bool,
-    /// What the thread counts by zones.
+    /// The thread's meters of `status_zone`, by zone.
     pub(crate) zones: ZoneTable,
-    /// Complete responses kept in memory.
+    /// The complete responses that the thread keeps in memory.
     pub prebuilt: RefCell<PrebuiltCache>,
 }
 
 impl HttpThreadState {
-    /// The state of a thread and generation.
+    /// The state of this thread for a generation.
     pub fn of(local: &GenerationView) -> Rc<HttpThreadState> {
         Rc::clone(&local.at(&HTTP).borrow().0)
     }

@@ -44,8 +44,8 @@ pub(super) async fn settle_rest_of_request(
         RequestRest::Unwanted => true,
         // A client that has ended its request regards the stream as closed when the response is
         // complete, and opens another in its place. So there is only a delay while at most half of
-        // the permitted streams are open. The same holds if the client ends the request meanwhile, which is
-        // not noticed.
+        // the permitted streams are open. The same is true if the client ends the request
+        // meanwhile, which is not noticed.
         RequestRest::Malformed => shared.with(|machine| {
             machine.is_rest_ignored(flow.number) && machine.live() * 2 <= machine.streams_max()
         }),

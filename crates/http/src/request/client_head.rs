@@ -1,7 +1,7 @@
-//! The request line and the fields that the client sent, of any protocol.
+//! The request line and the fields that the client sent, over any protocol.
 //!
-//! Callers ask a [`ClientHead`] for method, target and fields. Only the code of HTTP/1 uses the
-//! parsed form of HTTP/1 ([`ClientHead::h1`]).
+//! Callers ask a [`ClientHead`] for method, target and fields. Only HTTP/1's own code uses the
+//! parsed form of an HTTP/1 head ([`ClientHead::h1`]).
 
 use std::ops::Range;
 
@@ -16,18 +16,19 @@ use proto::method::Method;
 pub struct ClientHead {
     /// The bytes that the head's spans refer to: for HTTP/1 the head as received.
     pub bytes: Vec<u8>,
-    /// The host without port, in lower case: of the absolute form, else of the Host field.
+    /// The host without port, in lower case: from the absolute form of the target, else from the
+    /// Host field.
     pub host: Vec<u8>,
-    /// The head as HTTP/1 has parsed it. Its memory is reused by the next request.
+    /// The head as parsed by HTTP/1. Its memory is reused by the next request.
     h1: h1::Head,
-    /// The head of a request of another protocol, whose memory is reused too.
+    /// The head of a request of HTTP/2, which is received as fields. Its memory is reused too.
     of_fields: head::Head,
     /// Whether `of_fields` is the head of the current request instead of `h1`.
     has_fields: bool,
 }
 
 impl ClientHead {
-    /// A head of HTTP/1 that was parsed from `bytes`.
+    /// An HTTP/1 head that was parsed from `bytes`.
     pub fn parsed(bytes: Vec<u8>, head: h1::Head, host: Vec<u8>) -> ClientHead {
         ClientHead {
             bytes,
@@ -37,8 +38,8 @@ impl ClientHead {
         }
     }
 
-    /// Whether the head permits a recorded full response: GET, without a body, a range or an
-    /// expectation.
+    /// Whether a recorded full response may answer the request, as far as the head decides: GET,
+    /// without a body, a range or an expectation.
     pub fn is_plain(&self) -> bool {
         self.is_simple() && !self.asks_for_part()
     }
@@ -48,7 +49,8 @@ impl ClientHead {
         self.has(KnownField::Range)
     }
 
-    /// Whether the head permits a recorded response, whole or in part.
+    /// Whether a recorded response, full or partial, may answer the request, as far as the head
+    /// decides.
     pub fn is_simple(&self) -> bool {
         let Some(head) = self.h1() else {
             return matches!(self.method(), Method::Get)
@@ -62,27 +64,27 @@ impl ClientHead {
             && matches!(body_length(head, &self.bytes, false), Ok(BodyLength::None))
     }
 
-    /// Bytes of memory that the head holds besides [`bytes`](Self::bytes).
+    /// Bytes of memory that the head holds in addition to [`bytes`](Self::bytes).
     pub fn memory(&self) -> usize {
         self.host.capacity() + self.h1.memory() + self.of_fields.memory()
     }
 
-    /// Takes over a head that was received as fields (HTTP/2). Its spans refer to `bytes`.
+    /// Stores a head that was received as fields (HTTP/2). The head's spans refer to `bytes`.
     pub fn take_fields(&mut self, head: head::Head) {
         self.of_fields = head;
         self.has_fields = true;
     }
 
-    /// Takes over a head that was received as fields by swapping instead of copying. The contents
-    /// of `bytes` and `head` are unspecified afterwards.
+    /// Stores a head that was received as fields, by swapping instead of copying. The contents of
+    /// `bytes` and `head` are unspecified afterwards.
     pub fn swap_fields(&mut self, bytes: &mut Vec<u8>, head: &mut head::Head) {
         std::mem::swap(&mut self.bytes, bytes);
         std::mem::swap(&mut self.of_fields, head);
         self.has_fields = true;
     }
 
-    /// A head that another protocol has brought, with these fields in the place of its own; `None`
-    /// for one of HTTP/1.
+    /// A copy of a head that was received as fields, with these fields in place of its own; `None`
+    /// for a head of HTTP/1.
     pub fn with_fields(&self, fields: &[(Vec<u8>, Vec<u8>)]) -> Option<ClientHead> {
         let mut bytes = self.bytes.clone();
         let pairs = fields.iter().map(|(name, value)| (&**name, &**value));
@@ -102,7 +104,7 @@ impl ClientHead {
         })
     }
 
-    /// Adds a field to a head that another protocol has brought.
+    /// Adds a field to a head that was received as fields.
     pub fn add_field(&mut self, name: &[u8], value: &[u8]) {
         let mut place = |text: &[u8]| {
             let start = self.bytes.len();
@@ -116,28 +118,29 @@ impl ClientHead {
         });
     }
 
-    /// The head, if another protocol than HTTP/1 carried it.
+    /// The head, if it was received as fields; `None` for HTTP/1.
     fn fields_head(&self) -> Option<&head::Head> {
         self.has_fields.then_some(&self.of_fields)
     }
 
-    /// Whether another protocol than HTTP/1 carried the head.
+    /// Whether the head was received as fields, that is, by a protocol other than HTTP/1.
     pub fn is_of_fields(&self) -> bool {
         self.has_fields
     }
 
-    /// The head as HTTP/1 has parsed it; `None` for another protocol.
+    /// The head as parsed by HTTP/1; `None` for another protocol.
     pub fn h1(&self) -> Option<&h1::Head> {
         (!self.has_fields).then_some(&self.h1)
     }
 
-    /// The received bytes of HTTP/1, and the head that is parsed from them.
+    /// The received bytes of an HTTP/1 head, and the head that is parsed from them. The head is one
+    /// of HTTP/1 from now on.
     pub fn h1_mut(&mut self) -> (&mut Vec<u8>, &mut h1::Head) {
         self.has_fields = false;
         (&mut self.bytes, &mut self.h1)
     }
 
-    /// Clears everything but keeps the memory.
+    /// Clears everything and keeps the allocated memory.
     pub fn clear(&mut self) {
         // The pattern names every field, so that a new field does not compile before it is cleared
         // here.
@@ -155,7 +158,7 @@ impl ClientHead {
         *has_fields = false;
     }
 
-    /// The method of the client head.
+    /// The request's method.
     pub fn method(&self) -> Method {
         match self.fields_head() {
             None => self.h1.method(),
@@ -171,7 +174,7 @@ impl ClientHead {
         }
     }
 
-    /// The version of HTTP/1 whose rules apply: 1.1 if another protocol carries the request.
+    /// The version of HTTP/1 whose rules apply: 1.1 for a request of another protocol.
     pub fn version(&self) -> Version {
         match self.fields_head() {
             None => self.h1.version(),
@@ -225,7 +228,7 @@ impl ClientHead {
         args.map(|args| args.of(&self.bytes))
     }
 
-    /// Whether the path holds escapes or `+`.
+    /// Whether the path, as received, contains escapes or `+`.
     pub fn is_escaped(&self) -> bool {
         match self.fields_head() {
             None => self.h1.has_escapes() || self.h1.has_plus(),
@@ -233,7 +236,7 @@ impl ClientHead {
         }
     }
 
-    /// Whether the target may be passed on as received.
+    /// Whether the target may be passed to an upstream as received.
     pub fn has_valid_target(&self) -> bool {
         self.h1().is_none_or(h1::Head::has_valid_target)
     }
@@ -246,8 +249,8 @@ impl ClientHead {
         }
     }
 
-    /// Whether the client lets the connection stay open after this request. False for other
-    /// protocols than HTTP/1, whose connections do not depend on a request.
+    /// Whether the client permits keep-alive after this request. False for protocols other than
+    /// HTTP/1, whose connections do not depend on a single request.
     pub fn keeps_alive(&self) -> bool {
         self.h1().is_some_and(h1::Head::keeps_alive)
     }
@@ -277,7 +280,7 @@ impl ClientHead {
     }
 
     /// Appends the fields for which `passed` is true as lines of HTTP/1. Consecutive lines that
-    /// were received in that form are copied in one piece.
+    /// were received in this form are copied together.
     pub fn append_fields(&self, passed: impl Fn(KnownField, &[u8]) -> bool, out: &mut Vec<u8>) {
         let bytes = &*self.bytes;
         let mut lying: Range<usize> = 0..0;
@@ -315,7 +318,7 @@ impl ClientHead {
         Some(field.value(&self.bytes))
     }
 
-    /// Field lines that were ignored for their names, within `bytes`.
+    /// The spans in `bytes` of field lines that were ignored for their names.
     pub fn ignored(&self) -> &[Span] {
         match self.fields_head() {
             None => self.h1.ignored(),
@@ -373,7 +376,7 @@ impl ClientHead {
         self.h1().is_none_or(h1::Head::has_request_line)
     }
 
-    /// Bytes that count for `$request_length`.
+    /// The number of bytes that count for `$request_length`.
     pub fn length(&self) -> usize {
         match self.fields_head() {
             None => self.h1.request_length(),
@@ -383,7 +386,7 @@ impl ClientHead {
 }
 
 /// The range of a field's line that can be sent as received: name, colon, space, value and line
-/// end. `None` if the field was received in another form.
+/// end. `None` if the line was received in another form.
 fn line_of(field: &h1::Field, bytes: &[u8]) -> Option<Range<usize>> {
     let (name, value) = (field.name.range(), field.value.range());
     let end = value.end.checked_add(b"\r\n".len())?;

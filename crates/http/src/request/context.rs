@@ -1,4 +1,4 @@
-//! A request as a context of variables, texts and patterns.
+//! A request as the context in which variables, texts and patterns are evaluated.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -62,7 +62,7 @@ impl Context for Request {
         Request::peer(self)
     }
 
-    /// The lines of `X-Forwarded-For`.
+    /// The values of all `X-Forwarded-For` fields.
     fn forwarded(&self) -> Vec<&[u8]> {
         self.headers()
             .filter(|(name, _)| name.eq_ignore_ascii_case(b"X-Forwarded-For"))

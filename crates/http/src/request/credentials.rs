@@ -1,7 +1,8 @@
 //! The name and password of an `Authorization: Basic` field (RFC 7617, section 2), as nginx reads
 //! them, and the challenge that asks for them.
 //!
-//! CONNECT asks a proxy, which has its own fields and status (RFC 9110, section 11.7).
+//! CONNECT addresses a proxy, for which other fields and another status are used (RFC 9110, section
+//! 11.7).
 
 use proto::base64::{self, Alphabet};
 use proto::header::KnownField;
@@ -37,7 +38,7 @@ impl Challenge {
         }
     }
 
-    /// Whether a status is that of a challenge.
+    /// Whether a response with this status is a challenge.
     pub fn is_challenge_status(status: u16) -> bool {
         let all = [Challenge::OF_SERVER, Challenge::OF_PROXY];
         all.iter().any(|challenge| challenge.status == status)
@@ -48,12 +49,12 @@ impl Challenge {
 #[derive(Debug, PartialEq, Eq)]
 pub struct Credentials {
     text: Vec<u8>,
-    /// Where the colon stands.
+    /// The index of the colon in `text`.
     colon: usize,
 }
 
 impl Credentials {
-    /// The credentials of a request.
+    /// The credentials that a request's field contains, if any.
     pub fn of(request: &Request) -> Option<Credentials> {
         let field = match request.method {
             Method::Connect => KnownField::ProxyAuthorization,
@@ -62,8 +63,8 @@ impl Credentials {
         request.header(field).and_then(Credentials::parse)
     }
 
-    /// Parses a field's value. Returns `None` if the value holds no Basic credentials: another
-    /// scheme, malformed Base64, no colon or no name before the colon.
+    /// Parses a field's value. Returns `None` if the value contains no Basic credentials: another
+    /// scheme, malformed Base64, no colon, or no name before the colon.
     pub fn parse(value: &[u8]) -> Option<Credentials> {
         const SCHEME: &[u8] = b"Basic ";
         let (scheme, encoded) = value.split_at_checked(SCHEME.len())?;

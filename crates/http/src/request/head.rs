@@ -1,5 +1,5 @@
-//! Creates and resets requests, and evaluates what the client sent: the Host, the virtual server,
-//! the URI and header fields.
+//! Creates and resets requests, and evaluates the client's head: the host, the virtual server, the
+//! URI and header fields.
 
 use std::path::PathBuf;
 use std::rc::Rc;
@@ -32,18 +32,20 @@ use crate::response::Response;
 use crate::thread_state::HttpThreadState;
 use variables::regex::Captures;
 
-/// Bytes of memory that a finished request keeps for the next head.
+/// Maximum number of bytes of the head's memory that a finished request keeps for the next head.
 const HEAD_KEPT_MAX: usize = 4096;
 
-/// Bytes of memory besides the head's above which a finished request is not kept: else each kept
-/// request could hold the largest head that a client may send.
+/// A finished request that holds more bytes of memory than this, in addition to the head's bytes,
+/// is not kept. Without the limit, each kept request could hold memory for the largest head that a
+/// client may send.
 const MEMORY_KEPT_MAX: usize = 16 * 1024;
 
-/// Why a parsed head is refused: the text to log (none if empty) and a status.
+/// The reason why a parsed head is refused: the text to log (nothing is logged if it is empty), and
+/// the status of the response.
 pub type RejectedHead = (Vec<u8>, u16);
 
 impl Request {
-    /// An empty request under a server.
+    /// An empty request that is assigned to a server.
     pub fn new(
         local: &Rc<GenerationView>,
         connection: &Rc<Connection>,
@@ -83,7 +85,7 @@ impl Request {
         }
     }
 
-    /// Prepares a kept request for the next head, without touching members that are already reset.
+    /// Prepares a kept request for the next head, without touching fields that are already reset.
     pub fn reset(
         &mut self,
         local: &Rc<GenerationView>,
@@ -155,8 +157,8 @@ impl Request {
         *repeatable = Repeatable::default();
     }
 
-    /// The error log of the request's lines: that of the current plan; for a subrequest that of its
-    /// parent's plan when the subrequest was created.
+    /// The error log for the request's lines: the log of the current plan. For a subrequest, the
+    /// log that the parent's plan had when the subrequest was created.
     pub fn error_log(&self) -> &Arc<logs::ErrorLog> {
         match &self.earlier_error_log {
             Some(log) => log,
@@ -173,7 +175,7 @@ impl Request {
     }
 
     /// Whether the received bytes begin with the head of this request, for the same generation and
-    /// address: the parsed request is then valid for them too.
+    /// address, so that the parsed request is valid for these bytes too.
     pub fn is_repeated_by(
         &self,
         input: &[u8],
@@ -187,7 +189,7 @@ impl Request {
                 == connection.with_servers(local, |servers| std::ptr::from_ref(servers).cast())
     }
 
-    /// Turns a finished request into the next request with the same head on this connection.
+    /// Turns a finished request into the next request with an equal head on this connection.
     pub fn repeat(&mut self, connection: &Rc<Connection>) {
         self.connection = ConnectionHandle::new(connection);
         self.arrival = Arrival::default();
@@ -195,8 +197,8 @@ impl Request {
         self.sent = ResponseProgress::default();
     }
 
-    /// Turns a finished request into the next request with the same head, which was received with
-    /// it.
+    /// Turns a finished request into the next request with an equal head, which was received in one
+    /// read with it.
     pub fn count_again(&mut self) {
         self.arrival.number = 0;
         self.count();
@@ -213,7 +215,8 @@ impl Request {
         }
     }
 
-    /// Releases what a finished request must not hold. False if the request cannot be reused.
+    /// Releases everything that a finished request must not hold. False if the request cannot be
+    /// reused.
     pub fn release(&mut self) -> bool {
         self.connection.release();
         self.shared.main.borrow_mut().end();
@@ -239,7 +242,8 @@ impl Request {
         head + self.uri.capacity() + self.args.capacity() <= MEMORY_KEPT_MAX
     }
 
-    /// The client's head while it is being read, when only the main request refers to it.
+    /// The client's head for writing, while it is being read and only the main request refers to
+    /// it.
     pub fn client_mut(&mut self) -> &mut ClientHead {
         if Rc::get_mut(&mut self.client).is_none() {
             self.client = Rc::default();
@@ -266,7 +270,7 @@ impl Request {
     }
 
     /// Counts the request and derives host, virtual server and URI from its parsed head, unless
-    /// that has been done.
+    /// this has been done already.
     pub fn begin(&mut self) -> Result<(), RejectedHead> {
         if self.routing.prepared {
             return self.server_decided();
@@ -278,8 +282,8 @@ impl Request {
         self.server_decided()
     }
 
-    /// Counts a request whose head is refused or incomplete, and takes over the parsed part of the
-    /// head for error pages and logs.
+    /// Counts a request whose head is refused or incomplete, and uses the parsed part of the head
+    /// for error pages and logs.
     pub fn begin_refused(&mut self) {
         self.routing.prepared = true;
         self.count();
@@ -305,7 +309,7 @@ impl Request {
         self.uri_state.unchanged = client.has_valid_target();
     }
 
-    /// 500 if a `server_name` regex failed, which has been logged.
+    /// An error with status 500 if a `server_name` regex failed, which has been logged.
     fn server_decided(&self) -> Result<(), RejectedHead> {
         if self.routing.server_undecided {
             Err((Vec::new(), 500))
@@ -343,7 +347,8 @@ impl Request {
         }
     }
 
-    /// Assigns the request to the server that the TLS handshake named, as if the head named none.
+    /// Assigns the request to the server that the client named by SNI, as if the head named no
+    /// host.
     pub fn choose_negotiated_server(&mut self) {
         self.client_mut().host.clear();
         let session = self.session();
@@ -363,7 +368,7 @@ impl Request {
         self.client.value(known)
     }
 
-    /// The length of a body that was sent without an announced length, once it counts: see
+    /// The length of a body that was sent without an announced length, once the length counts: see
     /// [`RequestBody::counted`](crate::request::body::RequestBody::counted).
     pub fn counted_length(&self) -> Option<u64> {
         match self.client.h1() {
@@ -372,7 +377,7 @@ impl Request {
         }
     }
 
-    /// The browser, by the field `User-Agent`.
+    /// The client's browser, recognized by the field `User-Agent`.
     pub fn browser(&self) -> Browser {
         let mut browser = Browser::default();
         let agents = self.client.all(KnownField::UserAgent);
@@ -406,12 +411,12 @@ impl Request {
         self.session().is_some()
     }
 
-    /// `http`, or `https` where the client speaks TLS.
+    /// `https` if the client speaks TLS, else `http`.
     pub fn scheme(&self) -> &'static str {
         if self.is_secure() { "https" } else { "http" }
     }
 
-    /// Checks whether the location that has just been found permits keep-alive. As in nginx, the
+    /// Updates `keepalive.refused` for the location that has just been found. As in nginx, the
     /// server's own settings do not count if the server's script makes the response, and a later
     /// location cannot undo the refusal of an earlier one.
     pub fn check_keepalive(&mut self) {
@@ -420,19 +425,19 @@ impl Request {
         }
     }
 
-    /// The current arguments, for a redirect within the server that keeps them.
+    /// The current arguments, for an internal redirect that keeps them.
     pub fn arguments(&self) -> Option<Vec<u8>> {
         let are_there = self.uri_state.args_written || !self.args.is_empty();
         are_there.then(|| self.args.clone())
     }
 
-    /// Whether the response has been sent, and the request only continues with `post_action`.
+    /// Whether the response has been sent, and the request only continues for `post_action`.
     pub fn is_answered(&self) -> bool {
         self.is_main() && self.nesting.head_only
     }
 
-    /// The protocol version for which responses are made. `post_action` sends no response, and has
-    /// HTTP/0.9 as in nginx.
+    /// The protocol version for which responses are made: HTTP/0.9 for `post_action`, as in nginx,
+    /// since it sends no response.
     pub fn version(&self) -> Version {
         if self.is_answered() {
             Version::Http09
@@ -441,12 +446,12 @@ impl Request {
         }
     }
 
-    /// Whether this is the client's request and no subrequest.
+    /// Whether this is the client's request, as opposed to a subrequest.
     pub fn is_main(&self) -> bool {
         self.nesting.depth == 0
     }
 
-    /// The phrase of the error log for the evaluation of a complete head, as in nginx.
+    /// The error log's phrase for the evaluation of a complete head, as in nginx.
     pub fn reading(&self) -> &'static str {
         match self.client.version() {
             Version::Http09 => self.reading_line(),
@@ -454,7 +459,7 @@ impl Request {
         }
     }
 
-    /// The phrase of the error log for the wait for a request line, as in nginx.
+    /// The error log's phrase for the wait for a request line, as in nginx.
     pub fn reading_line(&self) -> &'static str {
         if self.arrival.pipelined {
             " while reading client pipelined request line"
@@ -463,7 +468,7 @@ impl Request {
         }
     }
 
-    /// The request line as the client sent it, without its end.
+    /// The request line as the client sent it, without its line end.
     pub fn request_line(&self) -> &[u8] {
         self.client.request_line()
     }
@@ -473,7 +478,8 @@ impl Request {
         self.client.target()
     }
 
-    /// Received bytes of the request, head and body (`$request_length`); 0 for a subrequest.
+    /// The number of bytes received for the request, head and body (`$request_length`); 0 for a
+    /// subrequest.
     pub fn length(&self) -> u64 {
         if !self.is_main() {
             return 0;
@@ -481,8 +487,8 @@ impl Request {
         self.client.length() as u64 + self.body.received_framed()
     }
 
-    /// Whether the current URI maps to a file. An `alias` does not apply to a URI that its location
-    /// has rewritten, which is logged.
+    /// Whether the current URI maps to a file. Logs an error if not: `alias` does not apply to a
+    /// URI that a script has rewritten within its location.
     pub fn has_filename(&self) -> bool {
         if self.uri_state.valid_location || self.plan.core.root.alias.is_none() {
             return true;
@@ -496,8 +502,8 @@ impl Request {
         false
     }
 
-    /// The file name that `root` or `alias` derives from the current URI, if there [is
-    /// one](Self::has_filename).
+    /// The file name that `root` or `alias` derives from the current URI. Only meaningful if
+    /// [`has_filename`](Self::has_filename) is true.
     pub fn filename(&mut self) -> Vec<u8> {
         let core = Arc::clone(&self.plan.core);
         let mut path = Vec::with_capacity(self.uri.len() + 64);
@@ -513,7 +519,7 @@ impl Request {
         path
     }
 
-    /// The directory of `root` or `alias` for this request, absolute.
+    /// The absolute path of the request's document root: the directory of `root` or `alias`.
     pub fn document_root(&mut self) -> Vec<u8> {
         let core = Arc::clone(&self.plan.core);
         let mut path = Vec::new();
@@ -546,7 +552,8 @@ impl Request {
         PathBuf::from(std::ffi::OsStr::from_bytes(bytes))
     }
 
-    /// The part after the last dot of the URI's last segment; empty if there is no dot.
+    /// The file name extension of the URI: the part after the last dot of the last segment; empty
+    /// if there is no dot.
     pub fn extension(&self) -> &[u8] {
         proto::uri::extension(&self.uri)
             .map(|span| span.of(&self.uri))
@@ -561,8 +568,8 @@ impl Request {
         }
     }
 
-    /// The host for redirects: the host that the client named, or the server's name if
-    /// `server_name_in_redirect` is on; empty if the client named none.
+    /// The host for redirects: the server's name if `server_name_in_redirect` is on, else the host
+    /// that the client named; empty if the client named no host.
     pub fn redirect_host(&self) -> Bytes {
         if self.plan.core.server_name_in_redirect {
             return self.server.name.clone();

@@ -1,9 +1,9 @@
-//! Internal requests, which no client has sent, such as the requests of health checks to upstreams.
+//! Internal requests, which no client has sent, such as the requests of health checks.
 //!
-//! An internal request has a scope, so that texts and variables have their usual meaning in it;
-//! most variables are empty, since there is no client. Its lines in the error log name its purpose
-//! in place of a client. Internal requests run on a service thread, which serves no clients:
-//! [`InternalRequests`].
+//! An internal request has a scope, so that texts and variables can be evaluated in it. Most
+//! variables are empty, since there is no client. The request's lines in the error log name its
+//! purpose in place of a client. Internal requests run on a service thread, which serves no
+//! clients: [`InternalRequests`].
 
 use std::io;
 use std::rc::Rc;
@@ -22,7 +22,7 @@ use crate::connection::Connection;
 use crate::request::Request;
 use crate::thread_state::HttpThreadState;
 
-/// Makes internal requests on a service thread, under one generation.
+/// Makes internal requests on a service thread, for one generation.
 pub struct InternalRequests {
     worker: Rc<Worker>,
 }
@@ -36,15 +36,16 @@ pub struct RequestScope {
 }
 
 impl InternalRequests {
-    /// Makes internal requests on this thread, whose runtime must exist. Keeps the generation
-    /// alive.
+    /// Makes internal requests on the current thread, whose runtime must exist. Keeps the
+    /// generation alive.
     pub fn new(generation: Arc<Generation>) -> InternalRequests {
         InternalRequests {
             worker: service_thread::worker(generation),
         }
     }
 
-    /// Finds a scope within a server; `None` if the server has no listening address.
+    /// The scope for internal requests in `scope` of `server`; `None` if the server has no
+    /// listening address.
     pub fn place(&self, server: ScopeId, scope: ScopeId) -> Option<RequestScope> {
         let http = HttpThreadState::of(&self.worker.current());
         let plan = http.plans.iter().find(|plan| plan.scope == scope)?;
@@ -63,7 +64,7 @@ impl InternalRequests {
         })
     }
 
-    /// Makes a request in this scope, whose log lines say `about`.
+    /// Makes a request in this scope. Its log lines contain `about` in place of a client.
     ///
     /// # Errors
     /// If no file descriptor is left.

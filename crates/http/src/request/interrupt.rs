@@ -1,12 +1,13 @@
-//! The reasons why a handler makes no response of its own.
+//! The reasons for which a handler does not make a response of its own.
 
 use crate::exchange::abort::Abort;
 use crate::request::Step;
 
-/// Why a handler makes no response of its own. `?` converts a status or an [`Abort`].
+/// The reason for which a handler does not make a response of its own. `?` converts a status or an
+/// [`Abort`].
 #[derive(Debug)]
 pub enum Interrupt {
-    /// This status is the response.
+    /// The response is the one for this status.
     Status(u16),
     /// No response is possible.
     Abort(Abort),

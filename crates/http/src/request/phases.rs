@@ -1,5 +1,5 @@
-//! The phases of a request, in nginx's order. Read [`handle`] first: it drives a request from head
-//! to log.
+//! The phases of a request, in nginx's order. Read [`handle`] first: it drives a request from its
+//! head to the end of its response.
 //!
 //! Each phase examines the [`Request`] and returns a [`Step`].
 
@@ -28,14 +28,14 @@ pub enum Phase {
     FindLocation,
     /// Runs the rewrite script of the location.
     LocationRewrite,
-    /// The plan is known: preaccess, access, precontent and content follow.
+    /// The plan is known. The preaccess, access, precontent and content phases follow.
     Access,
 }
 
-/// Serves one request: runs the phases until one answers, then sends the response.
+/// Serves one request: runs the phases until one of them answers, and sends the response.
 ///
-/// `Err` means that the connection cannot go on (the client left, a time limit passed); the
-/// caller logs the request all the same.
+/// An error means that the connection cannot go on, because the client left or a time limit has
+/// passed. The caller logs the request nevertheless.
 pub async fn handle(request: &mut Request, exchange: &mut Exchange) -> Result<(), Abort> {
     if request.is_main() {
         match arrived(request, exchange).await? {
@@ -56,7 +56,8 @@ pub async fn handle(request: &mut Request, exchange: &mut Exchange) -> Result<()
             phases(request, exchange, Phase::ServerRewrite).await
         }
         early => {
-            // The client's `Connection` header is only evaluated in the phases, which have not run.
+            // The client's `Connection` header is only evaluated in the phases, which have not run
+            // yet.
             exchange.forbid_keepalive();
             early
         }
@@ -69,7 +70,7 @@ pub async fn handle(request: &mut Request, exchange: &mut Exchange) -> Result<()
     outcome
 }
 
-/// Runs the modules that see a request as soon as its head has been read.
+/// Runs the handlers for requests whose head has just been read.
 async fn arrived(request: &mut Request, exchange: &mut Exchange) -> Result<Step, Abort> {
     logging::debug::head(request);
     logging::zone_meter::begins(request);
@@ -88,14 +89,14 @@ async fn arrived(request: &mut Request, exchange: &mut Exchange) -> Result<Step,
     Ok(answer.unwrap_or(Step::Next))
 }
 
-/// Runs what follows the response: background subrequests, `post_action`.
+/// Runs everything that follows the response: background subrequests and `post_action`.
 pub async fn follow_up(request: &mut Request, exchange: &Exchange, outcome: &Result<(), Abort>) {
     if request.is_main() {
         if outcome.is_ok() {
             request.start_background();
         }
         let has_acted = match outcome {
-            // A subrequest has ended the request with a status of its own.
+            // A subrequest has ended the whole request with a status of its own.
             Err(Abort::Unanswered(status)) if *status != request.response.status => {
                 note_unanswered(request, exchange, *status);
                 false
@@ -103,9 +104,9 @@ pub async fn follow_up(request: &mut Request, exchange: &Exchange, outcome: &Res
             _ => act_after(request, outcome).await,
         };
         let waits = match outcome {
-            // nginx treats a request whose upstream broke off as answered.
+            // As in nginx, a request whose upstream broke off counts as answered.
             Ok(()) | Err(Abort::Upstream) => true,
-            // A client that has left ends its background subrequests too.
+            // The background subrequests of a client that has left end too.
             Err(Abort::Closed(_)) => false,
             Err(_) => has_acted,
         };
@@ -116,7 +117,7 @@ pub async fn follow_up(request: &mut Request, exchange: &Exchange, outcome: &Res
     }
 }
 
-/// Runs the handlers that follow a response; true if there was anything to do.
+/// Runs the handlers that follow a response. Returns true if a handler had anything to do.
 async fn act_after(request: &mut Request, outcome: &Result<(), Abort>) -> bool {
     if request.plan.phases.after.is_empty() {
         return false;
@@ -128,8 +129,8 @@ async fn act_after(request: &mut Request, outcome: &Result<(), Abort>) -> bool {
     has_acted
 }
 
-/// Sets the logged status of a request without a response, unless a part of a response has been
-/// sent.
+/// Sets the status that is logged for a request without a response, unless a part of a response has
+/// been sent.
 fn note_unanswered(request: &mut Request, exchange: &Exchange, status: u16) {
     if request.response.status == 0 || exchange.has_unsent(request) {
         request.response.status = status;
@@ -146,8 +147,8 @@ impl Request {
         matches!(status, 200..=299)
     }
 
-    /// Notes for the log that the client has left while the response was awaited. Returns how the
-    /// exchange ends: a subrequest passes the status on to its parent.
+    /// Notes for the log that the client has left while it was waiting for the response. Returns
+    /// how the exchange ends: a subrequest passes the status to its parent.
     pub fn client_left(&mut self, exchange: &Exchange) -> Abort {
         const CLIENT_CLOSED: u16 = 499;
         note_unanswered(self, exchange, CLIENT_CLOSED);
@@ -162,8 +163,8 @@ impl Request {
 /// `client_body_early_read`: reads the body before the first phase.
 async fn read_early(request: &mut Request, exchange: &mut Exchange) -> Result<Step, Abort> {
     let server = Arc::clone(&request.server);
-    // The condition is evaluated for requests without a body too, since its variables keep the
-    // values they get here.
+    // The condition is also evaluated for requests without a body, since its variables keep the
+    // values that they get here.
     let is_wanted = server.core.reads_early(request);
     if !is_wanted || !request.body.is_announced() {
         return Ok(Step::Next);
@@ -181,8 +182,7 @@ async fn read_early(request: &mut Request, exchange: &mut Exchange) -> Result<St
     }
 }
 
-/// Waits for background subrequests, or cancels them. They are cancelled if the request could not
-/// be answered, unless a `post_action` has run, which may have started some itself.
+/// Waits for the background subrequests if `waits` is set, else cancels them.
 async fn end_background(request: &mut Request, waits: bool) {
     let Some(mut background) = request.background.take() else {
         return;
@@ -200,8 +200,8 @@ pub async fn resume(
 ) -> Result<(), Abort> {
     loop {
         step = match step {
-            // A client that has sent CONNECT takes any 2xx response for an open tunnel, and its
-            // body for the tunnel's bytes.
+            // A client that has sent CONNECT regards any 2xx response as an open tunnel, and the
+            // response's body as the tunnel's bytes.
             Step::Respond(_)
                 if request.is_main() && exchange.asks_for_tunnel() && request.succeeds() =>
             {
@@ -243,14 +243,15 @@ pub async fn resume(
     }
 }
 
-/// Runs nginx's phases in order, from `at` on. The returned step is neither `Next` nor `Relocate`.
+/// Runs nginx's phases in order, beginning with `at`. The returned step is neither `Next` nor
+/// `Relocate`.
 async fn phases(
     request: &mut Request,
     exchange: &mut Exchange,
     mut at: Phase,
 ) -> Result<Step, Abort> {
     while at != Phase::Access {
-        // `root` is the server's during the server's script, then the location's.
+        // `root` is the server's in the server's rewrite phase, and the location's afterwards.
         if at != Phase::FindLocation && request.http.uses_realpath_root {
             Box::pin(files::prepare_realpath_root(request)).await;
         }
@@ -259,7 +260,7 @@ async fn phases(
             ControlFlow::Break(step) => return Ok(step),
         };
     }
-    // The reference to the generation keeps the plan alive.
+    // The plan is borrowed from this reference to the configuration.
     let http = Rc::clone(&request.http);
     let plan = http.plan(request.plan.id);
     match module::run_scripts(&plan.phases.prepared, request) {
@@ -281,8 +282,8 @@ async fn phases(
     content(request, exchange).await
 }
 
-/// Runs one of the phases that determine the plan. Continues with the next phase, or breaks with a
-/// step.
+/// Runs one of the phases that determine the plan. Continues with the next phase, or breaks with
+/// the step to take.
 pub fn advance(request: &mut Request, at: Phase) -> ControlFlow<Step, Phase> {
     let (step, next) = match at {
         Phase::ServerRewrite => (rewrite_by_server(request), Phase::FindLocation),
@@ -292,7 +293,8 @@ pub fn advance(request: &mut Request, at: Phase) -> ControlFlow<Step, Phase> {
     };
     match step {
         Step::Next => ControlFlow::Continue(next),
-        // The location is looked up next, whether the server's script has rewritten the URI or not.
+        // The location is looked up in any case, whether the server's script has rewritten the URI
+        // or not.
         Step::Relocate if at == Phase::ServerRewrite => ControlFlow::Continue(next),
         Step::Relocate => match request.count_change() {
             Ok(()) => ControlFlow::Continue(Phase::FindLocation),
@@ -308,13 +310,13 @@ fn rewrite_by_server(request: &mut Request) -> Step {
         return Step::Next;
     }
     let (http, id) = (Rc::clone(&request.http), plan.id);
-    // The scripts may change the URI, which invalidates a location found earlier.
+    // The scripts may change the URI, so that a location that was found earlier would be wrong.
     request.routing.found = None;
     module::run_scripts(&http.plan(id).phases.scripts, request)
 }
 
-/// Runs the location's script. If no location was found the server's plan is in force, whose script
-/// has already run.
+/// Runs the location's rewrite script. If no location was found, the current plan is the server's,
+/// whose script has already run.
 fn rewrite_by_location(request: &mut Request) -> Step {
     if !request.plan.phases.located.is_empty() {
         let (http, id) = (Rc::clone(&request.http), request.plan.id);
@@ -356,7 +358,7 @@ fn find_location(request: &mut Request) -> Step {
         logs::Printable(&request.plan.name)
     );
     if request.plan.internal && !request.routing.internal {
-        // The refusal is not logged to the location's own error log.
+        // The refusal is logged to the error log of the previous plan, not to that of the location.
         let log = request.earlier_error_log.take();
         request.earlier_error_log = log.or_else(|| Some(Arc::clone(&before.error_log)));
         return Step::Finish(404);
@@ -372,9 +374,9 @@ fn find_location(request: &mut Request) -> Step {
     }
 }
 
-/// Returns 413 if the body is longer than `client_max_body_size`: by its announced length, or by
-/// the bytes read so far. `doing` is for the log line. A subrequest is judged by the body it was
-/// given, which may be none.
+/// Returns a step with 413 if the body is longer than `client_max_body_size`, by its announced
+/// length or by the bytes read so far. `doing` is the activity for the log line. For a subrequest,
+/// the body that it was given counts, which may be none.
 fn refuse_long_body(request: &mut Request, doing: &str) -> Option<Step> {
     let limit = request.plan.core.client_max_body_size;
     let length = request.body.judged_length();
@@ -398,7 +400,8 @@ pub(crate) async fn content(request: &mut Request, exchange: &mut Exchange) -> R
         return handler.run(request, exchange).resolve().await;
     }
     if phases.changes_files {
-        // Methods that change files may wait for a body, so background subrequests start before.
+        // Methods that change files may wait for a body, so the background subrequests start before
+        // that.
         request.start_background();
     }
     let asks_for_file = matches!(request.method, Method::Get | Method::Head | Method::Post);

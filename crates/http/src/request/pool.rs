@@ -1,5 +1,5 @@
-//! The pool of requests: finished requests are kept and reused, so that a warm thread allocates
-//! none.
+//! The pool of requests: finished requests are kept and reused, so that a warm thread allocates no
+//! requests.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -11,21 +11,22 @@ use crate::config::plan::Server;
 use crate::connection::Connection;
 use crate::request::Request;
 
-/// Requests that a busy thread keeps for reuse: as many as begin in one or two turns of the loop.
+/// Maximum number of requests that a busy thread keeps for reuse: about as many as begin in two
+/// iterations of the event loop.
 const KEPT_MAX: usize = 1024;
 
-/// Requests that an idle thread keeps.
+/// Maximum number of requests that an idle thread keeps.
 const KEPT_AT_REST: usize = 32;
 
 thread_local! {
     // Boxes, since a request moves between futures as a pointer.
     #[expect(clippy::vec_box)]
     static KEPT: RefCell<Vec<Box<Request>>> = const { RefCell::new(Vec::new()) };
-    /// `rest` has been registered with the thread.
+    /// Whether `rest` has been registered with the thread.
     static IS_KNOWN: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Takes an empty request for this connection, under the address's default server.
+/// Takes an empty request for this connection, assigned to `server`.
 pub fn take(
     local: &Rc<GenerationView>,
     connection: &Rc<Connection>,
@@ -43,9 +44,9 @@ pub fn take(
     }
 }
 
-/// Takes a kept request whose head the received bytes repeat byte for byte, ready to be answered
-/// again on this connection: the head of a client that polls or pipelines the same request is not
-/// parsed again. Also returns the length of the head.
+/// Takes the last kept request if the received bytes begin with its head, byte for byte, ready to
+/// be answered again on this connection. So the head of a client that polls or pipelines one
+/// request is not parsed again. Also returns the length of the head.
 pub fn repeated(
     input: &[u8],
     local: &Rc<GenerationView>,
@@ -79,14 +80,14 @@ pub fn give_back(mut request: Box<Request>) {
     }
 }
 
-/// After a busy time, drops the surplus requests. Their destructors may run any code, so the pool
-/// is not borrowed meanwhile.
+/// Drops the surplus requests after a busy time. Their destructors may run any code, so they are
+/// dropped while the pool is not borrowed.
 fn rest() {
     let surplus = KEPT.with_borrow_mut(|kept| kept.split_off(kept.len().min(KEPT_AT_REST)));
     drop(surplus);
 }
 
-/// Drops every kept request, since each keeps its generation alive.
+/// Drops every kept request, since kept requests keep their generation alive.
 pub fn clear() {
     KEPT.with_borrow_mut(Vec::clear);
 }

@@ -1,4 +1,4 @@
-//! Redirects within the server, and subrequests.
+//! Internal redirects, and the creation of subrequests.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -13,7 +13,8 @@ use crate::request::state::{Activity, Nesting, UriState};
 use crate::request::{Request, SUBREQUESTS_IN_ALL_MAX, SUBREQUESTS_MAX, Step};
 
 impl Request {
-    /// Counts one of the URI changes that a request may make; 500 if none is left.
+    /// Counts one of the URI changes that a request may make. An error with status 500 if no change
+    /// is left.
     pub fn count_change(&mut self) -> Result<(), u16> {
         if self.may_change() {
             return Ok(());
@@ -59,7 +60,7 @@ impl Request {
         Ok(())
     }
 
-    /// Changes the method to GET, as for every redirect to a page; HEAD stays HEAD.
+    /// Changes the method to GET, as for every internal redirect to a page; HEAD stays HEAD.
     pub fn become_get(&mut self) {
         if self.method == Method::Head {
             return;
@@ -106,8 +107,8 @@ impl Request {
         Ok(())
     }
 
-    /// Notes the `client_body_in_file_only` of the location that the request leaves. The server's
-    /// setting only holds in locations.
+    /// Notes the `client_body_in_file_only` of the location that the request leaves. A setting of
+    /// the server's own plan is not noted.
     pub fn note_left_location(&mut self) {
         let in_file_only = self.plan.body.in_file_only;
         if in_file_only != InFileOnly::Off && !Arc::ptr_eq(&self.plan, &self.server.plan) {
@@ -115,9 +116,8 @@ impl Request {
         }
     }
 
-    /// Discards what the request has found before a redirect within the server. As in nginx, the
-    /// fields of an unfinished response stay: a Location or WWW-Authenticate that was set is still
-    /// sent.
+    /// Discards the state of the current pass before an internal redirect. As in nginx, the fields
+    /// of an unfinished response stay: a Location or WWW-Authenticate that was set is still sent.
     fn forget_pass(&mut self) {
         self.response.header_only = false;
         self.body.give_up_rest();
@@ -126,7 +126,8 @@ impl Request {
         self.routing.internal = true;
     }
 
-    /// Redirects a request for `/x` to the location `/x/`, if that passes requests on.
+    /// Redirects the client from `/x` to the location `/x/`, whose requests are passed to an
+    /// upstream.
     pub fn redirect_to_slash(&mut self, path: Bytes) -> Step {
         let mut location = Vec::with_capacity(path.len() + self.args.len() + 1);
         proto::uri::escape(&path, proto::uri::Escape::Uri, &mut location);
@@ -138,8 +139,8 @@ impl Request {
         Step::Finish(301)
     }
 
-    /// Makes a subrequest, which shares the variables. Returns `None`, and logs a line, if
-    /// subrequests nest too deeply or are too many.
+    /// Makes a subrequest, which shares the variables of this request. Returns `None`, and logs a
+    /// line, if subrequests nest too deeply or are too many.
     pub fn subrequest(
         &mut self,
         uri: Vec<u8>,
@@ -154,7 +155,7 @@ impl Request {
         self.child(uri, args, head_only)
     }
 
-    /// Makes a child request.
+    /// Makes a child request, without checking or counting it.
     fn child(&mut self, uri: Vec<u8>, args: Vec<u8>, head_only: bool) -> Option<Box<Request>> {
         let connection = Rc::clone(self.connection.shared()?);
         let mut child = Box::new(Request::new(&self.local, &connection, &self.server));
@@ -186,8 +187,8 @@ impl Request {
         Some(child)
     }
 
-    /// Makes a subrequest that runs in the background, with this request's method, its variables,
-    /// and its body if that has been read. The response is not sent to the client.
+    /// Makes a subrequest that runs in the background, with this request's method and variables,
+    /// and with its body if the body has been read. The response is not sent to the client.
     pub fn background_subrequest(&mut self, uri: Vec<u8>, args: Vec<u8>) -> Option<Box<Request>> {
         let mut child = self.subrequest(uri, args, true)?;
         child.method = self.method;
@@ -195,17 +196,18 @@ impl Request {
         Some(child)
     }
 
-    /// Starts the background subrequests, before this request waits for anything but a file. As in
-    /// nginx, where opening a file blocks the process, variables that they set do not affect the
-    /// head of a response made from a file.
+    /// Starts the background subrequests. Called before this request waits for anything other than
+    /// a file. As in nginx, where opening a file blocks the process, variables that background
+    /// subrequests set do not affect the head of a response made from a file.
     pub fn start_background(&mut self) {
         if let Some(background) = &mut self.background {
             background.start();
         }
     }
 
-    /// Whether a subrequest to this URI may be made; logs the reason if not. Only the first refusal
-    /// for a request is logged, since a page that includes itself several times causes many.
+    /// Whether a subrequest to this URI may be made. Logs the reason if not. Only the first refusal
+    /// for a request is logged, since a page that includes itself several times causes many
+    /// refusals.
     pub fn may_nest(&self, uri: &[u8]) -> bool {
         let too_deep = self.nesting.depth >= SUBREQUESTS_MAX;
         let too_many = self.shared.subrequests.get() >= SUBREQUESTS_IN_ALL_MAX;
@@ -232,10 +234,12 @@ impl Request {
         !too_deep && !too_many && !self.nesting.in_memory
     }
 
-    /// Makes a subrequest for the next part of a response that is fetched in parts: with the same
-    /// handler, method and URI, and with the captures that the handler's settings may use.
+    /// Makes a subrequest for the next part of a response that is fetched in parts. The subrequest
+    /// has this request's handler, method and URI, and the captures that the handler's settings may
+    /// use.
     pub fn again(&mut self) -> Option<Box<Request>> {
-        // Parts run one after another; their number depends on the size of the file.
+        // The limit for subrequests does not apply, since the number of parts depends on the size
+        // of the file, and parts run one after another.
         let mut child = self.child(self.uri.clone(), self.args.clone(), false)?;
         child.method = self.method;
         child.plan = Arc::clone(&self.plan);
@@ -247,7 +251,7 @@ impl Request {
     }
 
     /// Like [`again`](Self::again), for a subrequest that outlives this request. The subrequest has
-    /// a copy of the variables, and no client gets its response.
+    /// a copy of the variables, and its response is sent to no client.
     pub fn detached(&mut self) -> Option<Box<Request>> {
         let mut child = self.again()?;
         child.nesting.head_only = true;
@@ -259,7 +263,7 @@ impl Request {
         Some(child)
     }
 
-    /// Takes over the counters of a subrequest that has ended.
+    /// Sets this request's counts to those of a subrequest that has ended.
     pub fn absorb(&mut self, child: &mut Request) {
         self.sent.bytes = child.sent.bytes;
         self.sent.body_bytes = child.sent.body_bytes;

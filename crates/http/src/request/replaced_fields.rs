@@ -1,4 +1,4 @@
-//! Fields of a request that are changed on its way, for all modules and for upstreams.
+//! Replaces the fields of a request while it is served, for all modules and for upstreams.
 
 use std::rc::Rc;
 
@@ -7,7 +7,7 @@ use proto::h1;
 use crate::request::Request;
 use crate::request::client_head::ClientHead;
 
-/// A field: its name and its value.
+/// The name and the value of a field.
 pub type OwnedField = (Vec<u8>, Vec<u8>);
 
 impl Request {
@@ -17,8 +17,8 @@ impl Request {
         self.headers().map(copied).collect()
     }
 
-    /// Gives the request a head with these fields in the place of its own. Where they cannot be a
-    /// head's, which is logged, the head stays as it was.
+    /// Gives the request a head with these fields in place of the client's. If they do not make a
+    /// valid head, an error is logged, and the head stays unchanged.
     pub fn replace_fields(&mut self, fields: &[OwnedField]) {
         let replaced = if self.client.is_of_fields() {
             self.client.with_fields(fields)
@@ -35,7 +35,7 @@ impl Request {
         }
     }
 
-    /// The head of HTTP/1 with these fields.
+    /// Parses the request line together with these fields as an HTTP/1 head.
     fn parsed_anew(&self, fields: &[OwnedField]) -> Option<ClientHead> {
         let mut bytes = self.request_line().to_vec();
         bytes.extend_from_slice(b"\r\n");

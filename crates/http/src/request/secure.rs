@@ -1,10 +1,10 @@
-//! Checks a request's connection before the first phase: 497 if it is in the clear on a TLS port;
-//! 495 and 496 if the client's certificate does not meet the server's demands. Whether the request
-//! is for the server of the TLS handshake is checked while the head is read.
+//! Checks a request's connection before the first phase: 497 for plaintext on a TLS port; 495 and
+//! 496 if the client's certificate does not meet the server's demands. Whether the request's host
+//! matches the server of the TLS handshake is checked while the head is read.
 //!
-//! A connection outlives reloads. The result of the check of its client's certificate does not: the
-//! authority may have revoked the certificate meanwhile, or may not be trusted any more. nginx
-//! closes kept connections with their worker process instead.
+//! A connection survives reloads, but the result of the check of its client's certificate does not:
+//! the authority may have revoked the certificate meanwhile, or may no longer be trusted. nginx
+//! closes kept-alive connections with their worker process instead.
 
 use std::sync::Arc;
 
@@ -16,15 +16,15 @@ use crate::config::plan::Server;
 use crate::connection::Connection;
 use crate::request::{Request, Step};
 
-/// Whether requests to a server must be checked.
+/// Whether requests to a server must be checked by [`check`].
 pub fn must_check(connection: &Connection, server: &Server) -> bool {
     connection.plain_on_secure_port.get()
         || (connection.stream.is_secure() && server.verify_client.is_some())
 }
 
-/// The settings by which the client's certificate must be checked again, if a reload has changed
-/// them since the last check. Also returned if the request's server asks for no certificate, since
-/// `$ssl_client_verify` shows the result.
+/// The settings by which the client's certificate must be checked again, because a reload has
+/// changed them since the last check. Also returned if the request's server asks for no
+/// certificate, since `$ssl_client_verify` shows the result.
 pub fn newer_settings(request: &Request) -> Option<Arc<ServerTls>> {
     let session = request.session()?;
     let newer = |settings: &Arc<ServerTls>| {
@@ -42,7 +42,7 @@ pub fn newer_settings(request: &Request) -> Option<Arc<ServerTls>> {
     }
 }
 
-/// Checks the client's certificate by these settings.
+/// Checks the client's certificate again, by these settings.
 pub async fn recheck_client_certificate(request: &Request, settings: &Arc<ServerTls>) {
     if let Some(session) = request.session() {
         let local = &request.local;
@@ -52,8 +52,8 @@ pub async fn recheck_client_certificate(request: &Request, settings: &Arc<Server
     }
 }
 
-/// The response to a request whose connection does not meet its server's demands. In log lines the
-/// head counts as being read until the check is done, and while the error page is made.
+/// The response to a request whose connection does not meet its server's demands. In log lines, the
+/// head is being read until the check is done, and while the error page is made.
 pub fn check(request: &mut Request) -> Option<Step> {
     request.activity.doing = request.reading();
     let step = judge(request);
@@ -65,8 +65,8 @@ pub fn check(request: &mut Request) -> Option<Step> {
 }
 
 /// Shuts down an HTTP/2 connection whose client is refused because of a reload: after a new
-/// handshake, with another certificate or later, the client may be admitted. An HTTP/1 connection
-/// closes after the response.
+/// handshake, with another certificate or at a later time, the client may be admitted. An HTTP/1
+/// connection closes after the response anyway.
 fn shut_down_http2(request: &Request) {
     let session = request.session();
     if session.is_some_and(|session| session.was_rechecked())

@@ -12,26 +12,27 @@ use crate::slots::MainRequestLifetime;
 pub struct MainRequestState {
     /// Cached and assigned variables, by index.
     pub values: RefCell<Vec<Cached>>,
-    /// The main request continues as GET, whatever the client sent, since `error_page` and
-    /// `X-Accel-Redirect` lead to a page.
+    /// Whether the main request continues as GET, regardless of the client's method, since
+    /// `error_page` or `X-Accel-Redirect` leads to a page.
     pub is_now_get: Cell<bool>,
-    /// The number of subrequests that run [ahead](crate::subrequest::included).
+    /// The number of subrequests that are running [ahead](crate::subrequest::included) of the
+    /// including response.
     pub ahead: Cell<usize>,
-    /// The number of subrequests so far.
+    /// The number of subrequests that have been made so far.
     pub subrequests: Cell<u32>,
-    /// Whether the refusal of a subrequest has been logged.
+    /// Whether the log already has a line about a refused subrequest.
     pub is_excess_logged: Cell<bool>,
     /// State that modules keep until the main request ends.
     pub main: RefCell<Slots<MainRequestLifetime>>,
 }
 
 impl MainRequestState {
-    /// Whether nothing has been cached, assigned or set.
+    /// Whether no variable is cached or assigned, and no module has set any state.
     pub fn is_empty(&self) -> bool {
         self.values.borrow().is_empty() && self.main.borrow().is_empty()
     }
 
-    /// Forgets everything, keeping the capacity.
+    /// Clears everything and keeps the capacity.
     pub fn clear(&mut self) {
         // The pattern names every field, so that a new field does not compile before it is cleared
         // here.

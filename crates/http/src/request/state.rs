@@ -1,4 +1,4 @@
-//! The state of a [`Request`](crate::request::Request) beside its buffers. Each struct is reset as
+//! The state of a [`Request`](crate::request::Request) outside its buffers. Each struct is reset as
 //! a whole by `Default` when a request is reused, so that no state leaks from one client's request
 //! to another's.
 
@@ -9,23 +9,25 @@ use engine::net::Address;
 
 use crate::response::prebuilt::LastResponse;
 
-/// How often a request may change its URI or be redirected within the server (nginx's
+/// Maximum number of URI changes and internal redirects of a request (nginx's
 /// `NGX_HTTP_MAX_URI_CHANGES`).
 pub const URI_CHANGES_MAX: u8 = 10;
 
 /// The state of the current URI and arguments.
 #[derive(Debug)]
 pub struct UriState {
-    /// Whether the URI has a `?`, even with empty arguments: the client or a script has written it.
+    /// Whether the URI that the client or a script has written contains `?`, even with empty
+    /// arguments.
     pub args_written: bool,
-    /// Whether `uri` is still what the client sent and needs no escaping to be passed on.
+    /// Whether `uri` is still the client's path, and can be passed on without escaping.
     pub unchanged: bool,
-    /// Whether the client's target held escapes or `+`: captures put into a URI are then
-    /// escaped.
+    /// Whether the client's target contained escapes or `+`, so that captures that are put into a
+    /// URI are escaped.
     pub escaped: bool,
-    /// Whether `uri` still begins with the prefix of its location: a `rewrite … break` ends it.
+    /// Whether `uri` still begins with the prefix of its location. False after a `rewrite … break`.
     pub valid_location: bool,
-    /// Set by `try_files` in a regex location with `alias`: the whole URI stands below it.
+    /// Whether the whole URI is appended to the `alias`, as `try_files` sets it in a regex location
+    /// with `alias`.
     pub below_alias: bool,
 }
 
@@ -41,29 +43,29 @@ impl Default for UriState {
     }
 }
 
-/// The progress of a request through the phases, redirects included.
+/// The progress of a request through the phases, internal redirects included.
 #[derive(Debug)]
 pub struct RoutingState {
     /// Whether host, server and URI have been derived from the client's head.
     pub prepared: bool,
-    /// The lookup of the server has failed, since a regex hit a limit: no server may make a
-    /// response.
+    /// Whether the lookup of the server has failed, since a regex hit a limit. Then no server may
+    /// make a response.
     pub server_undecided: bool,
     /// Whether the request was redirected internally, so that it may enter `internal` locations.
     pub internal: bool,
-    /// How many URI changes are left. Reaching the last one means a cycle.
+    /// The number of URI changes that are left. The request is in a cycle if it uses the last one.
     pub uri_changes_left: u8,
-    /// Whether an `error_page` has been taken and none may follow.
+    /// Whether an `error_page` has been followed and no other may follow.
     pub error_page_taken: bool,
-    /// The status for which an error page is shown; 0 if none is.
+    /// The status for which an error page is shown; 0 if no error page is shown.
     pub error_status: u16,
-    /// The number of its location's plan, if that was looked up before the phases; used by their
-    /// first lookup.
+    /// The number of the location's plan, if the location was looked up before the phases. The
+    /// first lookup of the phases uses it.
     pub found: Option<u32>,
-    /// The content handler has been asked for a response from memory, but has not run.
+    /// Whether the content handler has been asked for a response from memory, and has not run.
     pub recalled: bool,
-    /// A file has been found below its document root, which therefore exists. Never set after a
-    /// final `error_page`.
+    /// Whether a file has been found below the document root, so that the root is known to exist.
+    /// Never set after a final `error_page`.
     pub root_tested: bool,
 }
 
@@ -83,44 +85,46 @@ impl Default for RoutingState {
     }
 }
 
-/// Whether a request is a main request or a subrequest, and what its response is for.
+/// Whether a request is a main request or a subrequest, and the use of its response.
 #[derive(Debug, Default)]
 pub struct Nesting {
-    /// How deep the subrequest is; 0 for the client's request.
+    /// The nesting depth of the subrequest; 0 for the client's request.
     pub depth: u8,
-    /// A subrequest whose response body is not wanted (`auth_request`), or a request that continues
-    /// after its response (`post_action`).
+    /// Whether the response's body is not sent: in a subrequest of which only the head is needed
+    /// (`auth_request`), or in a request that continues after its response (`post_action`).
     pub head_only: bool,
-    /// A subrequest whose response is collected in memory, so it cannot include other subrequests.
+    /// Whether the response of a subrequest is collected in memory, so that it cannot include other
+    /// subrequests.
     pub in_memory: bool,
-    /// In a subrequest: the stub that replaces its response if that is empty or an error.
+    /// In a subrequest: the text that replaces its response if the response is empty or an error.
     pub stub: Option<Stub>,
-    /// In a subrequest: the charset of the main response, to which its response is converted.
+    /// In a subrequest: the charset of the main response, to which the subrequest's response is
+    /// converted.
     pub main_charset: Bytes,
 }
 
-/// The replacement of an included response that is empty or an error.
+/// The text that replaces an included response that is empty or an error.
 #[derive(Clone, Debug)]
 pub struct Stub {
     /// The text, as input of the subrequest's filters.
     pub text: Bytes,
-    /// The media type of the response that includes it.
+    /// The media type of the including response.
     pub content_type: Bytes,
 }
 
-/// How and when a request arrived. The default is now.
+/// How and when a request was received. The default is the current time.
 #[derive(Debug)]
 pub struct Arrival {
-    /// When the request's first byte was received (coarse clock).
+    /// The time at which the request's first byte was received, by the coarse clock.
     pub started: Instant,
-    /// Wall-clock time of the request's first byte, since 1970.
+    /// The wall-clock time at which the request's first byte was received, since 1970.
     pub started_wall: Duration,
     /// The request's sequence number on its connection, from 1 (`$connection_requests`); 0 until
     /// the request has been counted.
     pub number: u64,
-    /// The request was received in one read with the previous one (`$pipe`).
+    /// Whether the request was received in one read with the previous one (`$pipe`).
     pub pipelined: bool,
-    /// The client's address from a trusted proxy (`set_real_ip_from`).
+    /// The client's address as a trusted proxy has sent it (`set_real_ip_from`).
     pub realip_address: Option<Box<Address>>,
 }
 
@@ -136,40 +140,41 @@ impl Default for Arrival {
     }
 }
 
-/// Whether the connection stays open after a request.
+/// Whether the connection is kept alive after a request.
 #[derive(Debug, Default)]
 pub struct Keepalive {
-    /// Whether the connection goes on after the response; before there is one, whether the client
-    /// asks for it. See `refused`.
+    /// Whether the connection is kept alive after the response. Before there is a response: whether
+    /// the client permits keep-alive. See `refused` too.
     pub on: bool,
-    /// A location that the request has passed has disabled keep-alive, which later locations cannot
-    /// undo.
+    /// Whether a location that the request has passed has disabled keep-alive. Later locations
+    /// cannot undo this.
     pub refused: bool,
 }
 
-/// The current activity, in nginx's words, which ends log lines that do not name it themselves; may
-/// be empty.
+/// The current activity in nginx's words, for the end of log lines that do not name it themselves;
+/// may be empty.
 #[derive(Debug, Default)]
 pub struct Activity {
-    /// For example ` while reading response header from upstream`. Stays until the next activity,
-    /// or until a redirect within the server begins.
+    /// For example ` while reading response header from upstream`. Stays set until the next
+    /// activity, or until an internal redirect begins.
     pub doing: &'static str,
-    /// The activity for log lines of the response's filters (` while sending response to client`).
+    /// The activity for log lines of the response's filters, such as ` while sending response to
+    /// client`.
     pub sending: &'static str,
 }
 
-/// What has been sent of a response.
+/// The state and the counts of sending a response.
 #[derive(Debug, Default)]
 pub struct ResponseProgress {
     /// Whether a part of the body has been sent.
     pub begun: bool,
     /// Whether the body is sent in chunks.
     pub chunked: bool,
-    /// The whole response has been handed to the connection (`$request_completion`).
+    /// Whether the whole response has been passed to the connection (`$request_completion`).
     pub complete: bool,
-    /// Bytes of the response that were sent, head included, for logs.
+    /// The number of bytes of the response that were sent, including the head, for logs.
     pub bytes: u64,
-    /// Bytes of the response's body that were sent.
+    /// The number of bytes of the response's body that were sent.
     pub body_bytes: u64,
 }
 
@@ -184,21 +189,22 @@ impl ResponseProgress {
 /// Overrides of `limit_rate` and `limit_rate_after`.
 #[derive(Debug, Default)]
 pub struct Pacing {
-    /// `set $limit_rate` and `X-Accel-Limit-Rate`: overrides the directive `limit_rate`. Bytes a
-    /// second, 0 for no limit.
+    /// The rate that `set $limit_rate` or `X-Accel-Limit-Rate` has set in place of the directive
+    /// `limit_rate`, in bytes per second; 0 for no limit.
     pub rate: Option<u64>,
-    /// Bytes that a handler sends before the rate applies: overrides `limit_rate_after`.
+    /// The number of bytes that are sent before the rate applies, if a handler overrides
+    /// `limit_rate_after`.
     pub rate_after: Option<u64>,
 }
 
-/// Whether a later request with the same head may be answered without parsing it.
+/// Whether a later request with an equal head may be answered without parsing the head.
 #[derive(Default)]
 pub struct Repeatable {
-    /// Set when a kept response answered the request: the servers of the address, for which the
-    /// same head, byte for byte, leads to the same server, location and path again (see
+    /// The servers of the address, set when a kept response has answered the request. For these
+    /// servers an equal head, byte for byte, leads to the same server, location and path again (see
     /// `pool::repeated`). The pointer is compared and never dereferenced; the generation in `local`
     /// keeps the allocation alive.
     pub servers: Option<*const ()>,
-    /// The response to that head, if it may be repeated.
+    /// The response to this head, if it may be sent again.
     pub last: Option<LastResponse>,
 }

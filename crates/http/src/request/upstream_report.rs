@@ -1,19 +1,20 @@
-//! The interface of HTTP's core to a handler's record of its upstreams: the name for log lines, and
-//! the end of the request.
+//! The interface of HTTP's core to a handler's record of its upstreams: the upstream's name for log
+//! lines, and the end of the request.
 
 use std::any::Any;
 use std::rc::Rc;
 
-/// A handler's record of the upstreams that it asks for a request. The handler's variables downcast
-/// the record to its concrete type.
+/// A handler's record of the upstreams to which it has passed a request. The handler's variables
+/// downcast the record to its concrete type.
 pub trait UpstreamReport: Any {
-    /// Passes the upstream's name for error log lines to `show`, such as
+    /// Calls `show` with the upstream's name for error log lines, such as
     /// `http://127.0.0.1:8081/path`; empty until an upstream has been chosen.
     fn show(&self, show: &mut dyn FnMut(&[u8]));
 
-    /// Called when the request ends; an upstream response that was not read to its end is dropped.
+    /// Called when the request ends. An upstream's response that was not read to its end is
+    /// dropped.
     fn end(&self);
 
-    /// Called after the request has ended: the record may keep its memory for later requests.
+    /// Called after the request has ended. The record may keep its memory for later requests.
     fn recycle(self: Rc<Self>) {}
 }

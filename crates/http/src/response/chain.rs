@@ -3,11 +3,12 @@
 //!
 //! A plan holds its head filters in nginx's order, each as a [`Link`]. A head filter examines and
 //! changes `request.response`, and adds its body filter, if it has one, to the response's
-//! [`Chain`]. The chain transforms [`Piece`]s and never waits: its driver reads files and runs
+//! [`Chain`]. The chain transforms [`Piece`]s and never waits: its caller reads files and runs
 //! includes (see [`output`](crate::response::output)).
 //!
-//! Ranges are cut out of the body as it is stored, before the body filters. An encoder (gzip)
-//! applies to the whole body, included subrequests among it, so it belongs to the exchange.
+//! Ranges are cut out of the body in its stored form, before the body filters. An encoder (gzip)
+//! applies to the whole body, including the responses of included subrequests, so it belongs to the
+//! exchange.
 
 use std::fmt;
 use std::sync::Arc;
@@ -21,10 +22,10 @@ use crate::request::Request;
 use crate::response::piece::Piece;
 use crate::response::range::RangeCutter;
 
-/// Why a head filter rejects a response.
+/// The reason why a head filter rejects a response.
 #[derive(Debug)]
 pub enum FilterRejection {
-    /// Answer with this status instead, and with its `error_page`.
+    /// Answer with this status instead, for which `error_page` may set a page.
     Status(u16),
     /// The exchange cannot go on.
     Abort(Abort),
@@ -38,7 +39,7 @@ impl From<Abort> for FilterRejection {
 
 /// A filter of responses' heads, with its settings in one scope.
 pub trait HeadFilter: fmt::Debug + Send + Sync {
-    /// Whether the filter applies to the response; it is skipped if not.
+    /// Whether the filter applies to the response. If not, the filter is skipped.
     fn applies_to(&self, request: &Request) -> bool;
 
     /// Changes `request.response`, and may add a body filter to the chain.
@@ -49,7 +50,7 @@ pub trait HeadFilter: fmt::Debug + Send + Sync {
     ) -> Result<(), FilterRejection>;
 }
 
-/// One link of a plan's chain.
+/// One head filter of a plan.
 #[derive(Clone)]
 pub enum Link {
     /// A filter of the core that applies to every response: its name and function.
@@ -72,18 +73,19 @@ impl fmt::Debug for Link {
 
 /// A filter of one response's body.
 pub trait BodyFilter {
-    /// Whether it needs the bytes of the body: files are then read into memory before it.
+    /// Whether the filter needs the bytes of the body, so that files are read into memory before
+    /// it.
     fn needs_bytes(&self) -> bool {
         true
     }
 
-    /// Bytes of input at most per call, whose output is sent before more input comes. For filters
-    /// whose output may be much longer than their input.
+    /// Maximum number of bytes of input per call. The output is sent before the filter gets more
+    /// input. For filters whose output may be much longer than their input.
     fn at_once(&self) -> usize {
         usize::MAX
     }
 
-    /// Whether it adds something behind the body.
+    /// Whether the filter adds bytes behind the body.
     fn appends_to_body(&self) -> bool {
         false
     }
@@ -96,17 +98,17 @@ pub trait BodyFilter {
         out: &mut Vec<Piece>,
     ) -> Result<(), Abort>;
 
-    /// Continues with input that the filter has held back. Called once all its output has been sent
-    /// and its includes have ended. False if nothing was held back.
+    /// Continues with input that the filter has held back. Called when all of the filter's output
+    /// has been sent and its includes have ended. False if nothing was held back.
     fn resume(&mut self, _: &mut Request, _: &mut Vec<Piece>) -> Result<bool, Abort> {
         Ok(false)
     }
 }
 
-/// Encodes the body of a main response, with everything that subrequests send within it.
+/// Encodes the body of a main response, including everything that subrequests send within it.
 pub trait Encoder {
-    /// The complete encoded body, if it is known already: the body is then not read. Called before
-    /// the first piece, and only for a body that no filter changes.
+    /// The complete encoded body, if it is already known, so that the body is not read. Called
+    /// before the first piece, and only for a body that no filter changes.
     fn known(&mut self) -> Option<Bytes> {
         None
     }
@@ -114,10 +116,10 @@ pub trait Encoder {
     /// Encodes one piece, which is in memory, and appends the output that is ready.
     fn apply(&mut self, piece: Piece, out: &mut Vec<Piece>) -> Result<(), Abort>;
 
-    /// How many bytes of input it has been given.
+    /// The number of bytes of input that the encoder has been given.
     fn bytes_in(&self) -> u64;
 
-    /// Called when the response ends: notes the values of its log variables, such as `$gzip_ratio`.
+    /// Called when the response ends, to store the values of log variables such as `$gzip_ratio`.
     fn end(&mut self, request: &mut Request);
 }
 
@@ -127,24 +129,25 @@ pub trait Trailers: Send + Sync {
     fn add(&self, request: &mut Request);
 }
 
-/// The further parts of a body behind the first, which the handler has returned: the bodies of
-/// subrequests to the same handler, one after the other.
+/// The parts of a body that follow the part which the handler has returned: the bodies of
+/// subrequests to the same handler, one after another.
 pub trait Parts {
-    /// Limits the parts to this range of the whole body, which is all that the client gets.
+    /// Limits the parts to this range of the whole body, which is all that the client has asked
+    /// for.
     fn narrow(&mut self, request: &mut Request, range: ByteRange);
 
     /// The subrequest for the next part, and the part's offset in the whole body; `None` after the
-    /// last.
+    /// last part.
     fn next(&mut self, request: &mut Request) -> Result<Option<(Box<Request>, u64)>, Abort>;
 
     /// Checks that the response of the subrequest is the expected part.
     fn judge(&mut self, part: &mut Request) -> Result<(), Abort>;
 
-    /// Called when the subrequest has ended, with or without success.
+    /// Called when the subrequest has ended, whether it was successful or not.
     fn end(&mut self, request: &mut Request, part: &mut Request);
 }
 
-/// The filters of one response's body, and what follows the body.
+/// The filters of one response's body, and everything that follows the body.
 #[derive(Default)]
 pub struct Chain {
     cut: Option<RangeCutter>,
@@ -182,13 +185,13 @@ impl Chain {
         Ok(chain)
     }
 
-    /// Cuts ranges out of the body as it is stored.
+    /// Sets the ranges that are cut out of the body in its stored form.
     pub fn cut_out(&mut self, mut cut: RangeCutter) {
         cut.seek(self.offset);
         self.cut = Some(cut);
     }
 
-    /// Adds a body filter behind those that have been added.
+    /// Adds a body filter, which runs after those that have been added.
     pub fn push(&mut self, filter: impl BodyFilter + 'static) {
         self.filters.push(Box::new(filter));
     }
@@ -203,8 +206,8 @@ impl Chain {
         self.trailers.push(trailers);
     }
 
-    /// Sets that the handler's body is a part at this offset of the whole body, and that these
-    /// parts follow.
+    /// Declares the handler's body to be the part at this offset of the whole body, and sets the
+    /// parts that follow.
     pub fn go_on_with(&mut self, parts: impl Parts + 'static, offset: u64) {
         self.parts = Some(Box::new(parts));
         self.offset = offset;
@@ -215,12 +218,12 @@ impl Chain {
         self.encoder.take()
     }
 
-    /// Takes the further parts behind the handler's body.
+    /// Takes the parts that follow the handler's body.
     pub fn take_parts(&mut self) -> Option<Box<dyn Parts>> {
         self.parts.take()
     }
 
-    /// Appends the trailers, and removes all fields that must not be trailers, such as
+    /// Appends the trailers, and removes all fields that are not allowed as trailers, such as
     /// `Content-Length`.
     pub fn add_trailers(&self, request: &mut Request) {
         for trailers in &self.trailers {
@@ -231,14 +234,14 @@ impl Chain {
         trailers.retain(|field| may_follow(&field.name));
     }
 
-    /// Sets the offset in the whole body of the next piece for [`Chain::cut`].
+    /// Sets the offset in the whole body of the piece that [`Chain::cut`] gets next.
     pub fn seek(&mut self, offset: u64) {
         if let Some(cut) = &mut self.cut {
             cut.seek(offset);
         }
     }
 
-    /// Whether the body passes unchanged.
+    /// Whether the body passes the chain unchanged.
     pub fn is_empty(&self) -> bool {
         self.cut.is_none() && self.filters.is_empty()
     }
@@ -258,13 +261,14 @@ impl Chain {
         self.filters.iter().any(|filter| filter.needs_bytes())
     }
 
-    /// Whether a filter adds text behind the body as soon as the whole body is available. Not if
-    /// further parts are yet to be fetched.
+    /// Whether a filter adds bytes behind the body as soon as the whole body is available. False if
+    /// further parts still have to be fetched.
     pub fn appends_to_body(&self) -> bool {
         self.parts.is_none() && self.filters.iter().any(|filter| filter.appends_to_body())
     }
 
-    /// Cuts the requested ranges out of a piece of the stored body, and appends what remains.
+    /// Cuts the requested ranges out of a piece of the stored body, and appends the bytes that are
+    /// left.
     pub fn cut(&mut self, piece: Piece, out: &mut Vec<Piece>) -> Result<(), Abort> {
         match &mut self.cut {
             Some(cut) => cut.apply(piece, out),
@@ -275,8 +279,8 @@ impl Chain {
         }
     }
 
-    /// Splits a piece whose output could become too large. The returned rest is passed after the
-    /// output of the first part has been sent.
+    /// Splits a piece whose output could become too large. The returned rest must be passed after
+    /// the output of the first part has been sent.
     pub fn split(&self, piece: &mut Piece) -> Option<Piece> {
         let at_once = self.filters.iter().map(|filter| filter.at_once()).min()?;
         match piece {
@@ -314,7 +318,8 @@ impl Chain {
         Ok(false)
     }
 
-    /// Passes the pieces from `first` on through the filters behind the first `skipped` ones.
+    /// Passes the pieces from index `first` on through the filters, without the first `skipped`
+    /// filters.
     fn pass(
         &mut self,
         request: &mut Request,

@@ -1,13 +1,13 @@
 //! Memory for whole responses and compressed bodies, within the process's limit `response_memory`.
 //!
-//! Half of the memory is a store that all threads share: small files with their metadata, and
-//! bodies that were [compressed once](BODY). The other half is divided equally among the threads:
-//! each thread keeps there the responses that it sends repeatedly, head and body laid out with a
+//! Half of the memory is a store that all threads share. It holds small files with their metadata,
+//! and bodies that were [compressed once](BODY). The other half is divided equally among the
+//! threads. Each thread keeps the responses that it sends repeatedly in its part, serialized with a
 //! `Date` ([`PrebuiltCache`](super::prebuilt::PrebuiltCache)). A hit in a thread's part touches no
-//! memory that another thread writes; the store is only asked after a miss there.
+//! memory that another thread writes. The store is only searched after a miss in the thread's part.
 //!
-//! Hits of caches are not stored here: they are in the memory of their cache, and laid out in the
-//! threads' parts.
+//! Cached responses of upstreams are not in the store: they are in the memory of their cache and,
+//! serialized, in the threads' parts.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -35,16 +35,16 @@ pub const DIRECTIVES: &[&dyn Declared] = &[&RESPONSE_MEMORY];
 /// The default of `response_memory`, in bytes.
 pub(crate) const DEFAULT_LIMIT: usize = 128 << 20;
 
-/// Bytes of the longest value, which is a compressed body.
+/// Maximum length of a value in bytes; the longest values are compressed bodies.
 pub const VALUE_MAX: usize = 1 << 20;
 
-/// The kind of a file with its metadata. The kind is the first byte of a key.
+/// The kind of keys for files with their metadata. The kind is the first byte of a key.
 pub const FILE: u8 = 1;
 
-/// The kind of a compressed body.
+/// The kind of keys for compressed bodies.
 pub const BODY: u8 = 2;
 
-/// The limit of the process, in bytes.
+/// `response_memory` of the process, in bytes.
 static LIMIT: AtomicUsize = AtomicUsize::new(DEFAULT_LIMIT);
 
 /// The number of threads that have a part.
@@ -66,12 +66,13 @@ fn now() -> store::Seconds {
     store::Seconds::try_from(engine::uptime().as_secs()).unwrap_or(store::Seconds::MAX)
 }
 
-/// Reads the value of a key.
+/// Calls `read` with the value of a key; `None` if the key has no value.
 pub fn get<R>(key: &[u8], read: impl FnOnce(Item<'_>) -> R) -> Option<R> {
     store().get(key, now(), read)
 }
 
-/// Stores a value, with a number of the caller's, and replaces the previous value of its key.
+/// Stores a value with a number of the caller's choice, and replaces the previous value of the
+/// value's key.
 pub fn put(value: Large, number: u32) {
     let key = value.key().to_vec();
     let write = Write {
@@ -103,20 +104,20 @@ pub fn statistics() -> StoreStatistics {
 /// One thread's part of the memory.
 #[derive(Debug)]
 pub(crate) enum Part {
-    /// Nothing has been stored in the part: threads that serve no clients do not reduce the parts
-    /// of others.
+    /// Nothing has been stored in the part yet, so it does not count: threads that serve no clients
+    /// do not reduce the parts of others.
     Unused,
     Joined(JoinedThread),
     /// Nothing is stored in the part any more.
     Retired,
 }
 
-/// Counts a thread among those with a part, until dropped.
+/// Counts a thread among those with a part until it is dropped.
 #[derive(Debug)]
 pub(crate) struct JoinedThread(());
 
 impl Part {
-    /// Joins the threads with a part, before the first value is stored.
+    /// Counts the thread among those with a part. Called before the first value is stored.
     pub(crate) fn join(&mut self) {
         if let Part::Unused = self {
             PARTS.fetch_add(1, Ordering::Relaxed);
@@ -133,7 +134,7 @@ impl Part {
         }
     }
 
-    /// Whether there are other threads that may have stored something in the shared store.
+    /// Whether other threads may have stored values in the shared store.
     pub(crate) fn has_others(&self) -> bool {
         let own = usize::from(matches!(self, Part::Joined(_)));
         PARTS.load(Ordering::Relaxed) > own
@@ -146,7 +147,7 @@ impl Drop for JoinedThread {
     }
 }
 
-/// Applies the limit of a configuration.
+/// The service that applies a configuration's `response_memory`, in bytes.
 pub(crate) struct ResponseMemoryLimit(pub(crate) usize);
 
 impl Service for ResponseMemoryLimit {

@@ -17,7 +17,7 @@ use bytes::Bytes;
 use engine::file::Metadata;
 use proto::date;
 
-/// One header field in the order of sending.
+/// A header field. Fields are sent in the order of their list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Field {
     /// Name as it is sent.
@@ -26,74 +26,77 @@ pub struct Field {
     pub value: Bytes,
 }
 
-/// The head of a response. Fields that nginx sends in a fixed place have a member here; all
-/// others follow in `fields` in the order in which they were added.
+/// The head of a response. Fields that nginx sends at a fixed position have a member of their own.
+/// All others are in `fields`, in the order in which they were added.
 #[derive(Clone, Debug, Default)]
 pub struct Response {
     /// Status code; 0 until a response has been made.
     pub status: u16,
     /// The text of an upstream's status line (`404 Nowhere`), sent as received.
     pub status_text: Option<Bytes>,
-    /// Replaces our Server field. If empty, an upstream's Server is among the fields.
+    /// The value of Server in place of Tidegate's own. If empty, an upstream's Server is among
+    /// `fields`.
     pub server: Option<Bytes>,
-    /// Replaces our Date field. If empty, an upstream's Date is among the fields.
+    /// The value of Date in place of Tidegate's own. If empty, an upstream's Date is among
+    /// `fields`.
     pub date: Option<Bytes>,
     /// Content-Type without the charset that `charset` appends.
     pub content_type: Bytes,
-    /// Charset appended to Content-Type.
+    /// The charset that is appended to Content-Type.
     pub charset: Bytes,
-    /// The parameters that an upstream sent after the media type, with the leading `; `; sent
-    /// instead of `charset`.
+    /// The parameters that an upstream sent after the media type, with the leading `; `. They are
+    /// sent in place of `charset`.
     pub content_type_parameters: Bytes,
     /// Length of the body in bytes, if known.
     pub content_length: Option<u64>,
     /// Last-Modified in seconds since 1970.
     pub last_modified: Option<i64>,
-    /// The status ignores `last_modified`: the client gets a Last-Modified among the fields, and
-    /// `$sent_http_last_modified` is not set.
+    /// Whether the response has a Last-Modified that its status ignores: the client gets the one
+    /// among the fields, and `$sent_http_last_modified` is not set.
     pub ignores_last_modified: bool,
-    /// Location; one that begins with `/` is made absolute if `absolute_redirect` is on, any
-    /// other is sent before the rest of the fields.
+    /// The Location. A value that begins with `/` is made absolute if `absolute_redirect` is on.
+    /// Any other value is sent before the other fields.
     pub location: Option<Bytes>,
-    /// The value of the Location among the fields that was set last, even if others were added:
-    /// `$sent_http_location` is this value alone.
+    /// The value of the Location among the fields that was set last. `$sent_http_location` is only
+    /// this value, even if other Location fields were added.
     pub location_field: Option<Bytes>,
     /// Whether `Vary: Accept-Encoding` is sent.
     pub vary_accept_encoding: bool,
     /// Whether clients may request ranges of the body.
     pub allow_ranges: bool,
-    /// Only a single range is allowed (for a stream that cannot go back).
+    /// Whether only a single range is allowed, because the body cannot be read again.
     pub single_range: bool,
     /// All fields that have no member of their own.
     pub fields: Vec<Field>,
-    /// Whether trailers will follow: HTTP/1.1 then sends chunks even if the length is known.
+    /// Whether trailers will follow. HTTP/1.1 then sends chunks even if the length is known.
     pub expect_trailers: bool,
     /// Whether trailers may follow a body of known length, if the protocol permits that (HTTP/2).
     pub may_have_trailers: bool,
     /// Trailer fields, sent after a chunked body.
     pub trailers: Vec<Field>,
-    /// The response has no body whatever its head says (HEAD, 204, 304).
+    /// Whether the response has no body, whatever its head says (HEAD, 204, 304).
     pub header_only: bool,
-    /// The client's conditions (`If-None-Match` and similar fields) are not evaluated here, since
-    /// an upstream has evaluated them.
+    /// Whether the client's conditions (`If-None-Match` and similar fields) are not evaluated,
+    /// since an upstream has evaluated them.
     pub conditions_evaluated: bool,
-    /// The coding of the body, set by the handler or filter that encoded it. It is among the fields
-    /// as well; a `Content-Encoding` of `add_header` does not count.
+    /// The content coding of the body, set by the handler or filter that encoded the body. It is
+    /// among the fields as well. A `Content-Encoding` of `add_header` does not count.
     pub coding: Option<Bytes>,
-    /// The `Accept-Ranges` of the handler. It is among the fields as well; an `Accept-Ranges` of
+    /// The handler's `Accept-Ranges`. It is among the fields as well. An `Accept-Ranges` of
     /// `add_header` does not count.
     pub accept_ranges: Option<Bytes>,
-    /// The `Content-Range` of the handler, in the same way.
+    /// The handler's `Content-Range`, with the same rules as `accept_ranges`.
     pub content_range: Option<Bytes>,
-    /// The charset that an upstream prescribes whatever the configuration says (`X-Accel-Charset`);
-    /// empty if it prescribes none.
+    /// The charset that an upstream prescribes in place of the configured one (`X-Accel-Charset`);
+    /// empty if the upstream prescribes none.
     pub override_charset: Bytes,
-    /// The identity of a body that is the same each time, so that a stored transformation of the
-    /// body may replace it.
+    /// The identity of the body's content, so that a stored transformation of equal content may
+    /// replace the body; `None` for content that cannot be identified.
     pub body_identity: Option<BodyIdentity>,
 }
 
-/// Identifies the content of a body: of a file as long as it has not changed, or of a cache entry.
+/// Identifies the content of a body: of a file as long as the file has not changed, or of a cache
+/// entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BodyIdentity([u8; BodyIdentity::LENGTH]);
 
@@ -104,8 +107,8 @@ impl BodyIdentity {
     const FILE: u8 = 1;
     const ENTRY: u8 = 2;
 
-    /// The identity of a file; `None` if it changed within the last two seconds, since another
-    /// change could have the same time.
+    /// The identity of a file; `None` if the file changed within the last two seconds, since
+    /// another change could have the same timestamp.
     pub fn of_file(metadata: &Metadata) -> Option<BodyIdentity> {
         let now = i64::try_from(engine::wall().as_secs()).unwrap_or(i64::MAX);
         let changed = metadata.mtime.max(metadata.ctime);
@@ -125,8 +128,8 @@ impl BodyIdentity {
         })
     }
 
-    /// The identity of a cache entry: the number of its store in this process, its id there, and
-    /// its revision.
+    /// The identity of a cache entry: the number of its store in this process, the entry's id in
+    /// the store, and the entry's revision.
     pub fn of_entry(store: u64, id: [u8; 16], revision: u32) -> BodyIdentity {
         BodyIdentity::of(
             BodyIdentity::ENTRY,
@@ -152,21 +155,21 @@ impl BodyIdentity {
 }
 
 impl Response {
-    /// Sets the coding of the body.
+    /// Sets the content coding of the body.
     pub fn set_coding(&mut self, coding: impl Into<Bytes>) {
         let coding = coding.into();
         self.add("Content-Encoding", coding.clone());
         self.coding = Some(coding);
     }
 
-    /// Removes the coding, but not a field of `add_header`.
+    /// Removes the handler's content coding. A field of `add_header` stays.
     pub fn remove_coding(&mut self) {
         let coding = self.coding.take();
         self.remove_one(b"Content-Encoding", coding);
     }
 
-    /// Removes the field of this name whose value shares this value's memory, else the first with
-    /// an equal value.
+    /// Removes the field with this name whose value shares the memory of `value`; if there is none,
+    /// the first with an equal value.
     fn remove_one(&mut self, name: &[u8], value: Option<Bytes>) {
         let Some(value) = value else {
             return;
@@ -180,7 +183,7 @@ impl Response {
         }
     }
 
-    /// Sets the Content-Range, and replaces that of the handler.
+    /// Sets the Content-Range, and replaces the handler's.
     pub fn set_content_range(&mut self, value: impl Into<Bytes>) {
         self.remove_content_range();
         let value = value.into();
@@ -188,7 +191,7 @@ impl Response {
         self.content_range = Some(value);
     }
 
-    /// Removes the Content-Range, but not a field of `add_header`.
+    /// Removes the handler's Content-Range. A field of `add_header` stays.
     pub fn remove_content_range(&mut self) {
         let range = self.content_range.take();
         self.remove_one(b"Content-Range", range);
@@ -209,7 +212,7 @@ impl Response {
         });
     }
 
-    /// The value of the first field with this name, ASCII-case-insensitively.
+    /// The value of the first field with this name, compared without ASCII case.
     pub fn field(&self, name: &[u8]) -> Option<&Bytes> {
         self.fields
             .iter()
@@ -222,8 +225,8 @@ impl Response {
         self.fields.retain(|f| !f.name.eq_ignore_ascii_case(name));
     }
 
-    /// Sets Location: a value that begins with `/` is completed by the exchange if `absolute` is
-    /// set (`absolute_redirect`); any other value is added to the fields.
+    /// Sets the Location. A value that begins with `/` is completed by the exchange if `absolute`
+    /// is set (`absolute_redirect`). Any other value is added to the fields.
     pub fn add_location(&mut self, value: Bytes, absolute: bool) {
         if absolute && value.first() == Some(&b'/') {
             self.location = Some(value);
@@ -240,14 +243,14 @@ impl Response {
         self.location.as_ref().or_else(|| self.field(b"Location"))
     }
 
-    /// Removes the field Location, and returns it.
+    /// Removes every Location.
     pub fn remove_location(&mut self) {
         self.location = None;
         self.location_field = None;
         self.remove(b"Location");
     }
 
-    /// Replaces a field or appends it.
+    /// Replaces all fields with this name by one field.
     pub fn set(&mut self, name: &'static str, value: impl Into<Bytes>) {
         self.remove(name.as_bytes());
         self.add(name, value);
@@ -265,16 +268,16 @@ impl Response {
         self.accept_ranges = Some(value);
     }
 
-    /// nginx's `ngx_http_clear_accept_ranges`: ranges of the changed body have no meaning. A field
-    /// of `add_header` stays.
+    /// nginx's `ngx_http_clear_accept_ranges`: forbids ranges, since they would have no meaning for
+    /// the changed body. A field of `add_header` stays.
     pub fn clear_ranges(&mut self) {
         self.allow_ranges = false;
         let ranges = self.accept_ranges.take();
         self.remove_one(b"Accept-Ranges", ranges);
     }
 
-    /// nginx's `ngx_http_clear_etag`: removes the ETag that was set last. An earlier ETag, of a
-    /// response that an error page replaces, stays.
+    /// nginx's `ngx_http_clear_etag`: removes the ETag that was set last. An earlier ETag stays; it
+    /// belongs to a response that an error page replaces.
     pub fn clear_etag(&mut self) {
         let is_it = |field: &Field| field.name.eq_ignore_ascii_case(b"ETag");
         if let Some(at) = self.fields.iter().rposition(is_it) {
@@ -299,7 +302,7 @@ impl Response {
         self.body_identity = None;
     }
 
-    /// nginx's `ngx_http_weak_etag`: the ETag becomes weak, since the bytes of the body change but
+    /// nginx's `ngx_http_weak_etag`: makes the ETag weak, since the bytes of the body change but
     /// not its meaning.
     pub fn weaken_etag(&mut self) {
         if let Some(field) = self
@@ -321,7 +324,7 @@ impl Response {
         }
     }
 
-    /// Clears the response for another request, keeping the capacity.
+    /// Clears the response for another request, and keeps the capacity.
     pub fn clear(&mut self) {
         if self.is_untouched() {
             self.status = 0;
@@ -338,7 +341,7 @@ impl Response {
         };
     }
 
-    /// Whether nothing but the status has been set, as after a kept response.
+    /// Whether only the status has been set, as it is after a prebuilt response.
     fn is_untouched(&self) -> bool {
         // The pattern names every field, so that a new field does not compile before it is compared
         // here.
@@ -398,8 +401,8 @@ impl Response {
     }
 }
 
-/// When the response was last modified: by the handler, or by a field (of an upstream or of
-/// `add_header`).
+/// The time at which the response was last modified, in seconds since 1970: set by the handler, or
+/// by a field of an upstream or of `add_header`.
 pub fn last_modified(response: &Response) -> Option<i64> {
     response.last_modified.or_else(|| {
         response

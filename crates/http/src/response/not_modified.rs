@@ -1,9 +1,9 @@
 //! Conditional requests: 304 and 412.
 //!
-//! RFC 9110, section 13; the order and the meaning of each condition are nginx's
-//! (<https://nginx.org/en/docs/http/ngx_http_core_module.html#if_modified_since>): a date is
-//! compared exactly unless `if_modified_since before` is written, and both `If-Modified-Since` and
-//! `If-None-Match` must hold where both are sent.
+//! RFC 9110, section 13. The order and the meaning of the conditions are nginx's
+//! (<https://nginx.org/en/docs/http/ngx_http_core_module.html#if_modified_since>): a date must be
+//! equal unless `if_modified_since before` is set, and if both `If-Modified-Since` and
+//! `If-None-Match` are sent, both must hold.
 
 use bytes::Bytes;
 use proto::header::KnownField;
@@ -15,14 +15,14 @@ use crate::request::Request;
 use crate::response::chain::{Chain, FilterRejection};
 use crate::response::{Response, last_modified};
 
-/// Registers with a plan.
+/// Registers the head filter with a plan.
 pub fn register(plan: &mut PlanBuilder<'_>) -> Option<()> {
     plan.own_filter("NotModified", head);
     Some(())
 }
 
-/// Turns the response into a 304 if the client already has the representation; 412 if a
-/// precondition fails.
+/// Turns the response into a 304 if the client already has the representation, and rejects it with
+/// 412 if a precondition fails.
 fn head(request: &mut Request, _: &mut Chain) -> Result<(), FilterRejection> {
     let response = &request.response;
     if !request.is_main() || response.status != 200 || response.conditions_evaluated {
@@ -65,7 +65,7 @@ struct Conditions<'a> {
     none_matching: Option<&'a [u8]>,
 }
 
-/// The result of the conditions.
+/// The result of evaluating the conditions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ConditionResult {
     /// The representation is sent.
@@ -136,7 +136,7 @@ impl<'a> Conditions<'a> {
     }
 }
 
-/// Removes the fields that describe a body from the head of a 304; those that identify the
+/// Removes the fields that describe a body from the head of a 304. The fields that identify the
 /// representation stay.
 pub fn forget_body(response: &mut Response) {
     response.status_text = None;

@@ -1,9 +1,10 @@
 //! Sends responses: passes the head and the body through the filter [chain](crate::response::chain)
 //! to the exchange.
 //!
-//! Bodies are sequences of [`Piece`]s. Filters transform pieces synchronously. This driver does
-//! everything asynchronous: it reads the source, runs the subrequests of `Include` pieces and puts
-//! their responses in order, and reads `File` pieces into memory if a filter needs their bytes.
+//! Bodies are sequences of [`Piece`]s. Filters transform pieces synchronously. The functions of
+//! this file do everything that is asynchronous: they read the source, run the subrequests of
+//! `Include` pieces and send their responses in order, and read `File` pieces into memory if a
+//! filter needs their bytes.
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
@@ -32,8 +33,8 @@ use crate::response::source::{Body, BodyError, Source, SourceEvent};
 use crate::subrequest::included::IncludedSubrequest;
 
 impl Body {
-    /// The activity to log when the response begins, in nginx's words. It depends on what has made
-    /// the body.
+    /// The activity for log lines when the response begins, in nginx's words. It depends on the
+    /// kind of the body.
     fn sending(&self, request: &Request) -> &'static str {
         match self {
             Body::Source(source) => source.beginning(),
@@ -44,7 +45,7 @@ impl Body {
         }
     }
 
-    /// The last activity to log if only the head of the response is wanted.
+    /// The last activity for log lines if only the head of the response is needed.
     fn head_only_activity(&self, request: &Request) -> &'static str {
         match self {
             Body::Source(_) => WHILE_SENDING_ON,
@@ -54,12 +55,12 @@ impl Body {
 }
 
 /// Sends the response in `request.response` with this body. For a subrequest only the body is sent,
-/// at the current place of the main response.
+/// at the current position in the main response.
 ///
-/// Returns a step if a filter rejects the response (412, 416): an error page may follow.
+/// Returns a step if a filter rejects the response (412, 416), since an error page may follow.
 ///
 /// The futures that send pieces are allocated separately, so that requests that wait for an
-/// upstream need no room for them.
+/// upstream need no memory for them.
 pub async fn respond(
     request: &mut Request,
     exchange: &mut Exchange,
@@ -71,7 +72,7 @@ pub async fn respond(
         return Ok(None);
     }
     if let Err(status) = reading::discard_received(request, exchange).await {
-        // As in nginx the body is checked before the response has any fields.
+        // As in nginx, the body is checked before the response has any fields.
         request.response.clear_file_fields();
         return Ok(Some(Step::Finish(status)));
     }
@@ -113,8 +114,8 @@ pub async fn respond(
             return Ok(None);
         }
     }
-    // As in nginx, the subrequests for text behind a body start as soon as the whole body is
-    // available, beside those for text before it.
+    // As in nginx, the subrequests for text behind the body start as soon as the whole body is
+    // available, concurrently with those for text before it.
     let joins_end = chain.appends_to_body();
     let mut last = None;
     match body {
@@ -133,7 +134,7 @@ pub async fn respond(
         Body::Source(mut source) => {
             request.activity.sending = WHILE_SENDING_ON;
             request.activity.doing = WHILE_SENDING_ON;
-            // Only made if the source makes us wait.
+            // Only made if the source is not ready.
             let mut reader: Option<DetachedSubject> = None;
             loop {
                 let given = source.next();
@@ -213,7 +214,8 @@ pub fn respond_with_upgrade(
     Ok(None)
 }
 
-/// Gives the response of an error page the status of the error, unless `error_page` sets another.
+/// Gives the response of an error page the status of the error, or the status that `error_page`
+/// sets.
 fn keep_error_status(request: &mut Request) {
     if request.routing.error_status != 0 {
         request.response.status = request.routing.error_status;
@@ -221,8 +223,7 @@ fn keep_error_status(request: &mut Request) {
     }
 }
 
-/// Sends a piece of an unfiltered main response, if that needs no wait. Any other piece is
-/// returned.
+/// Sends a piece of an unfiltered main response, if no wait is needed. Any other piece is returned.
 fn send_at_once(
     request: &mut Request,
     exchange: &mut Exchange,
@@ -239,8 +240,8 @@ fn send_at_once(
 }
 
 /// The next piece of a source, whose last event is `given`; `None` at the end of the body. Flushes
-/// to the client before it waits for more. If the client leaves meanwhile the wait ends, unless the
-/// source is to continue without a client.
+/// to the client before it waits for more. The wait ends if the client leaves, unless the source is
+/// to continue without a client.
 async fn next_piece(
     given: SourceEvent,
     source: &mut dyn Source,
@@ -258,7 +259,7 @@ async fn next_piece(
                 continue;
             }
             SourceEvent::Broken(BodyError::Unfinished) => {
-                // The client still gets what has been received.
+                // The client still gets the part that has been received.
                 wait_while_source_runs(source, reader, pin!(exchange.flush(request))).await?;
                 // As in nginx, `$request_completion` is `OK` nevertheless.
                 request.sent.complete = true;
@@ -266,9 +267,9 @@ async fn next_piece(
             }
             SourceEvent::Broken(BodyError::Reset) => {
                 request.sent.complete = false;
-                // If the end of the connection marks the end of the body, the client would take the
-                // part for the whole, so the rest of the queue is not sent. As in nginx, a client
-                // that has been sent nothing yet gets no response.
+                // If the end of the connection marks the end of the body, the client would regard
+                // the part as the whole body, so the rest of the queue is not sent. As in nginx, a
+                // client that has been sent nothing yet gets no response.
                 if !exchange.ends_with_connection() {
                     wait_while_source_runs(source, reader, pin!(exchange.flush(request))).await?;
                 }
@@ -282,7 +283,7 @@ async fn next_piece(
             }
             SourceEvent::Nothing => {}
         }
-        // Data that has arrived by now is sent together with the queue.
+        // Data that has been received by now is sent together with the queue.
         if poll_fn(|context| Poll::Ready(source.poll_more(context).is_ready())).await {
             continue;
         }
@@ -310,7 +311,7 @@ async fn next_piece(
     }
 }
 
-/// Waits until the source has more; true if the deadline has passed first.
+/// Waits until the source has more. True if the deadline passes first.
 async fn more_or_late(source: &mut dyn Source, deadline: Option<Instant>) -> bool {
     let more = poll_fn(|context| source.poll_more(context));
     match deadline {
@@ -325,7 +326,7 @@ async fn more_or_late(source: &mut dyn Source, deadline: Option<Instant>) -> boo
     }
 }
 
-/// Waits for `other`, and lets the source read ahead meanwhile. True if there was any waiting.
+/// Waits for `other` while the source reads ahead. True if `other` was not ready at once.
 async fn wait_while_source_runs(
     source: &mut dyn Source,
     reader: &DetachedSubject,
@@ -421,7 +422,7 @@ async fn send_stub(
     }
 }
 
-/// Sends a piece of the source through the request's filters. Ranges are cut first; files are then
+/// Sends a piece of the source through the request's filters. Ranges are cut first. Files are then
 /// read into memory if a filter needs their bytes.
 async fn send_piece(
     request: &mut Request,
@@ -430,7 +431,7 @@ async fn send_piece(
     piece: Piece,
 ) -> Result<(), Abort> {
     if chain.is_empty() && !matches!(piece, Piece::Include(_)) {
-        // The usual case needs no lists.
+        // The usual case, which needs no lists.
         request.sent.begun |= piece.is_output();
         return send_one(request, exchange, piece).await;
     }
@@ -485,8 +486,8 @@ async fn send_last(
     send_filtered(request, exchange, chain, piece, ends).await
 }
 
-/// Sends a piece through the body filters; if it `ends` the body, with the end right behind it. A
-/// filter that needs the response of a subrequest first resumes afterwards.
+/// Sends a piece through the body filters. If the piece `ends` the body, the end follows at once,
+/// except that a filter that waits for the response of a subrequest resumes first.
 async fn send_filtered(
     request: &mut Request,
     exchange: &mut Exchange,
@@ -516,8 +517,8 @@ async fn send_filtered(
     Ok(())
 }
 
-/// Sends pieces that have passed the filters. The subrequests of all includes are started together;
-/// their responses are sent in order.
+/// Sends pieces that have passed the filters. The subrequests of all includes are started together,
+/// and their responses are sent in order.
 async fn send_all(
     request: &mut Request,
     exchange: &mut Exchange,
@@ -548,8 +549,8 @@ async fn send_all(
     Ok(())
 }
 
-/// Passes a piece to the exchange, but for the end of a subrequest's body, which does not end the
-/// response.
+/// Passes a piece to the exchange. The end of a subrequest's body is left out, since it does not
+/// end the response.
 async fn send_one(
     request: &mut Request,
     exchange: &mut Exchange,
@@ -575,7 +576,7 @@ async fn send_one(
     }
 }
 
-/// Starts an included subrequest; `None` if includes nest too deeply: nothing is included then.
+/// Starts an included subrequest. `None` if includes nest too deeply, so that nothing is included.
 fn start(request: &mut Request, include: &Include) -> Option<IncludedSubrequest> {
     let (uri, args) = (include.uri.clone(), include.args.clone());
     let mut child = request.subrequest(uri, args, false)?;
@@ -591,7 +592,7 @@ fn start(request: &mut Request, include: &Include) -> Option<IncludedSubrequest>
     Some(IncludedSubrequest::start(request, child))
 }
 
-/// Sends the response of an included subrequest, or sets the variable that it is for.
+/// Sends the response of an included subrequest, or passes it to the function that it is meant for.
 async fn resolve(
     request: &mut Request,
     exchange: &mut Exchange,
@@ -633,7 +634,7 @@ async fn resolve(
     Ok(())
 }
 
-/// Reads a range of a file into memory piece by piece.
+/// Reads a range of a file into memory, piece by piece.
 struct FileReader {
     file: File,
     range: Range<u64>,
@@ -647,12 +648,12 @@ impl FileReader {
         }
     }
 
-    /// Whether its end has been reached.
+    /// Whether the end of the range has been reached.
     fn is_done(&self) -> bool {
         self.range.is_empty()
     }
 
-    /// The next piece, of `most` bytes at most; `None` at the end of the range.
+    /// The next piece, of at most `most` bytes; `None` at the end of the range.
     async fn next(&mut self, most: u64) -> Result<Option<Piece>, Abort> {
         if self.is_done() {
             return Ok(None);
@@ -671,8 +672,8 @@ impl FileReader {
     }
 }
 
-/// Runs a subrequest without a body to its end, and returns it for its status and head. It shares
-/// variables and captures with the main request.
+/// Runs a subrequest without a body to its end, and returns it for its status and head. The
+/// subrequest shares variables and captures with the main request.
 pub async fn subrequest(
     request: &mut Request,
     exchange: &mut Exchange,
@@ -693,19 +694,19 @@ pub async fn subrequest(
     outcome.map(|()| Some(child))
 }
 
-/// Answers a subrequest that has failed with its stub.
+/// Answers a failed subrequest with its stub.
 pub fn respond_with_stub(request: &mut Request) -> Step {
     let Some(stub) = request.nesting.stub.take() else {
         return Step::Finish(500); // only called where there is one
     };
-    // As in nginx, the stub has no status, since it is no response of its own.
+    // As in nginx, the stub has no status, since it is not a response of its own.
     request.response.status = 0;
     request.response.content_type = stub.content_type;
     request.response.content_length = None;
     Step::Respond(Body::bytes(stub.text))
 }
 
-/// A step that ends with a body of bytes and this status and type.
+/// A step that sends a response with this status, type and body.
 pub fn page(request: &mut Request, status: u16, content_type: Bytes, body: Bytes) -> Step {
     request.response.status = status;
     request.response.content_type = content_type;

@@ -1,4 +1,4 @@
-//! The pieces of a response's body: handlers produce them, filters transform them, the exchange
+//! The pieces of a response's body: handlers produce them, filters transform them, and the exchange
 //! sends them.
 
 use bytes::Bytes;
@@ -7,13 +7,13 @@ use engine::file::File;
 use crate::request::Request;
 use crate::request::state::Stub;
 
-/// Bytes of a file that are read at once for a filter.
+/// Maximum number of bytes of a file that are read at once.
 pub const READ_SIZE: u64 = 32 * 1024;
 
 /// A part of a body.
 #[derive(Clone, Debug)]
 pub enum Piece {
-    /// Bytes that lie in memory.
+    /// Bytes in memory.
     Bytes(Bytes),
     /// A range of a file.
     File {
@@ -24,16 +24,16 @@ pub enum Piece {
         /// The number of bytes that are sent.
         length: u64,
     },
-    /// The response of a subrequest is included here.
+    /// The response of a subrequest, which is included at this position.
     Include(Box<Include>),
-    /// Everything before is to be sent at once.
+    /// Sends all earlier pieces at once.
     Flush,
     /// The end of this request's body.
     Last,
 }
 
 impl Piece {
-    /// How many bytes of the body it is.
+    /// The number of bytes of the body that the piece holds.
     pub fn length(&self) -> u64 {
         match self {
             Piece::Bytes(bytes) => bytes.len() as u64,
@@ -42,36 +42,37 @@ impl Piece {
         }
     }
 
-    /// Whether it is data for the client.
+    /// Whether the piece is data for the client.
     pub(crate) fn is_output(&self) -> bool {
         !matches!(self, Piece::Flush | Piece::Last)
     }
 }
 
-/// A subrequest within a response.
+/// A subrequest whose response is used within a response.
 #[derive(Clone, Debug)]
 pub struct Include {
     /// The decoded path of the subrequest.
     pub uri: Vec<u8>,
     /// The arguments of the subrequest.
     pub args: Vec<u8>,
-    /// What its response is used for.
+    /// The use of the subrequest's response.
     pub purpose: Purpose,
 }
 
-/// What an included response is used for.
+/// The use of an included response.
 #[derive(Clone, Debug)]
 pub enum Purpose {
     /// The response takes the place of the include.
     Output,
-    /// The response takes the place of the include; if it is empty or an error, this stub does.
+    /// The response takes the place of the include. The stub does so if the response is empty or an
+    /// error.
     OutputOr(Stub),
-    /// Nothing is included: a successful response that is not empty is passed as a whole to this
-    /// function, with this name.
+    /// Nothing is included. A successful response that is not empty is passed as a whole to `put`,
+    /// with `name`.
     Value {
-        /// The name that the function is called by.
+        /// The name that is passed to `put`.
         name: Bytes,
-        /// Stores the response.
+        /// Stores the response under `name`.
         put: fn(&mut Request, &Bytes, Bytes),
     },
 }

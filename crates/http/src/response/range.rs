@@ -1,8 +1,8 @@
 //! Responses to range requests: 206, `multipart/byteranges` and 416.
 //!
-//! RFC 9110, section 14, as nginx's range filter reads it
+//! RFC 9110, section 14, with the rules of nginx's range filter
 //! (<https://nginx.org/en/docs/http/ngx_http_core_module.html#max_ranges>). Only a handler that can
-//! serve any part of a body of known length allows ranges; filters that change the body disallow
+//! serve any part of a body of known length allows ranges. Filters that change the body forbid
 //! them.
 
 use std::io::Write;
@@ -21,16 +21,18 @@ use crate::response::chain::{Chain, FilterRejection};
 use crate::response::piece::Piece;
 use crate::response::{Response, last_modified};
 
-/// Numbers the boundaries of multipart responses. A boundary only has to be absent from the body.
+/// The number of the next boundary of a multipart response. A boundary only has to be absent from
+/// the body.
 static BOUNDARY: AtomicU64 = AtomicU64::new(1);
 
-/// Registers with a plan.
+/// Registers the head filter with a plan.
 pub fn register(plan: &mut PlanBuilder<'_>) -> Option<()> {
     plan.own_filter("Range", head);
     Some(())
 }
 
-/// Turns the response into a 206 if the client requests ranges; 416 if no range is within the body.
+/// Turns the response into a 206 if the client requests ranges, and rejects it with 416 if no range
+/// is within the body.
 fn head(request: &mut Request, chain: &mut Chain) -> Result<(), FilterRejection> {
     if request.is_main()
         && let Some(cut) = begin(request)?
@@ -75,7 +77,7 @@ fn begin(request: &mut Request) -> Result<Option<RangeCutter>, FilterRejection> 
             BOUNDARY.fetch_add(1, Ordering::Relaxed),
         ))),
         RangeDecision::Unsatisfiable => {
-            // `$status` shows 416 in the URI of `error_page 416 = …`.
+            // `$status` is 416 when the URI of `error_page 416 = …` is evaluated.
             response.status = 416;
             response.set_content_range(format!("bytes */{size}"));
             response.clear_content_length();
@@ -92,8 +94,8 @@ fn if_range_matches(request: &Request) -> bool {
     })
 }
 
-/// Turns the response into a 206 with one range of a body of `size` bytes, and returns how to cut
-/// it out. The range must lie within the body.
+/// Turns the response into a 206 with one range of a body of `size` bytes, and returns the cutter
+/// for the range. The range must lie within the body.
 pub fn one(response: &mut Response, range: ByteRange, size: u64) -> RangeCutter {
     response.status = 206;
     response.status_text = None;
@@ -106,8 +108,8 @@ pub fn one(response: &mut Response, range: ByteRange, size: u64) -> RangeCutter 
 }
 
 /// Turns the response into a multipart 206 with several ranges of a body of `size` bytes, and
-/// returns how to cut them out. The ranges must lie within the body, and the boundary must be
-/// absent from it.
+/// returns the cutter for the ranges. The ranges must lie within the body, and the boundary must be
+/// absent from the body.
 pub fn many(
     response: &mut Response,
     ranges: &[ByteRange],
@@ -174,7 +176,7 @@ enum Parts {
 }
 
 struct RangePart {
-    /// The delimiter, the part's own head and the empty line.
+    /// The delimiter, the part's own head, and the empty line.
     head: Bytes,
     range: ByteRange,
 }
@@ -185,7 +187,7 @@ impl RangeCutter {
         self.offset = offset;
     }
 
-    /// The range, if there is only one.
+    /// The range, if it is the only one.
     pub(crate) fn asked(&self) -> Option<ByteRange> {
         match &self.parts {
             Parts::One(range) => Some(*range),
@@ -193,8 +195,8 @@ impl RangeCutter {
         }
     }
 
-    /// Passes the requested ranges of the next piece. Several ranges need the whole body in one
-    /// piece.
+    /// Appends the requested ranges of the next piece to `out`. If there are several ranges, the
+    /// whole body must be in one piece.
     pub fn apply(&mut self, piece: Piece, out: &mut Vec<Piece>) -> Result<(), Abort> {
         let length = match &piece {
             Piece::Bytes(bytes) => bytes.len() as u64,
@@ -215,8 +217,8 @@ impl RangeCutter {
                 }
             }
             Parts::Many { parts, closing } => {
-                // Ranges may overlap and come in any order, so the body must be in one piece, as in
-                // nginx.
+                // Ranges may overlap and may be in any order, so the whole body must be in one
+                // piece, as in nginx.
                 if start > 0 || parts.iter().any(|part| part.range.end > end) {
                     return Err(Abort::Internal("range in overlapped buffers"));
                 }
@@ -231,7 +233,7 @@ impl RangeCutter {
     }
 }
 
-/// The bytes `from..to` of a piece.
+/// The bytes `from..to` of a piece; `None` if they are outside the piece.
 fn stretch(piece: &Piece, from: u64, to: u64) -> Option<Piece> {
     match piece {
         Piece::Bytes(bytes) => {

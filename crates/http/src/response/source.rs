@@ -1,11 +1,11 @@
 //! Sources of response bodies, which yield one piece after another.
 //!
-//! A source knows no client. The driver takes the pieces that are ready, and else waits for more;
-//! it decides what else ends the wait. A source knows no request either: it yields its log lines as
-//! events, and the driver writes them about its own request.
+//! A source does not know its client. Its reader takes the pieces that are ready, and else waits
+//! for more. The reader decides what else ends the wait. A source does not know its request either:
+//! it yields its log lines as events, and the reader writes them about its own request.
 //!
-//! A source lives on one thread. A body that several threads read is shared, and each reader has a
-//! source of its own.
+//! A source is used by one thread. If several threads read one body, the body is shared, and each
+//! reader has a source of its own.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -19,15 +19,15 @@ use crate::exchange::abort::Abort;
 use crate::response::Field;
 use crate::response::piece::Piece;
 
-/// Where a response's body comes from.
+/// The body of a response.
 #[derive(Debug, Default)]
 pub enum Body {
-    /// A response without any body byte.
+    /// A body without any bytes.
     #[default]
     Empty,
-    /// Pieces at hand, without `Last`.
+    /// Pieces that are ready, without `Last`.
     Pieces(Vec<Piece>),
-    /// A source of pieces.
+    /// A source that yields the pieces.
     Source(Box<dyn Source>),
 }
 
@@ -52,91 +52,92 @@ impl Body {
 pub enum SourceEvent {
     /// The next piece of the body; never [`Piece::Last`].
     Piece(Piece),
-    /// Something for the error log.
+    /// A line for the error log.
     Told(DeferredLog),
     /// No piece is ready: wait for [`Source::poll_more`].
     Nothing,
-    /// The body has ended as it should.
+    /// The body has ended completely.
     End,
-    /// The body is broken off; no event follows.
+    /// The body is broken off. No event follows.
     Broken(BodyError),
 }
 
-/// How a body is broken off. It has been logged by an earlier event.
+/// The reason why a body is broken off. An earlier event has logged the reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BodyError {
-    /// The end is missing: the received part is valid.
+    /// The end of the body is missing, and the received part is valid.
     Unfinished,
-    /// The upstream has reset it: the received part is valid, and the client learns that the body
-    /// is incomplete.
+    /// The upstream has reset the stream. The received part is valid, and the client learns that
+    /// the body is incomplete.
     Reset,
     /// The framing is invalid.
     Framing,
     /// The received part could not be buffered.
     BufferFailed,
-    /// The body of the request that it answers is broken off.
+    /// The request's body is broken off.
     Request,
 }
 
-/// A source of a body; see the module.
+/// A source of a response's body; see the module documentation.
 pub trait Source: fmt::Debug {
     /// The next event, without waiting.
     fn next(&mut self) -> SourceEvent;
 
-    /// Waits for more after `Nothing`. Cancel-safe: dropping the wait loses no data.
+    /// Waits for more after [`SourceEvent::Nothing`]. Cancel-safe: dropping the wait loses no data.
     ///
-    /// A source that is always ready must itself observe the task's budget, as the engine's
-    /// receives do.
+    /// A source that is always ready must itself observe the task's budget, like the engine's
+    /// receives.
     fn poll_more(&mut self, context: &mut Context<'_>) -> Poll<()>;
 
-    /// Goes on by itself while its reader waits for something else: a slow client, its turn, a
-    /// response that stands within the body. Wakes the task where it could go further; what comes
-    /// of it is given when the source is asked again. Ready with what is to be logged at once; or
-    /// with how the body is broken off, where nothing more of it is to leave.
+    /// Lets the source read ahead while its reader waits for something else: a slow client, the
+    /// reader's turn, or a response that is included in the body. Wakes the task when the source
+    /// can continue; the data is yielded by later calls of [`next`](Self::next). Ready with a line
+    /// to log at once, or with the reason why the body is broken off if no more of it may be sent.
     fn poll_prefetch(&mut self, _: &mut Context<'_>) -> Poll<Result<DeferredLog, BodyError>> {
         Poll::Pending
     }
 
-    /// How many bytes of it may wait for a slow client outside of it, as far as there is a choice:
-    /// 0 where nothing of it is buffered. `None` for as many as of any response.
+    /// Maximum number of bytes of the body that may wait for a slow client outside the source, as
+    /// far as there is a choice: 0 if the body is not buffered. `None` for the usual limit.
     fn queued_max(&self) -> Option<usize> {
         None
     }
 
-    /// Whether nothing follows the piece that came last, as far as is known without waiting. The
-    /// end may be told later all the same.
+    /// Whether the last piece ended the body, as far as this is known without waiting. False does
+    /// not mean that more data follows.
     fn is_whole(&self) -> bool {
         false
     }
 
-    /// Whether it goes on to its end though its client has left (`proxy_ignore_client_abort`).
+    /// Whether the source continues to its end after the client has left
+    /// (`proxy_ignore_client_abort`).
     fn outlives_client(&self) -> bool {
         false
     }
 
-    /// The fields that follow the body, once that has ended.
+    /// The trailer fields, once the body has ended.
     fn trailers(&mut self) -> Vec<Field> {
         Vec::new()
     }
 
-    /// Cancels the source, since its client has left. Returns the log line.
+    /// Cancels the source because the client has left. Returns the line to log.
     fn give_up(&mut self, left: &Abort) -> DeferredLog;
 
-    /// What is being done when the response begins, as log lines say it with a space before it.
+    /// The activity for log lines when the response begins, with a leading space.
     fn beginning(&self) -> &'static str;
 }
 
-/// A line for the error log, about whatever has asked.
+/// A line for the error log, which the reader of a source writes about its own request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeferredLog {
-    /// The level of the deferred log.
+    /// The level of the line.
     pub level: Level,
-    /// The text of the deferred log.
+    /// The text of the line.
     pub text: Cow<'static, str>,
 }
 
 impl DeferredLog {
-    /// A line of this level.
+    /// A line with this level and text.
     pub fn new(level: Level, text: impl Into<Cow<'static, str>>) -> DeferredLog {
         DeferredLog {
             level,
@@ -144,7 +145,7 @@ impl DeferredLog {
         }
     }
 
-    /// Writes it down, about a request or whatever else the source was asked for.
+    /// Writes the line about a request, or about whatever else has read the source.
     pub fn write(&self, subject: &dyn Subject) {
         logs::write(subject, self.level, format_args!("{}", self.text));
     }

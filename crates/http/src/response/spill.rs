@@ -1,16 +1,17 @@
 //! A queue of bytes between a fast producer and a slow consumer: in memory up to a limit, and
-//! beyond that in a temporary file.
+//! beyond the limit in a temporary file.
 //!
-//! It knows neither producer nor consumer, and reads nothing itself. First in, first out:
+//! The queue knows neither producer nor consumer, and does not receive or send itself. It is first
+//! in, first out:
 //!
 //! ```text
 //! push ─▶ memory ─▶ (writing) ─▶ file ─▶ take        what has been written is older than what is being written,
 //!            └──────────────────────────▶ take        and that is older than what is in memory
 //! ```
 //!
-//! A consumer that keeps up takes from memory, and no file is created. The file only grows: bytes
-//! that have been taken stay in it until the end, and count. The file has no name, so it is deleted
-//! with its last descriptor.
+//! A consumer that keeps up takes bytes from memory, and no file is created. The file only grows:
+//! bytes that have been taken stay in the file until the end, and count towards its limit. The file
+//! is unlinked, so it is deleted with its last descriptor.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -28,20 +29,21 @@ use engine::file::File;
 use crate::files::temporary_file::{Directory, FileError};
 use crate::response::piece::Piece;
 
-/// How much of the file is given at once, in bytes: whoever sends it is asked for what is next so
-/// often.
+/// Maximum number of bytes of the file in one piece, so that the sender regularly asks for the next
+/// piece.
 const STRETCH_MAX: u64 = 256 * 1024;
 
 /// The limits of a spill, and the directory of its file.
 #[derive(Debug)]
 pub struct Limits {
-    /// Bytes in memory. Nothing is read that may be more, unless there is nothing.
+    /// Maximum number of bytes in memory. If the queue holds any bytes, no more are received than
+    /// surely fit.
     pub memory_max: usize,
-    /// Bytes that are ever written to the file; 0 for no file.
+    /// Maximum number of bytes that are written to the file in total; 0 for no file.
     pub file_max: u64,
-    /// Bytes that are written at once.
+    /// Maximum number of bytes that are written at once.
     pub write_size: usize,
-    /// Where the file is created.
+    /// The directory in which the file is created.
     pub directory: Arc<Directory>,
 }
 
@@ -54,7 +56,7 @@ pub struct Spill {
     /// The part that is being written to the end of the file.
     writing: Option<Writing>,
     memory: VecDeque<Bytes>,
-    /// Bytes in memory, those that are being written included.
+    /// Number of bytes in memory, including those that are being written.
     held: usize,
 }
 
@@ -62,28 +64,29 @@ pub struct Spill {
 #[derive(Clone)]
 struct SpillFile {
     file: File,
-    /// The name that it had.
+    /// The path that the file had before it was unlinked.
     path: PathBuf,
 }
 
-/// A part on its way to the file.
+/// A part that is being written to the file.
 struct Writing {
     length: usize,
     job: Pin<Box<dyn Future<Output = SpillOutcome>>>,
 }
 
-/// What has come of such a part.
+/// The outcome of writing a part.
 struct SpillOutcome {
     stored: Option<SpillFile>,
     failure: Option<FileError>,
 }
 
-/// What there is to tell when a part has been written, or has not.
+/// The outcome of a finished write, for the caller's log.
 #[derive(Debug, Default)]
 pub struct SpillResult {
-    /// The file has been made for it, under this name.
+    /// The path of the file, if the file was created for this write.
     pub made: Option<PathBuf>,
-    /// Why it has not been written: it is lost, and what follows it is of no use.
+    /// The reason why the part was not written. The part is lost, and the bytes behind it were
+    /// discarded.
     pub failure: Option<FileError>,
 }
 
@@ -100,30 +103,30 @@ impl Spill {
         }
     }
 
-    /// Whether there is nothing to take, nor will be of what was pushed.
+    /// Whether all pushed bytes have been taken.
     pub fn is_empty(&self) -> bool {
         self.held == 0 && self.in_file.is_empty()
     }
 
-    /// Whether what a receive may bring would be held in memory.
+    /// Whether the bytes of a full receive would fit into memory.
     pub fn has_room(&self) -> bool {
         self.held == 0 || self.held + RECEIVE_BUFFER_SIZE_DEFAULT <= self.limits.memory_max
     }
 
-    /// Whether what a receive may bring would be held in memory beside `others` bytes of the same
-    /// body that are in memory elsewhere.
+    /// Whether the bytes of a full receive would fit into memory, together with `others` bytes of
+    /// the same body that are in memory elsewhere.
     pub fn has_room_beside(&self, others: usize) -> bool {
         let received = others.saturating_add(RECEIVE_BUFFER_SIZE_DEFAULT);
         self.held.saturating_add(received) <= self.limits.memory_max
     }
 
-    /// Whether nothing is in memory, and the file takes what comes next.
+    /// Whether no bytes are in memory, and the file may take the next bytes.
     pub fn may_begin_write(&self) -> bool {
         self.held == 0 && self.in_file.end < self.limits.file_max
     }
 
-    /// Keeps bytes, wherever there is room for them or not. Small ones are copied together, so that
-    /// what is held is what it occupies.
+    /// Appends bytes, even beyond the limit. Small pieces are copied together, so that `held` is
+    /// the memory that they occupy.
     pub fn push(&mut self, bytes: Bytes) {
         self.held += bytes.len();
         if let Some(last) = self.memory.back_mut()
@@ -154,29 +157,29 @@ impl Spill {
         Some(Piece::Bytes(bytes))
     }
 
-    /// Whether a part is being written: [`Spill::poll_written`] is to be asked.
+    /// Whether a part is being written, so that [`Spill::poll_written`] must be polled.
     pub fn is_writing(&self) -> bool {
         self.writing.is_some()
     }
 
-    /// Whether what is to leave next lies in the file.
+    /// Whether the next bytes to take are in the file.
     pub fn is_in_file(&self) -> bool {
         !self.in_file.is_empty()
     }
 
-    /// Whether there is something in memory that the file takes now: one part is written at a time.
+    /// Whether bytes in memory may be written to the file now. One part is written at a time.
     pub fn may_write(&self) -> bool {
         !self.is_writing() && self.next_part() > 0
     }
 
-    /// How many bytes are written next.
+    /// The number of bytes that the next write includes.
     fn next_part(&self) -> usize {
         let room = self.limits.file_max.saturating_sub(self.in_file.end);
         let room = usize::try_from(room).unwrap_or(usize::MAX);
         self.held.min(self.limits.write_size).min(room)
     }
 
-    /// Begins to write what is oldest in memory, where that [may be](Spill::may_write).
+    /// Begins to write the oldest bytes in memory, if they [may be written](Spill::may_write).
     pub fn start_writing(&mut self) {
         if !self.may_write() {
             return;
@@ -198,7 +201,7 @@ impl Spill {
         self.writing = Some(Writing { length, job });
     }
 
-    /// Waits until what is being written has been; ready at once where nothing is.
+    /// Waits until the current write has finished. Ready at once if there is none.
     pub fn poll_written(&mut self, context: &mut Context<'_>) -> Poll<SpillResult> {
         let Some(writing) = &mut self.writing else {
             return Poll::Ready(SpillResult::default());
@@ -222,7 +225,7 @@ impl Spill {
         })
     }
 
-    /// Forgets all that has not been taken.
+    /// Discards all bytes that have not been taken.
     fn clear(&mut self) {
         self.in_file.start = self.in_file.end;
         self.memory.clear();
@@ -230,7 +233,7 @@ impl Spill {
     }
 }
 
-/// Writes parts from `offset` on, to a file that is made first where there is none.
+/// Writes parts from `offset` on. The file is created first if there is none.
 async fn write(
     stored: Option<SpillFile>,
     directory: Arc<Directory>,
@@ -267,7 +270,7 @@ async fn write(
 impl Drop for Spill {
     fn drop(&mut self) {
         if let Some(stored) = self.file.take() {
-            // Giving a file's blocks back may take the disk.
+            // Freeing a file's blocks may wait for the disk.
             engine::background(move || drop(stored));
         }
     }

@@ -1,15 +1,15 @@
 //! The short built-in pages for a status without an `error_page`.
 //!
-//! Their text is nginx's, so that monitoring that reads the pages continues to work; the name at
-//! the bottom is ours and follows `server_tokens`.
+//! The text of the pages is nginx's, so that monitoring that reads them continues to work. The name
+//! at the bottom is Tidegate's, and follows `server_tokens`.
 
 use bytes::Bytes;
 
 use crate::config::server_tokens::ServerTokens;
 
-/// The page for a status; `None` if nginx sends none (unknown codes, 204).
+/// The page for a status; `None` if nginx sends no page (unknown codes, 204).
 ///
-/// `padded`: `msie_padding` applies to the client.
+/// `padded`: whether `msie_padding` applies to the client.
 pub fn page(status: u16, tokens: &ServerTokens, padded: bool) -> Option<Bytes> {
     let title = title(status)?;
     let heading = match status {
@@ -42,7 +42,8 @@ pub fn page(status: u16, tokens: &ServerTokens, padded: bool) -> Option<Bytes> {
     Some(page.into())
 }
 
-/// Six copies follow an error page for MSIE and Chrome, which hide short pages (`msie_padding`).
+/// The padding of `msie_padding`: six copies follow an error page for MSIE and Chrome, which hide
+/// short pages.
 const PADDING: &str = "<!-- a padding to disable MSIE and Chrome friendly error page -->\r\n";
 
 fn title(status: u16) -> Option<&'static str> {

@@ -1,12 +1,12 @@
 //! Subrequests that run in the background of a request, each in its own task.
 //!
-//! The responses of [`Background`] subrequests are discarded. As in nginx, the request's access log
-//! line and the next request of its connection wait for its background subrequests, so that a
-//! client cannot have more of them running than its connections allow; the response does not wait.
-//! If the request is cancelled, so are its background subrequests.
+//! The responses of [`Background`] subrequests are discarded. The response of the request does not
+//! wait for them. As in nginx, the request's access log line and the next request on its connection
+//! do, so that a client cannot have more of them running than its connections allow. If the request
+//! is cancelled, its background subrequests are cancelled too.
 //!
-//! Neither the request nor its connection waits for a subrequest that [`detach`] starts, and the
-//! subrequest continues after their end.
+//! A subrequest that [`detach`] starts continues after the end of the request and of its
+//! connection, which do not wait for it.
 
 use std::future::poll_fn;
 use std::rc::Rc;
@@ -62,7 +62,7 @@ impl RunningSubrequest {
         RunningSubrequest(task)
     }
 
-    /// Waits for the subrequest's end. The first call returns the outcome.
+    /// Waits for the subrequest's end. The first call returns the real outcome.
     pub async fn ended(&self) -> Result<Completed, Abort> {
         let task = &self.0;
         poll_fn(|context| {
@@ -77,7 +77,7 @@ impl RunningSubrequest {
     }
 }
 
-/// Marks the task as ended when dropped, also after a panic.
+/// Marks the task as ended when dropped, even after a panic.
 struct EndNotifier(Rc<Task>);
 
 impl Drop for EndNotifier {
@@ -89,7 +89,8 @@ impl Drop for EndNotifier {
 }
 
 /// Runs a request of [`Request::detached`] with the content handler of its plan. The response is
-/// dropped as soon as it has a head. A thread that ends gracefully waits for the subrequest.
+/// dropped as soon as its head is available. A thread that ends gracefully waits for the
+/// subrequest.
 pub fn detach(mut child: Box<Request>) {
     let held = WorkGuard::new();
     engine::spawn(async move {
@@ -153,8 +154,8 @@ async fn run(
                 }
             }
             let outcome = match (outcome, line) {
-                // As in nginx, an upstream that breaks off ends the included response; the page
-                // continues after the received part.
+                // As in nginx, an upstream that breaks off only ends the included response. The
+                // page continues after the received part.
                 (Ok(()), _) | (Err(Abort::Upstream), AccessLogTiming::InItsTurn) => Ok(ended),
                 (Err(abort), _) => Err(abort),
             };

@@ -1,9 +1,9 @@
-//! Included subrequests, which run before their place in the response is reached.
+//! Included subrequests, which run before their position in the response is reached.
 //!
-//! All includes of a piece are started at once. Each subrequest writes its response into a pipe,
+//! All includes of a piece are started at once. Each subrequest writes its response to a pipe,
 //! which is read when the text before the include has been sent. A pipe holds
-//! `subrequest_output_buffer_size` and one piece; beyond that its subrequest waits, so included
-//! responses are never in memory as a whole.
+//! `subrequest_output_buffer_size` and one piece. The subrequest then waits, so included responses
+//! are never in memory as a whole.
 
 use std::rc::Rc;
 
@@ -18,8 +18,8 @@ use crate::request::shared::MainRequestState;
 use crate::response::piece::Piece;
 use crate::subrequest::running::{AccessLogTiming, Completed, RunningSubrequest};
 
-/// Subrequests of one main request that may run before their turn. A page that includes itself
-/// twice would otherwise start more of them than there is memory for.
+/// Maximum number of subrequests of one main request that run before their turn. A page that
+/// includes itself twice would otherwise start more subrequests than fit into memory.
 const AHEAD_MAX: usize = 64;
 
 /// A started subrequest, and the reading end of its pipe.
@@ -35,9 +35,9 @@ impl IncludedSubrequest {
         request.shared.ahead.get() < AHEAD_MAX
     }
 
-    /// Starts a subrequest, which begins to run when the caller waits next. With `in_memory` the
-    /// whole response is collected: the subrequest does not wait for the reader, and fails if the
-    /// response is too large.
+    /// Starts a subrequest, which begins to run when the caller waits next. If the child's
+    /// `in_memory` is set, the whole response is collected: the subrequest does not wait for the
+    /// reader, and fails if the response is too large.
     pub fn start(request: &Request, child: Box<Request>) -> IncludedSubrequest {
         let shared = Rc::clone(&request.shared);
         shared.ahead.set(shared.ahead.get() + 1);
@@ -56,8 +56,8 @@ impl IncludedSubrequest {
         }
     }
 
-    /// The next piece of the response, without `Last`; `None` at its end. If the client leaves
-    /// meanwhile, the subrequest is notified.
+    /// The next piece of the response, without `Last`; `None` at the end. If the client leaves
+    /// during the wait, the subrequest is notified.
     pub async fn next(&self, exchange: &mut Exchange) -> Option<Piece> {
         if !self.pipe.client_gone.get() {
             match either(self.pipe.next(), exchange.client_gone()).await {

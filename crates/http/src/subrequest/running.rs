@@ -1,4 +1,4 @@
-//! Handles of running subrequests for the request that has started them: outcome and cancellation.
+//! The handles by which a request gets the outcome of its running subrequests, or cancels them.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -7,7 +7,8 @@ use std::task::Waker;
 use crate::exchange::abort::Abort;
 use crate::request::Request;
 
-/// The background subrequests of one request. Dropping it cancels those that are still running.
+/// The background subrequests of one request. Dropping this value cancels those that are still
+/// running.
 #[derive(Default)]
 pub struct Background {
     /// Subrequests that have not started, in order.
@@ -22,21 +23,22 @@ pub struct RunningSubrequest(pub(super) Rc<Task>);
 /// The outcome of a subrequest that has ended.
 #[derive(Default)]
 pub struct Completed {
-    /// The status of its response.
+    /// The status of the subrequest's response.
     pub status: u16,
-    /// The activity while its response was sent (see `Activity::sending`).
+    /// The activity while the subrequest's response was sent (see `Activity::sending`).
     pub sending: &'static str,
     /// The subrequest, if its access log line has not been written yet.
     pub unlogged: Option<Box<Request>>,
 }
 
-/// When the access log line of a subrequest is written, if `log_subrequest` is on.
+/// The time at which a subrequest's access log line is written, if `log_subrequest` is on.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum AccessLogTiming {
-    /// As soon as the subrequest has ended.
+    /// When the subrequest has ended.
     AtItsEnd,
-    /// By the request that takes [`Completed`], when the subrequest's place in the response is
-    /// reached: as in nginx, a subrequest whose place is never reached has no line.
+    /// When the request that has included the subrequest takes [`Completed`], at the subrequest's
+    /// position in the response. As in nginx, a subrequest whose position is never reached has no
+    /// line.
     InItsTurn,
 }
 

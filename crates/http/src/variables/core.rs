@@ -32,7 +32,7 @@ const FAMILIES: [(&str, EvaluateFamily); 5] = [
     ("sent_trailer_", response::trailer),
 ];
 
-/// The variable of a name in lower case, without `$`.
+/// The built-in variable with this name in lower case, without `$`.
 pub fn find(name: &str) -> Option<BuiltinVariable> {
     if let Some(evaluate) = fixed(name) {
         return Some(BuiltinVariable::of(if is_kept(name) {
@@ -41,7 +41,7 @@ pub fn find(name: &str) -> Option<BuiltinVariable> {
             Source::Builtin(evaluate)
         }));
     }
-    // As in nginx, a root that cannot be resolved at the first use is not tried again.
+    // As in nginx, if the root cannot be resolved at the first use, it is not tried again.
     if name == "realpath_root" {
         return Some(BuiltinVariable::of(Source::UntilMissing(realpath_root)));
     }

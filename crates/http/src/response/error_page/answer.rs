@@ -14,8 +14,8 @@ use crate::response::output;
 use crate::response::source::Body;
 use crate::response::status_page;
 
-/// Ends a request with a status. Returns a step if an error page leads to another URI within the
-/// server; otherwise the response has been sent.
+/// Ends a request with a status. Returns a step if an error page leads to another URI of the
+/// server. Otherwise the response has been sent.
 pub async fn finish(
     request: &mut Request,
     exchange: &mut Exchange,
@@ -34,7 +34,7 @@ pub async fn finish(
         && request.routing.uri_changes_left > 0
         && !pages.pages.is_empty();
     if may_lead_on {
-        // As in nginx, also if the status has no page.
+        // As in nginx, also set if the status has no page.
         request.routing.error_page_taken = !pages.recursive;
     }
     if may_lead_on && let Some(page) = pages.pages.iter().find(|page| page.status == status) {
@@ -54,8 +54,8 @@ pub async fn finish(
     send_page(request, exchange).await
 }
 
-/// Refuses a head that could not be parsed, without phases. The error pages are those of the
-/// default server.
+/// Refuses a request whose head could not be parsed, without running the phases. The error pages
+/// are those of the default server.
 pub async fn refuse(
     request: &mut Request,
     exchange: &mut Exchange,
@@ -71,15 +71,15 @@ pub async fn refuse(
     outcome
 }
 
-/// Closes the connection after errors that may leave the client out of step. Only for the main
-/// request: the status of a subrequest does not concern the connection.
+/// Closes the connection after errors after which the position in the client's byte stream may be
+/// unknown. Only for the main request: the status of a subrequest does not affect the connection.
 fn settle_connection(request: &mut Request, exchange: &mut Exchange, status: u16) {
     if !request.is_main() {
         return;
     }
     if matches!(status, 400 | 413 | 414 | 495..=497 | 500 | 501) {
         exchange.forbid_keepalive();
-        // `post_action` has no exchange with the client.
+        // `post_action` has no exchange with the client, so the request remembers the refusal.
         request.keepalive.refused = true;
     }
     if matches!(status, 400 | 495..=497) {
@@ -87,15 +87,15 @@ fn settle_connection(request: &mut Request, exchange: &mut Exchange, status: u16
     }
 }
 
-/// Stops reading the request's body. If the received part is malformed, the response stays the same
-/// and the connection is closed.
+/// Stops reading the request's body. If the received part is malformed, the response is not
+/// changed, and the connection is closed.
 async fn drop_body(request: &mut Request, exchange: &mut Exchange) {
     expect_no_body(request, exchange);
     // A fault of the body has been logged.
     let _ = reading::discard_received(request, exchange).await;
 }
 
-/// Sends no `100 Continue` for a refused request. For a subrequest nothing changes, since the main
+/// Prevents `100 Continue` for a refused request. Has no effect for a subrequest, since the main
 /// request may still need the body.
 fn expect_no_body(request: &Request, exchange: &mut Exchange) {
     if request.is_main() {
@@ -103,14 +103,14 @@ fn expect_no_body(request: &Request, exchange: &mut Exchange) {
     }
 }
 
-/// Follows an error page: a step, or `None` if the response is a redirect by Location.
+/// Follows an error page. Returns a step, or `None` if the response is a redirect by Location.
 fn take(request: &mut Request, exchange: &mut Exchange, page: &Page) -> Option<Step> {
     match page.overwrite {
         ShownStatus::Keep => {}
         ShownStatus::Own => request.routing.error_status = 0,
         ShownStatus::Code(code) => request.routing.error_status = code,
     }
-    // A client is not asked to send the body of a request that is certainly refused.
+    // A client must not be asked for the body of a request that is certainly refused.
     if !matches!(page.overwrite, ShownStatus::Own | ShownStatus::Code(200)) {
         expect_no_body(request, exchange);
     }
@@ -141,7 +141,7 @@ fn take(request: &mut Request, exchange: &mut Exchange, page: &Page) -> Option<S
     }
 }
 
-/// Sends the short page for `request.routing.error_status`.
+/// Sends the short built-in page for `request.routing.error_status`.
 async fn send_page(request: &mut Request, exchange: &mut Exchange) -> Result<Option<Step>, Abort> {
     let status = request.routing.error_status;
     let core = Arc::clone(&request.plan.core);
@@ -175,7 +175,7 @@ fn refreshes(request: &Request) -> bool {
         && request.browser().msie
 }
 
-/// Sends a page that redirects MSIE in place of a redirect response.
+/// Sends a page that redirects MSIE, in place of a redirect response.
 async fn send_refresh(
     request: &mut Request,
     exchange: &mut Exchange,

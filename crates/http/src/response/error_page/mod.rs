@@ -1,5 +1,5 @@
-//! `error_page`: the response of a scope in place of a status. [`answer`] ends requests with these
-//! pages.
+//! `error_page`: the pages that a scope sends in place of responses with a status. [`answer`] ends
+//! requests with these pages.
 //!
 //! <https://nginx.org/en/docs/http/ngx_http_core_module.html#error_page>
 
@@ -33,7 +33,7 @@ static RECURSIVE: Setting<bool> =
         .default("off")
         .manual("Lets the answer of an error page lead to another error page, up to the limit of ten redirects.");
 
-/// The status that is shown instead of the original.
+/// The status that the client sees in place of the original status.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum ShownStatus {
     Keep,
@@ -42,21 +42,21 @@ enum ShownStatus {
     Code(u16),
 }
 
-/// One line of `error_page` as written.
+/// One `error_page` line as written.
 struct ErrorPageLine {
     statuses: Vec<u16>,
     overwrite: ShownStatus,
     target: Template,
 }
 
-/// One status with its page.
+/// One status, with the page that `error_page` sets for it.
 struct Page {
     status: u16,
     overwrite: ShownStatus,
     target: Text,
 }
 
-/// `error_page` and `recursive_error_pages` of a scope.
+/// The settings `error_page` and `recursive_error_pages` of a scope.
 pub struct ErrorPages {
     pages: Vec<Page>,
     recursive: bool,

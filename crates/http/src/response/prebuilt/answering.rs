@@ -1,8 +1,8 @@
 //! Answers requests with prebuilt responses.
 //!
-//! Access rules always run, and the log phase runs as usual. A request that is not plain (several
-//! ranges, a body, rewrites, compression that the client accepts) is declined here and goes through
-//! the phases.
+//! Access rules always run, and the log phase runs as usual. A request that is not plain (with
+//! several ranges, a body, rewrites, or a compression that the client accepts and that is not
+//! stored) is declined here and goes through the phases.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -35,47 +35,47 @@ use crate::response::prebuilt::{
 use crate::response::{memory, recall};
 use crate::{files, http2};
 
-/// Bytes of joined copies of one response, for a client that pipelines the same request. The last
-/// copy may exceed it.
+/// Number of bytes of joined copies of one response, for a client that pipelines the same request,
+/// after which no further copy is added.
 const COPIES_MAX: usize = 64 * 1024;
 
-/// Bytes of chunked framing around a body at most.
+/// Maximum number of bytes of chunked framing around a body.
 const CHUNK_ROOM: usize = 32;
 
-/// The end of a single chunk, with the last chunk.
+/// The bytes that end the only chunk of a body, and the last chunk.
 const DATA_END_AND_LAST: &[u8] = b"\r\n0\r\n\r\n";
 
 /// Where a prebuilt response is sent: an HTTP/1 connection or an HTTP/2 stream.
 pub trait ResponseSink {
-    /// The wire form of responses. `keep_alive` says whether the connection may serve another
-    /// HTTP/1 request. `None` if the connection needs more than a close after the response, such as
+    /// The wire form of responses. `keep_alive`: whether the connection may serve another HTTP/1
+    /// request. `None` if the connection needs more than a close after the response, such as
     /// lingering.
     fn form(&self, request: &Request, keep_alive: bool) -> Option<ResponseForm>;
 
-    /// Whether the server of a request may answer through this sink.
+    /// Whether the server of a request may send responses through this sink.
     fn suits(&self, _: &Request) -> bool {
         true
     }
 
-    /// Whether a body of this length could be sent at once and completely, since nothing here
+    /// Whether a body of this length could be sent completely and at once, since nothing here
     /// waits.
     fn takes(&self, _: usize) -> bool {
         true
     }
 
-    /// Sends a response of that form.
+    /// Sends a response in the form that `form` has returned.
     fn send(&mut self, request: &Request, response: &DatedResponse);
 }
 
 struct Http1Sink {
-    /// The client has sent more than the request.
+    /// Whether the client has sent more bytes than the request.
     is_followed: bool,
 }
 
 impl ResponseSink for Http1Sink {
     #[inline]
     fn form(&self, request: &Request, keep_alive: bool) -> Option<ResponseForm> {
-        // Closing with unread bytes would cause a reset, and only the phases linger.
+        // Closing the socket with unread bytes would cause a TCP reset, and only the phases linger.
         let lingers = || {
             self.is_followed
                 || request.connection.stream.has_received()
@@ -99,8 +99,8 @@ fn push(request: &Request, responses: Bytes) {
 }
 
 impl ResponseForm {
-    /// Whether a body may leave in it whose head does not name its length. Over HTTP/1 it is a
-    /// chunk then.
+    /// Whether a body may be sent in this form if the head does not name the body's length. Over
+    /// HTTP/1, such a body is sent as one chunk.
     pub(crate) fn takes_unknown(self, request: &Request) -> bool {
         let takes_chunks =
             request.version() >= Version::Http11 && request.plan.core.chunked_transfer_encoding;
@@ -108,8 +108,8 @@ impl ResponseForm {
     }
 }
 
-/// Whether responses of a plan may be kept: only files answer there, by a path that depends on
-/// nothing but the URI, and no field of the head is made per request.
+/// Whether responses of a plan may be kept: only files answer, their path depends only on the URI,
+/// and no field of the head is made per request.
 pub fn suits(plan: &Plan) -> bool {
     plan.limit_except.is_none()
         && plan.phases.shortcuts.are_open
@@ -122,16 +122,16 @@ pub fn suits(plan: &Plan) -> bool {
         && plan.core.max_ranges.is_none()
 }
 
-/// Answers a request whose head is complete, if it is plain; `input` are the bytes behind the head.
-/// `None` if the request must go through the phases, which continue from what has been prepared
-/// here.
+/// Answers a request whose head is complete, if the request is plain. `input` are the bytes behind
+/// the head. `None` if the request must go through the phases, which continue from the state that
+/// has been prepared here.
 pub fn respond(request: &mut Request, input: &Buffer) -> Option<ConnectionOutcome> {
     let is_followed = !input.is_empty();
     respond_through(request, &mut Http1Sink { is_followed })
 }
 
-/// Like [`respond`], over any sink. For a request that did not come as HTTP/1 the caller makes sure
-/// that it has no body.
+/// Like [`respond`], through any sink. For a request of another protocol than HTTP/1, the caller
+/// must make sure that the request has no body.
 #[inline]
 pub fn respond_through(
     request: &mut Request,
@@ -177,9 +177,9 @@ pub fn respond_through(
     }
     let after = after?;
     let captured = !request.captures.is_empty() || !request.shared.is_empty();
-    // Without a host in its head, what the client named in the handshake has chosen the server.
+    // Without a host in the head, the SNI of the handshake has chosen the server.
     let by_handshake = request.is_secure() && request.client.server_name().is_none();
-    // A head of fields, as HTTP/2 has it, is no bytes that another could repeat.
+    // A head of HTTP/2 is not kept as bytes that a later head could be compared with.
     if !captured && !by_handshake && request.client.h1().is_some() {
         let connection = &request.connection;
         request.repeatable.servers =
@@ -188,10 +188,10 @@ pub fn respond_through(
     Some(after)
 }
 
-/// Answers a request whose head is that of one answered here before: what was found of it then
-/// holds, but for the file, the client's address and the state of the connection. Further
-/// requests with the same head that follow in `input`, as a client that pipelines sends them,
-/// are answered too.
+/// Answers a request whose head equals that of a request which was answered here before. The
+/// results of the earlier lookup then hold, except for the file, the client's address and the state
+/// of the connection, which are checked again. Further requests with the same head that follow in
+/// `input`, as a pipelining client sends them, are answered too.
 pub fn respond_again(request: &mut Request, input: &mut Buffer) -> Option<ConnectionOutcome> {
     let Some(mut last) = request.repeatable.last.take() else {
         return find_pipelined(request, input);
@@ -213,20 +213,20 @@ pub fn respond_again(request: &mut Request, input: &mut Buffer) -> Option<Connec
     }
     if count > 0 {
         push(request, last.copies(count));
-        // Whatever answers the one behind them begins anew.
+        // The request behind the copies begins with empty counts and an empty response.
         request.sent = Default::default();
         request.response.clear();
     }
     find_pipelined(request, input)
 }
 
-/// As [`find`], where `input` has come behind the request.
+/// Like [`find`], with `input` as the bytes behind the request.
 fn find_pipelined(request: &mut Request, input: &Buffer) -> Option<ConnectionOutcome> {
     let is_followed = !input.is_empty();
     find(request, &mut Http1Sink { is_followed })
 }
 
-/// Answers a request whose plan is known with its kept response, if there is one.
+/// Answers a request whose plan is known with the plan's kept response, if there is one.
 fn find(request: &mut Request, to: &mut impl ResponseSink) -> Option<ConnectionOutcome> {
     if request.plan.phases.answers_constantly {
         if request.client.asks_for_part() {
@@ -242,7 +242,7 @@ fn find(request: &mut Request, to: &mut impl ResponseSink) -> Option<ConnectionO
 }
 
 impl LastResponse {
-    /// Whether the request may get the same response.
+    /// Whether the request may get this response again.
     fn holds(&self, request: &Request) -> bool {
         self.response.second == engine::wall().as_secs()
             && engine::uptime() < self.until
@@ -263,7 +263,7 @@ impl LastResponse {
     }
 }
 
-/// Looks for the response of the request's plan and path, and sends it.
+/// Looks up the response for the request's plan and path, and sends it.
 fn look_up(request: &mut Request, to: &mut impl ResponseSink) -> Option<ConnectionOutcome> {
     request.routing.root_tested = false;
     let http = Rc::clone(&request.http);
@@ -387,7 +387,8 @@ fn answer(
     Some(after)
 }
 
-/// Takes a response from the memory that all threads share, if it may be there.
+/// Moves a response from the memory that all threads share into this thread's part, if the response
+/// may be in the shared memory.
 #[cold]
 fn take_shared(request: &Request, cache: &mut PrebuiltCache, key: &Key) -> Option<()> {
     if !cache.has_evicted && !cache.part.has_others() {
@@ -398,8 +399,8 @@ fn take_shared(request: &Request, cache: &mut PrebuiltCache, key: &Key) -> Optio
     Some(())
 }
 
-/// The part of a file that the request asks for, if it is one and no more is asked of it.
-/// `max_ranges` is not set where responses are kept.
+/// The range of a file that the request asks for, if it asks for one range without further
+/// conditions. `max_ranges` is not checked, since no responses are kept where it is set.
 fn part_asked_for(request: &Request, entry: &Entry) -> Option<ByteRange> {
     let asked = request.header(header::KnownField::Range)?;
     let alone = request.header(header::KnownField::IfRange).is_none();
@@ -409,8 +410,8 @@ fn part_asked_for(request: &Request, entry: &Entry) -> Option<ByteRange> {
     }
 }
 
-/// Sends that part. Its head is made each time, by the filters that make it on the long way; they
-/// see the same `Range`.
+/// Sends a range of a kept file. The head is made for each request by the filters of the normal
+/// path, which evaluate the same `Range`.
 fn send_part(
     request: &mut Request,
     entry: &Entry,
@@ -421,14 +422,15 @@ fn send_part(
     let bytes = entry.body.get(part.start as usize..part.end as usize);
     let bytes = bytes.unwrap_or_default(); // a range lies within its file
     let second = engine::wall().as_secs();
-    // What is encoded has no parts.
+    // Encoded bodies have no ranges.
     let _ = describe(request, entry, PrebuiltEncoding::Identity);
     let response = write(request, bytes, second, form);
     to.send(request, &response);
     send_prebuilt(request, &response, form)
 }
 
-/// How what is done for each request, or for this response, lets it answer, if it does.
+/// The encoding in which this prebuilt response may answer the request, by the permits of the
+/// server and of the location; `None` if they do not permit it.
 pub fn permit(request: &Request, prebuilt: Prebuilt<'_>) -> Option<PrebuiltEncoding> {
     let of_server = &request.server.plan.phases.shortcuts_of_server;
     let of_location = &request.plan.phases.shortcuts;
@@ -436,19 +438,19 @@ pub fn permit(request: &Request, prebuilt: Prebuilt<'_>) -> Option<PrebuiltEncod
         return None;
     }
     let encoding = of_location.permit_response(request, prebuilt)?;
-    // A module that is asked for the server is asked for the location as well.
+    // A module whose permit is asked for the server is asked for the location as well.
     of_server.permit_response(request, prebuilt)?;
     Some(encoding)
 }
 
-/// Whether what is done for each request lets any response answer.
+/// Whether the permits that are asked for each request let any prebuilt response answer.
 pub(crate) fn permit_request(request: &Request) -> bool {
     permits_of(request).all(|permits| permits.permit_request(request))
 }
 
-/// Notes of a head that has come twice that it may be answered alike until this moment. Where every
-/// use asks the file system or the access rules, it must go on to do so; and what ends its
-/// connection will not be asked for again.
+/// Notes the response for a head that was received twice, so that it may be sent again for this
+/// head until `until`. Not if a permit must be asked for each request, or if the response ends its
+/// connection, after which the head cannot follow.
 pub fn note_repeatable(
     request: &mut Request,
     response: &DatedResponse,
@@ -469,7 +471,8 @@ pub fn note_repeatable(
     }
 }
 
-/// Writes the response with this second's date and keeps it; `None` where it is not encoded yet.
+/// Serializes the response with the date of this second, and keeps it; `None` if the encoded body
+/// is not known yet.
 fn renew(
     entry: &mut Entry,
     request: &mut Request,
@@ -489,8 +492,8 @@ fn renew(
     Some(())
 }
 
-/// Writes a response out whose head has been made, head and body contiguous. A body whose length
-/// the head does not name is one chunk of HTTP/1.
+/// Serializes a response whose head has been made, with head and body contiguous. Over HTTP/1, a
+/// body whose length the head does not name is one chunk.
 pub(crate) fn write(
     request: &mut Request,
     body: &[u8],
@@ -531,8 +534,9 @@ pub(crate) fn write(
     }
 }
 
-/// Fills the response's head as the long way does: for the response, and for logs that tell of it.
-/// Its body comes back where it is encoded; nothing at all where that is not known yet.
+/// Fills in the response's head as the normal path does, for the response and for logs. Returns
+/// `Some(Some(body))` if the body is encoded, `Some(None)` if not, and `None` if the encoded body
+/// is not known yet.
 fn describe(
     request: &mut Request,
     entry: &Entry,
@@ -557,13 +561,15 @@ fn describe(
     if unmodified {
         not_modified::forget_body(response);
     }
-    // What permits a response from memory does the same to all that are, and only to their heads.
+    // A filter that permits prebuilt responses treats all of them in the same way, and changes only
+    // their heads.
     let mut chain = Chain::of_response(request).ok()?;
     encoded(request, &mut chain, encoding)
 }
 
-/// The body of a response that has passed its filters, where they encode it; `None` where they do
-/// otherwise than was said of them, or do not know all of it yet.
+/// The encoded body of a response that has passed its filters, or `Some(None)` for a body that is
+/// not encoded. `None` if the filters do not act as the permits have announced, or do not know the
+/// whole encoded body yet.
 pub(crate) fn encoded(
     request: &mut Request,
     chain: &mut Chain,
@@ -580,7 +586,7 @@ pub(crate) fn encoded(
     }
 }
 
-/// The end of a request that was answered here, with this response.
+/// Ends a request that was answered with this prebuilt response.
 pub fn send_prebuilt(
     request: &mut Request,
     response: &DatedResponse,
@@ -606,20 +612,20 @@ pub fn send_prebuilt(
     ConnectionOutcome::KeepAlive
 }
 
-/// Whether a kept response is still valid.
+/// The result of checking whether a kept response is still valid.
 enum Confirmation {
-    /// Valid; no need to check again before this moment.
+    /// The response is valid, and need not be checked again before this time.
     Holds { until: Duration },
-    /// The path has changed.
+    /// The path has changed, so the response is no longer valid.
     Over,
-    /// A check could block on the disk.
+    /// The check could block on the disk.
     TakesTheDisk,
 }
 
-/// Checks the path of a kept response, unless that is not due yet.
+/// Checks the path of a kept response, unless the check is not due yet.
 ///
-/// Requests that have arrived by the beginning of a turn share one check in that turn: it is later
-/// than each of them.
+/// Requests that have arrived before an iteration of the event loop share one check in this
+/// iteration, since the check is later than each of them.
 fn confirm(entry: &mut Entry, request: &Request) -> Confirmation {
     let now = engine::uptime();
     let cache = &request.plan.open_file_cache;

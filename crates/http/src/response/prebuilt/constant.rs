@@ -2,8 +2,8 @@
 //! text without variables.
 //!
 //! A module declares this for the scope when it registers (`PlanBuilder::answers_constantly`). The
-//! response that the normal path has sent to one client is recorded, byte for byte, and sent to
-//! other clients for the rest of the second that its Date names; the first request of the next
+//! response that the normal path has sent to one client is recorded, byte for byte. It is sent to
+//! other clients for the rest of the second that its Date names. The first request of the next
 //! second takes the normal path again. So there is only one implementation of such a response.
 
 use std::rc::Rc;
@@ -17,7 +17,8 @@ use crate::response::prebuilt::answering;
 use crate::response::prebuilt::answering::ResponseSink;
 use crate::response::prebuilt::recording::{is_padded, is_request_independent};
 
-/// Answers a plain request under a plan with a constant response. `None`: take the normal path.
+/// Answers a plain request of a plan that has a constant response. `None` if the request must take
+/// the normal path.
 pub fn answer(request: &mut Request, to: &mut impl ResponseSink) -> Option<ConnectionOutcome> {
     let asks_to_stay = request.client.keeps_alive();
     let keep_alive = asks_to_stay && may_keep_alive(&request.connection, request);

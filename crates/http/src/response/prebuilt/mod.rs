@@ -1,12 +1,13 @@
 //! Prebuilt responses: complete responses kept in memory for small files and for missing files,
-//! which bypass the phases.
+//! which are sent without running the phases.
 //!
-//! A response is kept per plan and path when nothing in its head depends on the request. It never
-//! outlives a change of the file: without `open_file_cache` one `stat` of the full path confirms
-//! each use, or all uses of a turn by requests that had arrived before it; with it,
-//! `open_file_cache_valid` does. [`answering`] decides which requests get them,
-//! [`offer`] which responses are kept. Each thread has its own cache; an evicted response may
-//! remain in the memory that all threads share.
+//! A response is kept per plan and path if nothing in its head depends on the request. It is not
+//! sent after a change of the file has become visible. Without `open_file_cache`, a `stat` of the
+//! full path confirms each use; requests that had arrived before an iteration of the event loop
+//! share one `stat`. With it, a response is used for `open_file_cache_valid` without a check.
+//! [`answering`] decides which requests get prebuilt responses, and [`offer`] which responses are
+//! kept. Each thread has a cache of its own; an evicted response may remain in the memory that all
+//! threads share.
 
 pub mod answering;
 pub mod constant;
@@ -27,47 +28,48 @@ use proto::h2::frame::{FRAME_SIZE_MAX_DEFAULT, HEAD_LENGTH};
 use crate::response::memory;
 use crate::response::recall::laid::RecalledAnswer;
 
-/// Files up to this size are kept whole, in bytes.
+/// Maximum size in bytes of files that are kept.
 pub const FILE_SIZE_MAX: u64 = 64 * 1024;
 
 /// Initial capacity of a head, in bytes.
 const HEAD_ROOM: usize = 512;
 
-/// Freed bytes from which on the allocator is told to return memory to the system.
+/// The number of freed bytes from which on the allocator is told to return memory to the system.
 const LET_GO_MIN: usize = 1 << 20;
 
-/// Requests for a file before its response is kept, so that a crawl through a large site does not
-/// evict hot files.
+/// The number of requests for a file before its response is kept, so that a crawl through a large
+/// site does not evict hot files.
 const USES_BEFORE_KEPT: u32 = 2;
 
-/// Paths whose requests are counted before they are kept, at most.
+/// Maximum number of paths that are not kept and whose requests are counted.
 const USES_COUNTED_MAX: usize = 4096;
 
 /// The key of a kept response: the plan and the path of its request.
 pub(crate) type Key = (u32, Vec<u8>);
 
-/// The complete response for one path.
+/// The complete response for one path, in all forms.
 struct Entry {
     path: PathBuf,
-    /// Whether the path is a file or missing.
+    /// What the path leads to: a file, or nothing.
     origin: Origin,
-    /// When it was last confirmed by this thread, as [`engine::uptime`] counts.
+    /// The time at which this thread last confirmed the response, by [`engine::uptime`].
     confirmed: Option<Duration>,
-    /// When its path was last checked, here or in the phases.
+    /// The time at which the path was last checked, here or in the phases, by [`engine::uptime`].
     looked_at: Option<Duration>,
-    /// The turn in which its path was last checked here, by its [`engine::uptime`].
+    /// The iteration of the event loop in which the path was last checked here, identified by its
+    /// [`engine::uptime`].
     checked_in: Option<Duration>,
-    /// The response in each form.
+    /// The response without encoding, in each wire form.
     responses: Forms,
-    /// The response in each encoding, with the encoding's number.
+    /// The response in each encoding, with the number of the encoding's module.
     encoded: Vec<(u8, Forms)>,
-    /// The response with 304, for a client that has the file already.
+    /// The response with status 304, for a client that already has the file.
     unmodified: Forms,
     body: Bytes,
     content_type: Bytes,
 }
 
-/// The content coding of a prebuilt response; each coding is kept separately.
+/// The content coding of a prebuilt response. Responses are kept separately for each coding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PrebuiltEncoding {
     /// Not encoded.
@@ -98,7 +100,7 @@ impl ResponseForm {
         }
     }
 
-    /// Bytes of framing for a head and a body of this length; 0 for HTTP/1.
+    /// The number of bytes that the framing adds to a head and a body of this length; 0 for HTTP/1.
     fn framing(self, length: usize, frame_size: usize) -> u64 {
         match self {
             ResponseForm::Ending | ResponseForm::KeptAlive => 0,
@@ -114,7 +116,7 @@ impl ResponseForm {
 /// A response in each wire form, as it was last serialized.
 pub type Forms = [Option<DatedResponse>; 3];
 
-/// What the path of a kept response leads to.
+/// What the path of a kept response leads to: a file, or nothing.
 enum Origin {
     /// A file.
     File {
@@ -130,27 +132,27 @@ enum Origin {
 #[derive(Clone)]
 #[cfg_attr(test, derive(Default))]
 pub struct DatedResponse {
-    /// The second, by the wall clock.
+    /// The second that `Date` names, in seconds since 1970 by the wall clock.
     pub second: u64,
-    /// Bytes of the head.
+    /// The length of the head in bytes.
     pub head_length: usize,
     /// The bytes of head and body together.
     pub bytes: Bytes,
 }
 
-/// The last response on a keep-alive connection. While it is valid, a request with the same head
-/// gets the same response without any further check.
+/// The last response on a keep-alive connection. While it is valid, a request with an equal head
+/// gets the response without any further check.
 #[cfg_attr(test, derive(Default))]
 pub struct LastResponse {
     response: DatedResponse,
-    /// Several copies of the response in a row, once the client has pipelined.
+    /// Several joined copies of the response, if the client has pipelined.
     copies: Bytes,
     status: u16,
-    /// The file need not be checked before this moment.
+    /// The time until which the file need not be checked.
     until: Duration,
 }
 
-/// The identity of a file, which changes whenever the file does.
+/// The identity of a file's content: different after each change of the file.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Identity {
     device: u64,
@@ -172,26 +174,28 @@ impl From<&Metadata> for Identity {
     }
 }
 
-/// One thread's kept responses of one generation.
+/// The responses that one thread keeps for one generation.
 ///
-/// Eviction by CLOCK ("second chance"): a hand goes round over all responses in the order in which
-/// they were kept, and evicts those that have not been used since its last round.
+/// Eviction is by CLOCK ("second chance"): a hand visits all responses in the order in which they
+/// were kept, and evicts those that have not been used since its last visit.
 pub struct PrebuiltCache {
     entries: Map<Key, CachedValue<Entry>>,
-    /// Uses of paths that are not kept yet, by the hash of their keys.
+    /// The number of requests for paths that are not kept yet, by the hash of their keys.
     uses: Map<u64, u32>,
     /// Constant responses of scopes, by plan.
     constants: Map<u32, Constant>,
     /// Responses of content handlers, by plan and the handler's key.
     recalled: Map<Key, CachedValue<RecalledAnswer>>,
-    /// Entries in the order in which the hand visits them; some have been removed meanwhile.
+    /// The order in which the hand visits the entries. Some entries of the order have already been
+    /// removed from the maps.
     order: VecDeque<EvictionTurn>,
     next_stamp: u64,
     size: usize,
-    /// The memory limit in bytes, as it was when a response was last kept or serialized.
+    /// The limit of this thread's part in bytes, as of the last time that a response was kept or
+    /// serialized.
     bound: usize,
     part: memory::Part,
-    /// Whether something has been evicted, so that it may be in the shared memory.
+    /// Whether a response has been evicted, so that it may be in the shared memory.
     has_evicted: bool,
     scratch: Vec<u8>,
 }
@@ -200,11 +204,11 @@ pub struct PrebuiltCache {
 pub(crate) struct CachedValue<T> {
     value: T,
     is_used: bool,
-    /// The stamp of this value's turn in the queue.
+    /// The stamp of the value's turn in `order`.
     stamp: u64,
 }
 
-/// An entry of the eviction order.
+/// A turn in the eviction order: the object that the hand visits.
 pub(crate) struct EvictionTurn {
     kind: Kind,
     key: Key,
@@ -293,7 +297,7 @@ impl PrebuiltCache {
         }
     }
 
-    /// Evicts until `cost` more bytes fit; false if they are too many for one response.
+    /// Evicts until `cost` more bytes fit. False if they are too many for a single response.
     fn make_room(&mut self, cost: usize) -> bool {
         self.part.join();
         self.bound = self.part.bound();
@@ -305,7 +309,7 @@ impl PrebuiltCache {
         true
     }
 
-    /// Evicts down to the memory limit, after a response has been serialized again.
+    /// Evicts until the cache is within its limit, after a response has been serialized again.
     fn keep_within_bound(&mut self) {
         self.bound = self.part.bound();
         self.shrink_to(self.bound);
@@ -314,7 +318,8 @@ impl PrebuiltCache {
     fn shrink_to(&mut self, bound: usize) {
         while self.size > bound {
             let Some(turn) = self.order.pop_front() else {
-                // There is at most one constant response per scope.
+                // The order is empty, so only constant responses are left, of which there is at
+                // most one per scope.
                 self.clear();
                 return;
             };
@@ -337,14 +342,14 @@ impl PrebuiltCache {
         }
     }
 
-    /// Takes a buffer for a key, to be given back after use.
+    /// Takes the buffer for keys. [`give_back`](Self::give_back) returns it after use.
     pub(crate) fn take_scratch(&mut self) -> Vec<u8> {
         let mut scratch = std::mem::take(&mut self.scratch);
         scratch.clear();
         scratch
     }
 
-    /// Gives such a buffer back.
+    /// Returns the buffer for keys.
     pub(crate) fn give_back(&mut self, scratch: Vec<u8>) {
         self.scratch = scratch;
     }
@@ -372,7 +377,7 @@ impl PrebuiltCache {
         }
     }
 
-    /// Counts a request for a response that is not kept; true once it is worth keeping.
+    /// Counts a request for a response that is not kept. True once the response should be kept.
     pub(crate) fn is_used_often(&mut self, key: &Key) -> bool {
         let hash = base::hash::of(&key.1) ^ u64::from(key.0);
         if let Some(uses) = self.uses.get_mut(&hash) {
@@ -390,19 +395,19 @@ impl PrebuiltCache {
         false
     }
 
-    /// The response of a plan that always gives the same response.
+    /// The constant response of a plan.
     pub fn constant(&self, plan: u32) -> Option<&Constant> {
         self.constants.get(&plan)
     }
 
-    /// Removes such a response in order to change it.
+    /// Removes the constant response of a plan, to change it.
     pub fn take_constant(&mut self, plan: u32) -> Option<Constant> {
         let constant = self.constants.remove(&plan)?;
         self.size = self.size.saturating_sub(constant.cost());
         Some(constant)
     }
 
-    /// Keeps a response that never changes.
+    /// Keeps the constant response of a plan.
     pub fn insert_constant(&mut self, plan: u32, constant: Constant) {
         if self.make_room(constant.cost()) {
             self.constants.insert(plan, constant);
@@ -430,7 +435,7 @@ impl<T> TurnOutcome<T> {
     }
 }
 
-/// Evicts the value of a turn, unless it has been used.
+/// Evicts the value of a turn, unless the value has been used since its last turn.
 fn take_turn<T>(kept: &mut Map<Key, CachedValue<T>>, turn: &EvictionTurn) -> TurnOutcome<T> {
     match kept.get_mut(&turn.key) {
         Some(placed) if placed.stamp == turn.stamp => {
@@ -450,13 +455,13 @@ fn take_turn<T>(kept: &mut Map<Key, CachedValue<T>>, turn: &EvictionTurn) -> Tur
 pub struct Constant {
     status: u16,
     content_type: Bytes,
-    /// Whether its content type depends on the URI.
+    /// Whether the content type depends on the URI.
     typed: bool,
     responses: Forms,
 }
 
 impl Constant {
-    /// Bytes that it takes.
+    /// The number of bytes that the constant response occupies.
     pub fn cost(&self) -> usize {
         let sent = self.responses.iter().flatten();
         sent.map(|dated| dated.bytes.len()).sum::<usize>() + size_of::<Constant>()
@@ -464,20 +469,21 @@ impl Constant {
 }
 
 impl DatedResponse {
-    /// An upper bound of its size in bytes: the capacity of its head may be twice the length.
+    /// An upper bound of the response's size in bytes: the capacity of the head may be twice its
+    /// length.
     fn cost(&self) -> usize {
         HEAD_ROOM + self.head_length + self.bytes.len()
     }
 }
 
 impl Entry {
-    /// An upper bound of its size in bytes, with its key and its serialized forms.
+    /// An upper bound of the entry's size in bytes, including its key and its serialized forms.
     fn cost(&self, key: &Key) -> usize {
         let etag = match &self.origin {
             Origin::File { etag, .. } => etag.as_ref().map_or(0, Bytes::len),
             Origin::Missing => 0,
         };
-        // Its key stands in the order as well.
+        // The eviction order has a copy of the key.
         let names = 2 * key.1.len() + self.path.as_os_str().len();
         let encoded = self.encoded.iter().flat_map(|(_, forms)| forms);
         let responses = self.responses.iter().chain(&self.unmodified).chain(encoded);
@@ -488,7 +494,7 @@ impl Entry {
         place + names + etag + self.content_type.len() + self.body.len() + responses
     }
 
-    /// The response as it was written last.
+    /// The response as it was last serialized.
     fn response(
         &self,
         status: u16,
@@ -506,7 +512,7 @@ impl Entry {
         forms[form as usize].as_ref()
     }
 
-    /// Where the response of a status, an encoding and a form is kept.
+    /// The field that holds the response with this status, encoding and form.
     fn response_mut(
         &mut self,
         status: u16,

@@ -1,5 +1,5 @@
-//! Decides which responses are kept: the static handler offers files, which are kept once they are
-//! requested often enough.
+//! Decides which responses are kept: the static handler offers files, and a file that is requested
+//! often enough is kept.
 
 use bytes::Bytes;
 use engine::file::{File, Metadata};
@@ -11,8 +11,8 @@ use crate::files;
 use crate::request::Request;
 use crate::response::status_page;
 
-/// Called by the static handler when it has opened a file for a plain request. Whether the response
-/// should be kept, because the file is small and requested often enough.
+/// Whether the response for a file should be kept, because the file is small and is requested often
+/// enough. Called by the static handler when it has opened a file for a plain request.
 pub fn wants(request: &Request, metadata: &Metadata) -> bool {
     let bound = request.http.prebuilt.borrow().bound as u64;
     if !is_wanted(request) || metadata.size > FILE_SIZE_MAX || metadata.size >= bound {
@@ -23,7 +23,7 @@ pub fn wants(request: &Request, metadata: &Metadata) -> bool {
     age >= 2 && is_used_often(request)
 }
 
-/// Keeps a response that is [wanted](wants).
+/// Keeps the response for a file that is [wanted](wants).
 pub async fn offer(request: &Request, path: &[u8], file: &File, metadata: &Metadata) {
     let Ok(body) = file.read_at(0, metadata.size as usize).await else {
         return;
@@ -44,7 +44,7 @@ pub async fn offer(request: &Request, path: &[u8], file: &File, metadata: &Metad
     );
 }
 
-/// Called by the static handler if the file does not exist: keeps the 404 page.
+/// Keeps the 404 page if the file does not exist. Called by the static handler.
 pub fn offer_missing(request: &Request, path: &[u8], error: &std::io::Error) {
     let plan = &request.plan;
     let plain = is_wanted(request) && plan.error_pages.is_empty();
@@ -65,9 +65,9 @@ fn is_wanted(request: &Request) -> bool {
         && request.method == Method::Get
 }
 
-/// Counts a use of the path; true from the use on at which the response is worth keeping. An entry
-/// that is kept already stays, even if it cannot answer this request: the file is checked before
-/// each use, and the entry is dropped if the file has changed.
+/// Counts a request for the path. True if the response should be kept from this request on. False
+/// for an entry that is already kept, even if it cannot answer this request: the file is checked
+/// before each use, and the entry is dropped if the file has changed.
 fn is_used_often(request: &Request) -> bool {
     let key = (request.plan.id, request.uri.clone());
     let mut cache = request.http.prebuilt.borrow_mut();

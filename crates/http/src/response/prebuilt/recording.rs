@@ -1,18 +1,17 @@
-//! Records a constant response while it is sent through the phases, byte for byte, in order to keep
-//! it.
+//! Records a constant response, byte for byte, while it is sent by the normal path.
 
 use proto::header::KnownField;
 
 use crate::request::Request;
 use crate::response::prebuilt::{Constant, DatedResponse, FILE_SIZE_MAX, Forms, ResponseForm};
 
-/// Statuses of constant responses: redirects, texts, and built-in pages that do not close the
+/// The statuses of constant responses: redirects, texts, and built-in pages that do not close the
 /// connection.
 const STATUSES: [u16; 15] = [
     200, 201, 202, 203, 204, 301, 302, 303, 307, 308, 401, 403, 404, 410, 418,
 ];
 
-/// Fields of conditional requests.
+/// The fields that make a request conditional.
 const CONDITIONS: [KnownField; 5] = [
     KnownField::IfMatch,
     KnownField::IfNoneMatch,
@@ -29,7 +28,7 @@ pub struct ConstantResponse {
 }
 
 impl ConstantResponse {
-    /// Begins to record the response of a request, from its head on; `None` if it is not to be
+    /// Begins to record the response of a request with its head. `None` if the response must not be
     /// kept.
     pub fn begin(request: &Request, head: &[u8]) -> Option<Box<ConstantResponse>> {
         let response = &request.response;
@@ -60,7 +59,7 @@ impl ConstantResponse {
         self.bytes.extend_from_slice(body);
     }
 
-    /// Keeps the recorded response, which has been sent completely.
+    /// Keeps the recorded response, after it has been sent completely.
     pub fn keep(self, request: &Request, form: ResponseForm) {
         let constant = Constant {
             status: request.response.status,
@@ -84,8 +83,8 @@ impl ConstantResponse {
     }
 }
 
-/// Whether nothing in the scope tells requests apart but what
-/// [`respond`](super::answering::respond) looks at in any case.
+/// Whether the response of the scope depends on nothing in a request except for what
+/// [`respond`](super::answering::respond) always checks.
 pub(super) fn is_request_independent(request: &Request, status: u16) -> bool {
     let plan = &request.plan;
     let has_condition = || CONDITIONS.iter().any(|field| request.client.has(*field));
@@ -95,7 +94,7 @@ pub(super) fn is_request_independent(request: &Request, status: u16) -> bool {
         && !has_condition()
 }
 
-/// Whether an old browser gets a longer page.
+/// Whether the response is a page that `msie_padding` makes longer for this client.
 pub(super) fn is_padded(request: &Request, status: u16) -> bool {
     status >= 400 && request.wants_padded_page()
 }

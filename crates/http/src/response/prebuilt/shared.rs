@@ -1,9 +1,9 @@
-//! Small files in the memory that all threads share: a file that one thread has read need not be
-//! read by another, and a thread whose own part is full finds its evicted files here.
+//! Small files in the memory that all threads share: another thread need not read a file that one
+//! thread has read, and a thread whose own part is full finds its evicted files here.
 //!
-//! The key of a file consists of generation, plan and path of its request; the value holds the
-//! file's metadata when it was read. A thread that takes a file from here checks the file first, as
-//! for each use.
+//! The key of a file consists of the generation, and of the plan and the path of its request. The
+//! value includes the file's metadata as of the time when the file was read. A thread that takes a
+//! file from the shared memory checks the file first, as before each use.
 
 use std::os::unix::ffi::OsStrExt;
 
@@ -15,14 +15,15 @@ use super::{Entry, Forms, Key, Origin};
 use crate::request::Request;
 use crate::response::memory;
 
-/// Bytes of the metadata and the lengths, which precede the texts.
+/// The length in bytes of the metadata and the text lengths, which precede the texts.
 const FIXED: usize = SHORT_AT + 4 * 4 + 3 * 2;
 
-/// The offset of the numbers of four bytes, behind those of eight; the lengths of texts follow.
+/// The offset of the numbers of four bytes, which follow those of eight bytes. The lengths of the
+/// texts follow.
 const SHORT_AT: usize = 5 * 8;
 const LENGTHS_AT: usize = SHORT_AT + 4 * 4;
 
-/// The key of a file.
+/// The key of a file in the shared memory.
 pub(crate) fn key_of(generation: u64, key: &Key) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(1 + 8 + 4 + key.1.len());
     bytes.push(memory::FILE);
@@ -32,7 +33,7 @@ pub(crate) fn key_of(generation: u64, key: &Key) -> Vec<u8> {
     bytes
 }
 
-/// Stores a file for all threads. A path without a file is not stored.
+/// Stores a file for all threads. A missing file is not stored.
 pub(crate) fn put(key: &[u8], entry: &Entry) {
     let Origin::File { metadata, etag } = &entry.origin else {
         return;
@@ -70,7 +71,7 @@ pub(crate) fn put(key: &[u8], entry: &Entry) {
     memory::put(value, 0);
 }
 
-/// Takes a stored file, as one whose path has not been checked.
+/// Takes a copy of a stored file. Its path counts as not checked.
 pub(crate) fn take(request: &Request, key: &Key) -> Option<Entry> {
     let key = key_of(request.local.generation.number, key);
     memory::get(&key, |item| {

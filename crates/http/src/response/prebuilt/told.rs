@@ -1,7 +1,8 @@
-//! The parts of docs/shortcuts.md about prebuilt responses, except for those that modules declare.
+//! The parts of docs/shortcuts.md about prebuilt responses, except for the parts that modules
+//! declare.
 
-/// What [`suits`](super::answering::suits) looks for in a location, beside what its modules say:
-/// for docs/shortcuts.md, as the lists below are.
+/// The properties of locations that [`suits`](super::answering::suits) rejects, in addition to
+/// those that modules declare. Like the lists below, they are for docs/shortcuts.md.
 pub const NOT_IN_LOCATIONS: &[&str] = &[
     "it has a `limit_except` block",
     "`root` or `alias` has variables, or its path is only known at run time",
@@ -11,7 +12,7 @@ pub const NOT_IN_LOCATIONS: &[&str] = &[
     "it is `internal`",
 ];
 
-/// The requests that [`respond`](super::answering::respond) declines, except for those that a
+/// The requests that [`respond`](super::answering::respond) declines, in addition to those that a
 /// module does not permit.
 pub const NOT_FOR_REQUESTS: &[&str] = &[
     "it is of another protocol than HTTP/1.0, HTTP/1.1 or HTTP/2",
@@ -40,8 +41,8 @@ pub const NOT_KEPT: &[&str] = &[
     "it is that of a subrequest or follows an internal redirect",
 ];
 
-/// The cached responses in memory that take the normal path, in addition to the requests above: see
-/// [`recall`](crate::response::recall).
+/// The requests for cached responses in memory that take the normal path, in addition to those
+/// above: see [`recall`](crate::response::recall).
 pub const NOT_RECALLED: &[&str] = &[
     "the request has a `Range`, `If-Match` or `If-Unmodified-Since`, or shows credentials that `proxy_cache_credentials pass` tells apart",
     "its `Cache-Control` says anything, where answers are kept by RFC 9111",

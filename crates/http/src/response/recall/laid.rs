@@ -1,4 +1,5 @@
-//! Laid-out responses of a scope's content, and whether they are still current.
+//! Responses that a scope's content handler has in memory, serialized, and whether they are still
+//! current.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -11,20 +12,21 @@ use crate::response::prebuilt::{
 };
 use crate::response::{Response, last_modified};
 
-/// Tells whether a response is still current.
+/// Checks whether a response is still current.
 pub trait ValidityCheck {
-    /// Whether the content would still give the response. Called for each hit, so it must not write
-    /// memory that other threads use.
+    /// Whether the content handler would still give this response. Called for each hit, so it must
+    /// not write memory that other threads use.
     fn is_current(&self) -> bool;
 
-    /// Identifies the state of the response: no other state has the same version.
+    /// The version of the response: no other state of it has the same version.
     fn version(&self) -> u128;
 
     /// Counts a use of the response, without writing memory that other threads use.
     fn count(&self);
 }
 
-/// A kept response.
+/// What is kept for a key of a content handler: its response, or that requests take the normal
+/// path.
 pub struct RecalledAnswer {
     pub(super) standing: Box<dyn ValidityCheck>,
     pub(super) version: u128,
@@ -33,33 +35,33 @@ pub struct RecalledAnswer {
 }
 
 pub(super) enum State {
-    /// The request takes the normal path.
+    /// Requests for the key take the normal path.
     Declined,
     Laid(Laid),
 }
 
-/// A response that is laid out.
+/// A serialized response.
 pub(super) struct Laid {
     pub(super) status: u16,
     pub(super) content_type: Bytes,
-    /// The length before the filters, if the head has one.
+    /// The body's length before the filters, if the head has a length.
     pub(super) length: Option<u64>,
     pub(super) validators: KeptValidators,
-    /// The record that `$upstream_*` read.
+    /// The record that the variables `$upstream_*` read.
     pub(super) upstream: Option<Rc<dyn UpstreamReport>>,
     pub(super) written: Vec<LaidOutForm>,
 }
 
-/// The validators that requests' conditions are compared with.
+/// The validators with which the conditions of requests are compared.
 pub(super) struct KeptValidators {
     pub(super) last_modified: Option<i64>,
     pub(super) etag: Option<Bytes>,
-    /// The content has evaluated the conditions itself.
+    /// Whether the content handler has evaluated the conditions itself.
     pub(super) are_judged: bool,
 }
 
 impl KeptValidators {
-    /// The validators of a response head before the filters.
+    /// The validators of a response's head before the filters.
     pub(super) fn of(response: &Response) -> KeptValidators {
         KeptValidators {
             last_modified: last_modified(response),
@@ -69,7 +71,7 @@ impl KeptValidators {
     }
 }
 
-/// Which response is sent.
+/// The kind of the response that is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum AnswerShape {
     Whole,
@@ -77,22 +79,22 @@ pub(super) enum AnswerShape {
     Unmodified,
 }
 
-/// One form of the response.
+/// One serialized form of the response.
 pub(super) struct LaidOutForm {
     pub(super) shape: AnswerShape,
     pub(super) encoding: PrebuiltEncoding,
     pub(super) form: ResponseForm,
     pub(super) dated: DatedResponse,
     pub(super) chunked: bool,
-    /// The head for logs, if they refer to it.
+    /// The response's head for logs, if logs use it.
     pub(super) logged_response: Option<Response>,
 }
 
-/// Bytes that a field of a head takes besides its text, rounded up.
+/// Upper bound of the bytes that a field of a head occupies in addition to its text.
 const FIELD_COST: usize = 128;
 
 impl RecalledAnswer {
-    /// Bytes of memory that the response takes with its key, rounded up.
+    /// Upper bound of the bytes of memory that the response occupies, including its key.
     pub(crate) fn cost(&self, key: &Key) -> usize {
         // A table that has just grown is half empty.
         let place = 2
@@ -121,7 +123,7 @@ impl Laid {
                 + logged_response
         };
         let written: usize = self.written.iter().map(of).sum();
-        // The record of the upstream holds the head as it was stored.
+        // The record of the upstream holds a copy of the head.
         let heads = self
             .written
             .first()

@@ -1,13 +1,14 @@
-//! Responses that a scope's content has in memory, such as hits of a cache, sent without the normal
-//! path.
+//! Responses that a scope's content handler has in memory, such as hits of a cache, sent without
+//! the normal path.
 //!
-//! The content of such a scope implements [`Recall`]: it makes the key of a request's response, and
-//! makes the head of a response in memory by the same code as on the normal path. The response is
-//! then laid out once, head and body, and sent to each client with an equivalent request for the
-//! rest of the second that its Date names, as long as it [stands](ValidityCheck). Each thread keeps
-//! its own responses, among the prebuilt ones, so that a hit touches no memory that another thread
-//! writes. As for prebuilt responses, access rules run, modules are asked first, and every request
-//! that is not plain takes the normal path.
+//! The content handler of such a scope implements [`Recall`]: it makes the key of a request's
+//! response, and makes the head of a response in memory with the code of the normal path. The
+//! response is then serialized once, head and body. It is sent to each client with an equivalent
+//! request for the rest of the second that its Date names, as long as the response is
+//! [current](ValidityCheck). Each thread keeps its own serialized responses, among the prebuilt
+//! ones, so that a hit touches no memory that another thread writes. As for prebuilt responses,
+//! access rules run, modules are asked first, and every request that is not plain takes the normal
+//! path.
 
 pub mod laid;
 
@@ -28,10 +29,10 @@ use crate::response::recall::laid::{
     AnswerShape, KeptValidators, Laid, LaidOutForm, RecalledAnswer, State, ValidityCheck,
 };
 
-/// Statuses whose responses do not depend on the request or change the connection.
+/// The statuses of responses that neither depend on the request nor change the connection.
 const STATUSES: [u16; 3] = [200, 404, 410];
 
-/// Fields that request a part of the response, or make it conditional on no change.
+/// The fields that request a part of the response, or make it conditional on no change.
 const OF_PARTS_AND_PRECONDITIONS: [KnownField; 4] = [
     KnownField::Range,
     KnownField::IfRange,
@@ -39,14 +40,15 @@ const OF_PARTS_AND_PRECONDITIONS: [KnownField; 4] = [
     KnownField::IfUnmodifiedSince,
 ];
 
-/// Fields that name the representation that the client already has.
+/// The fields that name the representation that the client already has.
 const OF_WHAT_CLIENTS_HAVE: [KnownField; 2] =
     [KnownField::IfNoneMatch, KnownField::IfModifiedSince];
 
-/// Fields that the handler may rewrite for each request.
+/// The fields that the content handler may rewrite for each request.
 const REWRITTEN: [&[u8]; 3] = [b"Set-Cookie", b"Location", b"Refresh"];
 
-/// Answers a plain GET whose plan is known from the content's memory. `None`: take the normal path.
+/// Answers a plain GET whose plan is known from the content handler's memory. `None` if the request
+/// must take the normal path.
 pub fn answer(request: &mut Request, to: &mut impl ResponseSink) -> Option<ConnectionOutcome> {
     let mut asks_less = OF_PARTS_AND_PRECONDITIONS.iter();
     if asks_less.any(|field| request.client.has(*field)) || !answering::permit_request(request) {
@@ -80,7 +82,7 @@ pub fn answer(request: &mut Request, to: &mut impl ResponseSink) -> Option<Conne
 }
 
 impl Laid {
-    /// The response, or a 304.
+    /// The properties of the response, or of the 304 in its place.
     fn prebuilt(&self, shape: AnswerShape) -> Prebuilt<'_> {
         match shape {
             AnswerShape::Whole => Prebuilt {
@@ -97,8 +99,8 @@ impl Laid {
     }
 }
 
-/// Which response to send by these validators; `None` if the client's conditions need the normal
-/// path.
+/// Whether the response or a 304 is to be sent, by these validators. `None` if the client's
+/// conditions need the normal path.
 fn shape(request: &Request, status: u16, validators: &KeptValidators) -> Option<AnswerShape> {
     let mut fields = OF_WHAT_CLIENTS_HAVE.iter();
     if status != 200 || !fields.any(|field| request.client.has(*field)) {
@@ -115,7 +117,7 @@ fn shape(request: &Request, status: u16, validators: &KeptValidators) -> Option<
     }
 }
 
-/// Restores the request to the state in which it was received, for the normal path.
+/// Restores the state that the request had when it was received, for the normal path.
 fn forget(request: &mut Request) {
     request.routing.recalled = false;
     request.upstream = None;
@@ -123,12 +125,12 @@ fn forget(request: &mut Request) {
     request.response.clear();
 }
 
-/// The result of a lookup of a laid-out response.
+/// The result of looking up a serialized response.
 enum RecallOutcome {
     Answer(ConnectionOutcome),
-    /// The request takes the normal path.
+    /// The request must take the normal path.
     Nothing,
-    /// The response is not stored in that form, or is no longer current.
+    /// The response is not serialized in this form, or is no longer current.
     Unknown,
 }
 
@@ -169,7 +171,7 @@ fn give_again(
         return RecallOutcome::Unknown;
     }
     let logs_response = request.plan.phases.endings_read_response;
-    // Log variables of the encoder are set by encoding, so an encoded response is made anew.
+    // Encoding sets the log variables of the encoder, so an encoded response is made again.
     if logs_response && encoding != PrebuiltEncoding::Identity {
         return RecallOutcome::Unknown;
     }
@@ -203,7 +205,7 @@ fn send(
     answering::send_prebuilt(request, &written.dated, written.form)
 }
 
-/// Lets the content make the response, lays it out in this form, sends it and keeps it.
+/// Lets the content handler make the response, serializes it in this form, sends it and keeps it.
 fn lay_out(
     request: &mut Request,
     recall: &dyn Recall,
@@ -277,7 +279,7 @@ fn lay_out(
     let after = send(request, &written, to);
     standing.count();
     let mut cache = http.prebuilt.borrow_mut();
-    // Forms that were laid out of the same version stay valid.
+    // Forms that were serialized from the same version stay valid.
     if let Some(kept) = cache.take_recalled(key)
         && kept.version == standing.version()
         && let State::Laid(kept) = kept.state

@@ -15,7 +15,7 @@ pub(super) fn request_line(request: &mut Request, out: &mut Vec<u8>) -> bool {
     client.has_begun()
 }
 
-/// Not found if the target could not be parsed into a path.
+/// `$request_uri`. Not found if the target could not be parsed into a path.
 pub(super) fn request_uri(request: &mut Request, out: &mut Vec<u8>) -> bool {
     let client = &request.client;
     let has_path = client.has_path();
@@ -25,8 +25,8 @@ pub(super) fn request_uri(request: &mut Request, out: &mut Vec<u8>) -> bool {
     has_path
 }
 
-/// The main request's method as sent, unless an error page has changed it. Not found if the request
-/// line could not be parsed.
+/// `$request_method`: the main request's method as sent, unless an error page has changed it. Not
+/// found if the request line could not be parsed.
 pub(super) fn request_method(request: &mut Request, out: &mut Vec<u8>) -> bool {
     let client = &request.client;
     let name = if request.shared.is_now_get.get() {
@@ -40,7 +40,7 @@ pub(super) fn request_method(request: &mut Request, out: &mut Vec<u8>) -> bool {
     true
 }
 
-/// The version as sent; empty if it is invalid, not found in HTTP/0.9.
+/// `$server_protocol`: the version as sent; empty if it is invalid, not found in HTTP/0.9.
 pub(super) fn server_protocol(request: &mut Request, out: &mut Vec<u8>) -> bool {
     let client = &request.client;
     out.extend_from_slice(client.protocol());
@@ -71,12 +71,12 @@ pub(super) fn host(request: &mut Request, out: &mut Vec<u8>) -> bool {
     true
 }
 
-/// The port of the client's host; 0 if there is none.
+/// The port that the client named with its host; 0 if it named none.
 pub(super) fn port(request: &Request) -> u16 {
     request.client.server_name().map_or(0, |server| server.port)
 }
 
-/// `$http_name`. Several fields are joined by commas.
+/// `$http_name`: the values of all fields with this name, joined by commas.
 pub(super) fn header(request: &mut Request, name: &[u8], out: &mut Vec<u8>) -> bool {
     joined(request.headers(), name, b',', out)
 }
@@ -86,7 +86,7 @@ pub(super) fn known_header(request: &Request, known: KnownField, out: &mut Vec<u
     joined_known(request, known, b',', out)
 }
 
-/// `$http_cookie`: several fields are joined by semicolons.
+/// `$http_cookie`: the values of all fields, joined by semicolons.
 pub(super) fn cookies(request: &mut Request, out: &mut Vec<u8>) -> bool {
     joined_known(request, KnownField::Cookie, b';', out)
 }
@@ -104,8 +104,8 @@ fn joined_known(request: &Request, known: KnownField, separator: u8, out: &mut V
     found
 }
 
-/// The announced length; for a chunked body the counted length, once the body has been read or has
-/// broken off, without dropped bytes.
+/// `$content_length`: the announced length. For a chunked body, the counted length without dropped
+/// bytes, once the body has been read or has broken off.
 pub(super) fn content_length(request: &mut Request, out: &mut Vec<u8>) -> bool {
     if let Some(value) = request.header(KnownField::ContentLength) {
         out.extend_from_slice(value);
@@ -117,8 +117,8 @@ pub(super) fn content_length(request: &mut Request, out: &mut Vec<u8>) -> bool {
     }
 }
 
-/// A body that was read into memory, or the received part of a body that broke off; also an empty
-/// body that was announced.
+/// `$request_body`: a body that was read into memory, or the received part of a body that broke
+/// off. Empty for an empty body that was announced.
 pub(super) fn request_body(request: &mut Request, out: &mut Vec<u8>) -> bool {
     let Some(parts) = request.body.shown() else {
         return false;
@@ -146,7 +146,7 @@ pub(super) fn cookie(request: &mut Request, name: &[u8], out: &mut Vec<u8>) -> b
     append(fields.find_map(|value| find_cookie(value, name)), out)
 }
 
-/// The user name of `Authorization: Basic`, whether the password is correct or not.
+/// `$remote_user`: the user name of `Authorization: Basic`, whether the password is correct or not.
 pub(super) fn remote_user(request: &mut Request, out: &mut Vec<u8>) -> bool {
     let credentials = Credentials::of(request);
     append(credentials.as_ref().map(Credentials::user), out)
@@ -162,7 +162,8 @@ fn append(value: Option<&[u8]>, out: &mut Vec<u8>) -> bool {
     }
 }
 
-/// The value of the first argument with this name, in any case. `a` without `=` is no argument.
+/// The value of the first argument with this name, compared without case. `a` without `=` does not
+/// count as an argument.
 fn find_argument<'a>(args: &'a [u8], name: &[u8]) -> Option<&'a [u8]> {
     if name.is_empty() {
         return None;
@@ -177,7 +178,8 @@ fn find_argument<'a>(args: &'a [u8], name: &[u8]) -> Option<&'a [u8]> {
     })
 }
 
-/// The value of a cookie in one field, its name in any case. Spaces around `=` do not count.
+/// The value of the cookie with this name, compared without case, in one field. Spaces around `=`
+/// are ignored.
 pub fn find_cookie<'a>(field: &'a [u8], name: &[u8]) -> Option<&'a [u8]> {
     field.split(|byte| *byte == b';').find_map(|pair| {
         let (found, rest) = after_spaces(pair).split_at_checked(name.len())?;
@@ -188,7 +190,7 @@ pub fn find_cookie<'a>(field: &'a [u8], name: &[u8]) -> Option<&'a [u8]> {
     })
 }
 
-/// The value of a cookie that an upstream sets by one `Set-Cookie`.
+/// The value of the cookie with this name that one `Set-Cookie` of an upstream sets.
 pub fn find_set_cookie<'a>(field: &'a [u8], name: &[u8]) -> Option<&'a [u8]> {
     let (found, rest) = field.split_at_checked(name.len())?;
     if !found.eq_ignore_ascii_case(name) {

@@ -11,8 +11,8 @@ use variables::write::{decimal, joined, text, three_digits};
 use crate::request::Request;
 use crate::response::Field;
 
-/// The status of the response: that of an error takes precedence over that of the error page; `009`
-/// for HTTP/0.9, and `000` before there is a status.
+/// `$status`: the status of the error takes precedence over that of the error page; `009` for
+/// HTTP/0.9, and `000` before there is a status.
 pub(super) fn status(request: &mut Request, out: &mut Vec<u8>) -> bool {
     let status = match (request.routing.error_status, request.response.status) {
         (0, 0) if request.version() == Version::Http09 => 9,
@@ -22,7 +22,7 @@ pub(super) fn status(request: &mut Request, out: &mut Vec<u8>) -> bool {
     three_digits(status.into(), out)
 }
 
-/// `$sent_http_name` of fields without a function of their own.
+/// `$sent_http_name`, for fields without a function of their own.
 pub(super) fn header(request: &mut Request, name: &[u8], out: &mut Vec<u8>) -> bool {
     let response = &request.response;
     let member = match name {
@@ -100,7 +100,8 @@ pub(super) fn last_modified(request: &mut Request, out: &mut Vec<u8>) -> bool {
         return false;
     }
     let is_it = |field: &&Field| field.name.eq_ignore_ascii_case(b"Last-Modified");
-    // After a `post_action` there may be two fields: the last is that of its response.
+    // After a `post_action` there may be two fields, of which the last belongs to the response of
+    // `post_action`.
     if let Some(field) = request.response.fields.iter().rfind(is_it) {
         out.extend_from_slice(&field.value);
         return true;
