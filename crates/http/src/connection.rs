@@ -75,7 +75,9 @@ struct Rare {
 
 /// The virtual servers of a connection in one generation.
 struct Servers {
+    /// The number of the generation.
     generation: u64,
+    /// The servers of the address that the client connected to.
     address: Arc<AddressServers>,
     /// The server that the client named by SNI. Looked up again in each generation, since a reload
     /// may have added the server.
@@ -126,6 +128,7 @@ impl Connection {
         }
     }
 
+    /// The rare state, which is created at the first use.
     fn rare(&self) -> &Rare {
         self.rare.get_or_init(Box::default)
     }

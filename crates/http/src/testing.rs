@@ -40,7 +40,7 @@ use crate::response::error_page::ErrorPages;
 use crate::response::piece::Piece;
 use crate::response::{not_modified, range};
 
-/// The entries that requests need without any module.
+/// The entries that requests need even without modules.
 pub const NO_MODULES: Modules = Modules(&[
     Entry::of(&[
         ErrorLog::DIRECTIVES,
@@ -101,7 +101,8 @@ impl Drop for Folder {
     }
 }
 
-/// A request with this head on the connection of another request, as if received by HTTP/1.
+/// A request with this head on the connection of another request, as if it had been received by
+/// HTTP/1.
 pub fn another(request: &Request, head: &str) -> Request {
     let connection = Rc::clone(request.connection.shared().unwrap());
     let mut another = Request::new(&request.local, &connection, &request.server);
@@ -121,7 +122,7 @@ fn begin(request: &mut Request, head: &str) {
     request.begin().unwrap();
 }
 
-/// A configuration with one server of these lines.
+/// A configuration with one server, whose block contains these lines.
 pub fn site(lines: &str) -> String {
     format!(
         "error_log /dev/null; http {{ access_log off; client_body_temp_path /tmp; \
@@ -129,8 +130,8 @@ pub fn site(lines: &str) -> String {
     )
 }
 
-/// Runs `work` in simulated time with a request of this head, under the default server of a
-/// configuration without modules whose first listener is 10.0.0.1:80.
+/// Runs `work` in simulated time with a request that has this head. The request is assigned to the
+/// default server of a configuration without modules whose first listener is 10.0.0.1:80.
 pub fn serve<T>(text: &str, head: &str, work: impl AsyncFnOnce(Request) -> T) -> T {
     serve_by(NO_MODULES, text, head, work)
 }
@@ -174,14 +175,14 @@ pub fn serve_by<T>(
     })
 }
 
-/// Calls `work` with a request under a server without directives.
+/// Calls `work` with a request of a server without directives.
 pub fn with_request<T>(work: impl FnOnce(&mut Request) -> T) -> T {
     serve(&site(""), "GET / HTTP/1.1", async |mut request| {
         work(&mut request)
     })
 }
 
-/// A file named `/nginx.conf`, and nothing else.
+/// A file system with the single file `/nginx.conf`.
 fn files(text: &str) -> RecordedFiles {
     RecordedFiles::new(Recording {
         files: vec![("/nginx.conf".into(), text.as_bytes().to_vec())],

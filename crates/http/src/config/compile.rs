@@ -72,6 +72,7 @@ static INTERNAL: Setting<()> = Setting::new("internal", &[""], nothing)
 pub const DIRECTIVES: &[&dyn Declared] =
     &[&HTTP, &SERVER, &LOCATION, &LIMIT_EXCEPT, &INTERNAL, &LISTEN];
 
+/// Accepts every line of a block directive, since the block is compiled elsewhere.
 fn nothing(_: &Setter<'_>) -> Result<(), Fault> {
     Ok(())
 }
@@ -167,11 +168,17 @@ struct Builder<'c, 'f> {
 /// The parts of a plan that depend on the kind of its block.
 #[derive(Default)]
 struct Kind {
+    /// The location's name as written; empty for a server.
     name: Bytes,
+    /// Whether the location was written with `=`.
     exact: bool,
+    /// Whether the location was written as a regex.
     regex: bool,
+    /// Whether this is a named location.
     named: bool,
+    /// The locations nested in the scope.
     locations: Locations,
+    /// The methods that `limit_except` exempts, and the plan for all others.
     limit_except: Option<(Box<[Method]>, Arc<Plan>)>,
     /// The content handler of the scope around an `if` or `limit_except`.
     outer_content: Option<Content>,
@@ -483,6 +490,7 @@ impl Builder<'_, '_> {
         register_all(plan, self.features, None);
     }
 
+    /// Compiles the plan of a scope; `None` at the first fault, which has been reported.
     fn whole_plan(
         &mut self,
         scope: ScopeRef<'_>,

@@ -483,7 +483,9 @@ pub struct ServerCore {
     pub client_header_timeout: Duration,
     /// The settings of HTTP/2 for the server.
     pub http2: Http2,
+    /// The conditions of `client_body_early_read`.
     early_read: Box<[Text]>,
+    /// The limits of a request's head.
     limits: h1::Limits,
 }
 

@@ -129,7 +129,9 @@ pub struct Prefix {
 /// by a walk from the prefix that was found to its shorter prefixes (`parents`).
 #[derive(Clone, Default)]
 pub struct Locations {
+    /// The exact locations, sorted by name.
     exact: Box<[(Bytes, Arc<Plan>)]>,
+    /// The prefix locations, sorted by prefix.
     prefixes: Box<[Prefix]>,
     /// For each of `prefixes`, the index of the longest other location that is a prefix of it.
     parents: Box<[Option<u32>]>,
@@ -137,6 +139,7 @@ pub struct Locations {
     /// sorted by their names without the slash. A location is left out if another location has its
     /// name without the slash.
     slashes: Box<[(Bytes, Arc<Plan>)]>,
+    /// The regex locations, in the order of the file.
     regexes: Arc<Regexes<(Arc<Regex>, Arc<Plan>)>>,
 }
 
@@ -200,6 +203,7 @@ impl Locations {
         self.exact.is_empty() && self.prefixes.is_empty() && self.regexes.all().is_empty()
     }
 
+    /// The exact location with this name.
     fn exact(&self, uri: &[u8]) -> Option<&Arc<Plan>> {
         let found = self
             .exact
@@ -339,6 +343,7 @@ enum LocationSearch<'a> {
     Undecided(Arc<Regex>, Undecided),
 }
 
+/// Searches the locations of one scope, and those nested in the location that was found.
 fn search<'a>(
     request: &mut Request,
     locations: &'a Locations,

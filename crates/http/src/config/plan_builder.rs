@@ -26,6 +26,8 @@ pub struct PlanBuilder<'a> {
     pub compiler: &'a Compiler<'a>,
     /// The scope whose plan is built.
     pub scope: ScopeRef<'a>,
+    // The fields from here to `answers_constantly` collect the fields of `Phases` with the same
+    // names, in the order of registration.
     zones: CountedZones,
     arrived: Vec<Arc<dyn PhaseHandler>>,
     scripts: Vec<Arc<dyn Script>>,
@@ -42,7 +44,10 @@ pub struct PlanBuilder<'a> {
     filters: Vec<Link>,
     kept: Vec<Option<Arc<dyn Any + Send + Sync>>>,
     answers_constantly: bool,
+    /// The statements of all modules that have registered.
     shortcuts: Shortcuts,
+    /// The statements of those modules that have registered a handler which runs before the
+    /// location is known.
     shortcuts_of_server: Shortcuts,
     /// What the module that is registering has done so far: its statement about shortcuts, whether
     /// it has registered anything, and whether it has registered a handler that runs before the
@@ -50,6 +55,7 @@ pub struct PlanBuilder<'a> {
     declared_shortcut: Option<Shortcut>,
     has_registered: bool,
     runs_before_location: bool,
+    /// Compiles the plans of blocks within the scope.
     plan_of: &'a mut PlanOf<'a>,
 }
 
@@ -296,6 +302,7 @@ fn from_end<T>(mut list: Vec<T>) -> Box<[T]> {
 /// The statements of modules about shortcuts.
 #[derive(Default)]
 struct Shortcuts {
+    /// Whether a module forbids prebuilt responses.
     are_closed: bool,
     of_head: Vec<Arc<dyn Permit>>,
     of_request: Vec<Arc<dyn Permit>>,

@@ -26,10 +26,13 @@ pub(crate) struct Pipe {
     length: Cell<usize>,
     /// The reader needs the whole response in memory.
     in_memory: bool,
+    /// Whether the response has ended.
     ended: Cell<bool>,
     /// The client has left.
     pub(crate) client_gone: Cell<bool>,
+    /// The waker of the reader, which waits for a piece.
     reader: RefCell<Option<Waker>>,
+    /// The waker of the subrequest, which waits for room in the pipe or for the client to leave.
     writer: RefCell<Option<Waker>>,
 }
 
@@ -140,6 +143,7 @@ impl Pipe {
         wake(&self.reader);
     }
 
+    /// Waits for the next piece; `None` at the end of the response.
     pub(crate) async fn next(&self) -> Option<Piece> {
         poll_fn(|context| {
             if let Some(piece) = self.pieces.borrow_mut().pop_front() {
@@ -159,6 +163,7 @@ impl Pipe {
         .await
     }
 
+    /// Notifies the subrequest that the client has left.
     pub(crate) fn tell_client_gone(&self) {
         self.client_gone.set(true);
         wake(&self.writer);

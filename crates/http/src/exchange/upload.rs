@@ -60,6 +60,7 @@ pub(crate) struct SharedIntake {
     connection: Rc<Connection>,
     intake: RefCell<Intake>,
     body: RefCell<RequestBody>,
+    /// Whether the upload has ended.
     is_over: Cell<bool>,
     /// The waker of the exchange, which waits for the upload's end.
     waker: Cell<Option<Waker>>,
@@ -104,6 +105,7 @@ impl SharedIntake {
         .await;
     }
 
+    /// Ends the upload, and wakes the exchange.
     fn end(&self) {
         self.is_over.set(true);
         if let Some(waker) = self.waker.take() {
@@ -115,6 +117,7 @@ impl SharedIntake {
 /// See [`Upload`].
 pub struct H1Upload {
     shared_intake: Rc<SharedIntake>,
+    /// The value of `client_body_timeout`.
     timeout: Duration,
     /// `client_max_body_size` in bytes; 0 is no limit.
     size_max: u64,

@@ -49,9 +49,11 @@ enum Policy {
 /// The directive as written.
 struct DisableSymlinksLine {
     policy: Policy,
+    /// The parameter `from=`: the part of the path whose links are followed.
     from: Option<Word>,
 }
 
+/// Parses the directive's line.
 fn written(setter: &Setter<'_>) -> Result<DisableSymlinksLine, Fault> {
     let (mut policy, mut from) = (None, None);
     for word in setter.args() {
@@ -92,6 +94,7 @@ fn written(setter: &Setter<'_>) -> Result<DisableSymlinksLine, Fault> {
 #[derive(Debug)]
 pub struct DisableSymlinks {
     policy: Policy,
+    /// The parameter `from=`: the part of the path whose links are followed.
     from: Option<Text>,
 }
 
@@ -224,6 +227,7 @@ impl OpenRestrictions {
         self.open_at(directory(&at), rest, READ)
     }
 
+    /// Opens one component of the path, and refuses it if it is a link that the policy forbids.
     fn open_at(self, at: BorrowedFd<'_>, name: &[u8], flags: OFlags) -> io::Result<OwnedFd> {
         let name = Path::new(OsStr::from_bytes(name));
         if self.policy == Policy::On {
@@ -250,6 +254,7 @@ const READ: OFlags = OFlags::RDONLY
     .union(OFlags::NONBLOCK)
     .union(OFlags::CLOEXEC);
 
+/// Opens the part of the path whose links are followed, as a directory.
 fn open_part(part: &[u8]) -> io::Result<OwnedFd> {
     let path = Path::new(OsStr::from_bytes(part));
     Ok(open(path, SEARCH, Mode::empty())?)

@@ -210,6 +210,7 @@ fn create_directories_to(path: &Path, mode: u32) -> Result<(), (&Path, io::Error
     last
 }
 
+/// The time this many seconds after 1970.
 fn at(seconds: i64) -> SystemTime {
     let distance = Duration::from_secs(seconds.unsigned_abs());
     let time = if seconds < 0 {
@@ -246,6 +247,7 @@ pub fn copy_file(
 struct Copying<'a> {
     source: fs::File,
     target: fs::File,
+    /// The path of the target, for log lines.
     path: &'a Path,
 }
 

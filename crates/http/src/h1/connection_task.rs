@@ -208,6 +208,7 @@ fn serve_connection(connection: &Rc<Connection>) -> impl Future<Output = Connect
 
 /// The outcome of serving a request.
 struct ServeOutcome {
+    /// What happens to the connection after the request.
     after: ConnectionOutcome,
     /// Whether nginx would have read the request separately from the bytes that follow (for
     /// `$pipe`).
@@ -503,6 +504,8 @@ async fn wait_protected(
     connection.stream.recv_idle(end).await
 }
 
+/// Parses a head from the bytes of one receive. The bytes that a complete or invalid head consists
+/// of are stored in the request.
 fn parse(
     connection: &Connection,
     local: &GenerationView,

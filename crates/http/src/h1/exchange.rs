@@ -330,6 +330,7 @@ impl H1 {
         read
     }
 
+    /// Waits for the next bytes of the body; `None` at its end.
     async fn read_next(&mut self, request: &mut Request) -> Result<Option<Bytes>, Abort> {
         loop {
             let size_max = request.plan.core.client_max_body_size;

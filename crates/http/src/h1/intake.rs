@@ -45,6 +45,7 @@ pub(crate) enum BodyPart {
 pub(crate) struct Intake {
     /// The received bytes that have not been taken.
     pub(crate) input: Buffer,
+    /// The part of the body that has not been taken.
     incoming: Incoming,
     /// Number of bytes of the last receive of the body; 0 while only the receive of the head has
     /// returned bytes.
@@ -192,6 +193,7 @@ impl Intake {
         })
     }
 
+    /// Notes that the chunks are malformed, and returns the error.
     fn fail_framing(&mut self) -> Abort {
         self.incoming = Incoming::Nothing;
         self.is_lost = true;

@@ -254,6 +254,7 @@ fn rules_after(connection: &Connection, local: &GenerationView, host: &[u8]) -> 
     changed.flatten().as_ref().map(rules_within)
 }
 
+/// The rules for heads that these limits imply.
 fn rules_within(limits: &h1::Limits) -> Rules {
     Rules {
         field_size_max: limits.large_buffer_size,
@@ -312,6 +313,7 @@ impl<'a> Http2Connection<'a> {
         }
     }
 
+    /// Processes input and sends output until the connection must end.
     async fn run_connection(&mut self, first: Buffer) -> ConnectionEnd {
         self.input = first;
         // The time since which the task has been waiting for responses that may queue more in a
@@ -378,6 +380,7 @@ impl<'a> Http2Connection<'a> {
         &self.shared.connection
     }
 
+    /// The number of open streams.
     fn live(&self) -> usize {
         self.shared.with(|machine| machine.live())
     }
@@ -432,6 +435,8 @@ impl<'a> Http2Connection<'a> {
         read
     }
 
+    /// Processes the frames in `input` from the offset `at` on. `second` is the current uptime in
+    /// seconds.
     fn read_input(
         &mut self,
         input: &Buffer,
@@ -741,6 +746,7 @@ impl Drop for StreamGuard {
     }
 }
 
+/// The task of one request.
 async fn serve(
     shared: Rc<SharedConnection>,
     flow: Rc<Flow>,

@@ -31,6 +31,7 @@ pub struct H2 {
     shared: Rc<SharedConnection>,
     flow: Rc<Flow>,
     send_timeout: Duration,
+    /// Whether the response's head has been queued.
     head_sent: bool,
     /// Maximum number of bytes of the body in one frame.
     frame_size: u64,

@@ -67,11 +67,14 @@ pub struct Flow {
     is_uploaded: Cell<bool>,
     /// The queued part of the response's body.
     queue: RefCell<Queue<Segment>>,
+    /// The number of bytes in `queue`.
     queued: Cell<u64>,
     /// Queued bytes that were discarded because the client or the connection has ended the stream.
     lost: Cell<u64>,
     /// Whether the stream's task has an empty queue and waits for permission to read more.
     asks: Cell<bool>,
+    /// The number of bytes that the stream's task has been permitted to read, until the task takes
+    /// the permission.
     granted: Cell<Option<u64>>,
     /// Bytes that the stream's task has permission to read and has not queued yet.
     promised: Cell<u64>,
@@ -92,7 +95,9 @@ pub struct Flow {
     fault: Cell<Option<StreamFault>>,
     /// Whether the request is malformed, so that its stream is reset after the response.
     is_malformed: Cell<bool>,
+    /// The waker of the task that reads the request's body or waits for the end of the stream.
     reader: Cell<Option<Waker>>,
+    /// The waker of the task that waits for the queue to be sent.
     writer: Cell<Option<Waker>>,
 }
 
@@ -313,6 +318,7 @@ pub enum Flushed {
 pub struct SharedConnection {
     /// The client's connection.
     pub connection: Rc<Connection>,
+    /// The state machine of the protocol.
     machine: RefCell<h2::Connection<Rc<Flow>>>,
     /// Frames that have not been given to the transport: heads, with the bodies of responses that
     /// were answered at once.
@@ -334,6 +340,7 @@ pub struct SharedConnection {
     answered: Cell<usize>,
     /// The waker of the connection's task.
     waker: Cell<Option<Waker>>,
+    /// Whether [`call`](Self::call) was called since the connection's task last ran.
     is_called: Cell<bool>,
 }
 
@@ -751,6 +758,8 @@ impl SharedConnection {
         flow.wake_writer();
     }
 
+    /// Discards the stream's queue and its permission to read, and returns the length of the queue
+    /// in bytes.
     fn forget(&self, flow: &Flow) -> u64 {
         self.promise(flow, 0);
         let forgotten = flow.forget();

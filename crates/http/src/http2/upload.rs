@@ -23,9 +23,11 @@ pub(super) const READING_WINDOW: u32 = 256 * 1024;
 pub struct H2Upload {
     shared: Rc<SharedConnection>,
     flow: Rc<Flow>,
+    /// The value of `client_body_timeout`.
     timeout: Duration,
     /// `client_max_body_size` in bytes; 0 is no limit.
     size_max: u64,
+    /// Bytes of the body that the upload has read.
     received: u64,
     /// The timer of the current wait for the client.
     read_timer: Option<Sleep>,

@@ -204,6 +204,7 @@ impl Subject for Connection {
     }
 }
 
+/// Writes the field of the client's address.
 fn client(out: &mut dyn Write, peer: &Address) -> fmt::Result {
     let mut address = Vec::new();
     append_address(peer, &mut address);

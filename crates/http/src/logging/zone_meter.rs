@@ -37,7 +37,9 @@ const NONE: u32 = u32::MAX;
 /// The numbers of the zones in which the requests of a plan are counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CountedZones {
+    /// The number of the server's zone, or [`NONE`].
     of_server: u32,
+    /// The number of the location's zone, or [`NONE`].
     of_location: u32,
 }
 
@@ -113,6 +115,7 @@ pub(crate) fn begins(request: &mut Request) {
     }
 }
 
+/// Counts a request that has begun in the zone with this number.
 fn begins_in(request: &mut Request, number: u32) {
     let meter = match request.http.zones.made(number) {
         Some(meter) => meter,
@@ -246,7 +249,9 @@ struct ZoneMeter {
     others: Count,
     /// Requests that have ended without a response.
     discarded: Count,
+    /// Bytes of requests, framing included.
     received: Count,
+    /// Bytes of responses, heads included.
     sent: Count,
 }
 

@@ -28,6 +28,7 @@ impl Request {
         Err(500)
     }
 
+    /// Counts a URI change. False if the request has used the last one.
     fn may_change(&mut self) -> bool {
         self.routing.uri_changes_left = self.routing.uri_changes_left.saturating_sub(1);
         self.routing.uri_changes_left > 0

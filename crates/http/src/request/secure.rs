@@ -76,6 +76,7 @@ fn shut_down_http2(request: &Request) {
     }
 }
 
+/// The step with 495, 496 or 497 for a request that must be refused, after a log line.
 fn judge(request: &Request) -> Option<Step> {
     if request.connection.plain_on_secure_port.get() {
         logs::error!(

@@ -150,10 +150,12 @@ pub trait Parts {
 /// The filters of one response's body, and everything that follows the body.
 #[derive(Default)]
 pub struct Chain {
+    /// The ranges to cut out of the stored body.
     cut: Option<RangeCutter>,
     filters: Vec<Box<dyn BodyFilter>>,
     encoder: Option<Box<dyn Encoder>>,
     trailers: Vec<Arc<dyn Trailers>>,
+    /// The parts that follow the handler's body.
     parts: Option<Box<dyn Parts>>,
     /// The offset of the handler's body in the whole body.
     offset: u64,

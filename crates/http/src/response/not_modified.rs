@@ -59,9 +59,13 @@ pub fn verdict(request: &Request, time: Option<i64>, tag: Option<&[u8]>) -> Cond
 /// The conditional fields of a request.
 #[derive(Default)]
 struct Conditions<'a> {
+    /// The value of `If-Unmodified-Since`.
     unmodified_since: Option<&'a [u8]>,
+    /// The value of `If-Match`.
     matching: Option<&'a [u8]>,
+    /// The value of `If-Modified-Since`.
     modified_since: Option<&'a [u8]>,
+    /// The value of `If-None-Match`.
     none_matching: Option<&'a [u8]>,
 }
 

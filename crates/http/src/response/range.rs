@@ -42,6 +42,8 @@ fn head(request: &mut Request, chain: &mut Chain) -> Result<(), FilterRejection>
     Ok(())
 }
 
+/// Parses the client's ranges. Returns the cutter for them if the response becomes a 206, and
+/// `None` if the whole body is sent.
 fn begin(request: &mut Request) -> Result<Option<RangeCutter>, FilterRejection> {
     let max = if request.response.single_range {
         Some(1)

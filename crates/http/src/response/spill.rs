@@ -50,11 +50,13 @@ pub struct Limits {
 /// A spill; see the module documentation.
 pub struct Spill {
     limits: Arc<Limits>,
+    /// The file, once it has been created.
     file: Option<SpillFile>,
     /// The part of the file that has not been taken.
     in_file: Range<u64>,
     /// The part that is being written to the end of the file.
     writing: Option<Writing>,
+    /// The bytes in memory that are not being written, oldest first.
     memory: VecDeque<Bytes>,
     /// Number of bytes in memory, including those that are being written.
     held: usize,
@@ -76,6 +78,7 @@ struct Writing {
 
 /// The outcome of writing a part.
 struct SpillOutcome {
+    /// The file, if there is one now.
     stored: Option<SpillFile>,
     failure: Option<FileError>,
 }

@@ -124,6 +124,7 @@ fn note_panic(child: &Request, panicked: &panics::Panicked) {
     );
 }
 
+/// The task of a subrequest.
 async fn run(
     mut child: Box<Request>,
     mut exchange: Exchange,

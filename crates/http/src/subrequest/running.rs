@@ -14,6 +14,7 @@ pub struct Background {
     /// Subrequests that have not started, in order.
     #[expect(clippy::vec_box, reason = "their tasks take them in their boxes")]
     pub(super) held: Vec<Box<Request>>,
+    /// The subrequests that have been started.
     pub(super) running: Vec<RunningSubrequest>,
 }
 
@@ -47,7 +48,9 @@ pub enum AccessLogTiming {
 pub(super) struct Task {
     /// The outcome, until the request takes it.
     pub(super) outcome: Cell<Option<Result<Completed, Abort>>>,
+    /// Whether the task has ended.
     pub(super) ended: Cell<bool>,
+    /// Whether the handle was dropped, so that the subrequest is cancelled.
     pub(super) is_abandoned: Cell<bool>,
     /// The waker of the task.
     pub(super) worker: RefCell<Option<Waker>>,

@@ -117,6 +117,7 @@ pub fn test_now(request: &mut Request, path: &[u8]) -> Result<OpenFileInfo, Look
     outcome
 }
 
+/// Looks a path up in the cache, and on a miss in the file system.
 fn through_cache(request: &Request, path: &[u8], links: OpenRestrictions) -> OpenFileLookup {
     let settings = &request.plan.open_file_cache;
     let key = Key { path, links };
@@ -161,6 +162,7 @@ fn revalidate(key: Key<'_>, old: OpenFileInfo) -> OpenFileLookup {
     }
 }
 
+/// The cached result if the new metadata permits it; else opens the path again.
 fn get_or_open(
     path: &[u8],
     links: OpenRestrictions,
@@ -187,6 +189,7 @@ fn still(old: OpenFileInfo, metadata: Metadata) -> Option<OpenFileInfo> {
     Some(OpenFileInfo { file, metadata })
 }
 
+/// Opens a path; at once if the kernel can do so without the disk.
 fn open(path: &[u8], links: OpenRestrictions) -> OpenFileLookup {
     if !links.are_followed() {
         let opening = open_checking_links(path.to_vec(), links);
@@ -202,6 +205,7 @@ fn open(path: &[u8], links: OpenRestrictions) -> OpenFileLookup {
     }
 }
 
+/// Like [`open`], and blocks on the disk.
 fn open_now(path: &[u8], links: OpenRestrictions) -> Result<OpenFileInfo, LookupError> {
     if links.are_followed() {
         looked(followed(file::open_now(Path::new(OsStr::from_bytes(path)))))
@@ -210,17 +214,20 @@ fn open_now(path: &[u8], links: OpenRestrictions) -> Result<OpenFileInfo, Lookup
     }
 }
 
+/// Adds the name of the call, `open()`, to the error of an open that has followed all links.
 fn followed(opened: io::Result<(File, Metadata)>) -> Result<(File, Metadata), OpenRefusal> {
     let call = "open()";
     opened.map_err(|error| OpenRefusal { error, call })
 }
 
+/// Turns an open into the result of a look-up, which has no file for a directory.
 fn looked(opened: Result<(File, Metadata), OpenRefusal>) -> Result<OpenFileInfo, LookupError> {
     let (file, metadata) = opened?;
     let file = (!metadata.is_dir()).then_some(file);
     Ok(OpenFileInfo { file, metadata })
 }
 
+/// Like [`stat`], and blocks on the disk.
 fn stat_now(path: &[u8], links: OpenRestrictions) -> Result<Metadata, LookupError> {
     if links.are_followed() {
         file::stat_now(Path::new(OsStr::from_bytes(path))).map_err(|error| LookupError {
@@ -232,6 +239,8 @@ fn stat_now(path: &[u8], links: OpenRestrictions) -> Result<Metadata, LookupErro
     }
 }
 
+/// The metadata of a path; at once if the kernel has it in memory. With restrictions on links, the
+/// path is opened on the thread pool instead.
 fn stat(
     path: &[u8],
     links: OpenRestrictions,
@@ -273,6 +282,7 @@ fn open_checking_links_inline(
 #[derive(Clone, Copy)]
 struct Key<'a> {
     path: &'a [u8],
+    /// The restrictions under which the path is opened.
     links: OpenRestrictions,
 }
 
@@ -377,10 +387,14 @@ const NONE: u32 = u32::MAX;
 /// Entries by path, in a list from the most to the least recently used.
 struct Cache {
     bounds: Bounds,
+    /// The indexes of entries by path.
     by_path: Map<Rc<[u8]>, u32>,
     entries: Vec<Entry>,
+    /// The indexes of unused elements of `entries`.
     free: Vec<u32>,
+    /// The index of the entry that was used last, or [`NONE`].
     newest: u32,
+    /// The index of the entry that has not been used for the longest time, or [`NONE`].
     oldest: u32,
 }
 
@@ -392,10 +406,15 @@ struct Entry {
     outcome: LookupOutcome,
     /// Whether the descriptor was closed, because the file was not used often enough.
     closed: bool,
+    /// The number of look-ups that have found the entry.
     uses: u64,
+    /// The time at which the path was last checked.
     checked: Instant,
+    /// The time of the last look-up.
     used: Instant,
+    /// The index of the next more recently used entry, or [`NONE`].
     newer: u32,
+    /// The index of the next less recently used entry, or [`NONE`].
     older: u32,
 }
 
@@ -530,6 +549,7 @@ impl Cache {
         }
     }
 
+    /// Notes a use of an entry, and moves the entry to the front of the list.
     fn touch(&mut self, index: u32, now: Instant) {
         if let Some(entry) = self.entry_mut(index) {
             entry.used = now;

@@ -70,7 +70,9 @@ pub struct OpenFileCache {
     pub(super) cache: Option<(ScopeId, Bounds)>,
     /// How long an entry is used without a check.
     pub(super) valid: Duration,
+    /// The value of `open_file_cache_min_uses` in this scope.
     pub(super) min_uses: u64,
+    /// Whether errors are cached too (`open_file_cache_errors`).
     pub(super) errors: bool,
 }
 

@@ -273,9 +273,12 @@ pub struct RequestBody {
     received_with_head: usize,
     /// Whether the head announced chunks, even if the body has been given up since.
     framed: bool,
+    /// Bytes of the body that have been received, without framing.
     received: u64,
+    /// Received bytes that only frame the body, such as the sizes of chunks.
     framing: u64,
     arrival: BodyArrival,
+    /// The body, once it has been read whole.
     stored: BufferedBody,
     availability: BodyAvailability,
     /// Whether a handler has consumed a part of the body that is stored nowhere else.

@@ -395,6 +395,8 @@ pub fn refuse(request: &mut Request, abort: Abort) -> Interrupt {
     Interrupt::Status(status)
 }
 
+/// Writes parts to the file at `offset`, and advances `offset`. An error with status 500 after a
+/// failure, which is logged.
 async fn write(
     request: &mut Request,
     file: &File,

@@ -59,6 +59,7 @@ struct Page {
 /// The settings `error_page` and `recursive_error_pages` of a scope.
 pub struct ErrorPages {
     pages: Vec<Page>,
+    /// The value of `recursive_error_pages`.
     recursive: bool,
 }
 
@@ -100,10 +101,12 @@ impl ErrorPages {
     }
 }
 
+/// Parses the lines of `error_page`.
 fn rows(setter: &Setter<'_>) -> Result<Vec<ErrorPageLine>, Fault> {
     setter.lines().iter().map(|line| row(&line.args)).collect()
 }
 
+/// Parses one line of `error_page`.
 fn row(args: &[conf::Word]) -> Result<ErrorPageLine, Fault> {
     let Some((target, mut codes)) = args.split_last() else {
         return Err(Fault::new(

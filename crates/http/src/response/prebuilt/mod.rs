@@ -190,19 +190,23 @@ pub struct PrebuiltCache {
     /// removed from the maps.
     order: VecDeque<EvictionTurn>,
     next_stamp: u64,
+    /// The number of bytes that the kept responses occupy.
     size: usize,
     /// The limit of this thread's part in bytes, as of the last time that a response was kept or
     /// serialized.
     bound: usize,
+    /// This thread's part of `response_memory`.
     part: memory::Part,
     /// Whether a response has been evicted, so that it may be in the shared memory.
     has_evicted: bool,
+    /// A buffer for the path of a key.
     scratch: Vec<u8>,
 }
 
 /// A kept value, and whether it has been used since the hand's last visit.
 pub(crate) struct CachedValue<T> {
     value: T,
+    /// Whether the value has been used since the hand's last visit.
     is_used: bool,
     /// The stamp of the value's turn in `order`.
     stamp: u64,
@@ -212,6 +216,8 @@ pub(crate) struct CachedValue<T> {
 pub(crate) struct EvictionTurn {
     kind: Kind,
     key: Key,
+    /// The stamp of the value that the turn is for. A value that was kept later under the same key
+    /// has another stamp.
     stamp: u64,
 }
 
@@ -251,6 +257,7 @@ impl PrebuiltCache {
         self.bound = 0;
     }
 
+    /// Drops all responses and counts.
     fn clear(&mut self) {
         self.entries = Map::default();
         self.uses = Map::default();
@@ -315,6 +322,7 @@ impl PrebuiltCache {
         self.shrink_to(self.bound);
     }
 
+    /// Evicts until the responses occupy at most `bound` bytes.
     fn shrink_to(&mut self, bound: usize) {
         while self.size > bound {
             let Some(turn) = self.order.pop_front() else {

@@ -79,6 +79,7 @@ fn is_used_often(request: &Request) -> bool {
     cache.is_used_often(&key)
 }
 
+/// Keeps the response for a path in this thread, and the file in the memory that all threads share.
 fn keep(request: &Request, path: &[u8], origin: Origin, body: Bytes, content_type: Option<Bytes>) {
     let now = engine::uptime();
     let entry = Entry {

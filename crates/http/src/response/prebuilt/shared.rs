@@ -81,6 +81,7 @@ pub(crate) fn take(request: &Request, key: &Key) -> Option<Entry> {
     })?
 }
 
+/// Parses a stored file; `None` if the bytes are malformed.
 fn read(bytes: &Bytes) -> Option<Entry> {
     let long = |at: usize| Some(u64::from_le_bytes(*bytes.get(at * 8..)?.first_chunk()?));
     let short = |at: usize| {

@@ -28,8 +28,11 @@ pub trait ValidityCheck {
 /// What is kept for a key of a content handler: its response, or that requests take the normal
 /// path.
 pub struct RecalledAnswer {
+    /// Checks whether the response is still current.
     pub(super) standing: Box<dyn ValidityCheck>,
+    /// The version of the response from which the forms were serialized.
     pub(super) version: u128,
+    /// The time at which the response expires, by the wall clock.
     pub(super) until: Duration,
     pub(super) state: State,
 }
@@ -49,6 +52,7 @@ pub(super) struct Laid {
     pub(super) validators: KeptValidators,
     /// The record that the variables `$upstream_*` read.
     pub(super) upstream: Option<Rc<dyn UpstreamReport>>,
+    /// The forms that have been serialized.
     pub(super) written: Vec<LaidOutForm>,
 }
 
@@ -84,7 +88,9 @@ pub(super) struct LaidOutForm {
     pub(super) shape: AnswerShape,
     pub(super) encoding: PrebuiltEncoding,
     pub(super) form: ResponseForm,
+    /// The serialized response.
     pub(super) dated: DatedResponse,
+    /// Whether the body is one chunk over HTTP/1, since the head does not name its length.
     pub(super) chunked: bool,
     /// The response's head for logs, if logs use it.
     pub(super) logged_response: Option<Response>,
@@ -132,6 +138,7 @@ impl Laid {
         self.content_type.len() + etag + 2 * heads + written
     }
 
+    /// The serialized form for these properties, if there is one.
     pub(super) fn form_of(
         &mut self,
         shape: AnswerShape,

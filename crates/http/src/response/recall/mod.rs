@@ -134,6 +134,7 @@ enum RecallOutcome {
     Unknown,
 }
 
+/// Sends a response that has been serialized in this second, if it may answer the request.
 fn give_again(
     request: &mut Request,
     cache: &mut PrebuiltCache,
@@ -195,6 +196,7 @@ fn give_again(
     RecallOutcome::Answer(after)
 }
 
+/// Sends a serialized form, and ends the request.
 fn send(
     request: &mut Request,
     written: &LaidOutForm,

@@ -9,6 +9,7 @@ use variables::write::{decimal, joined};
 use crate::request::Request;
 use crate::request::credentials::Credentials;
 
+/// `$request`.
 pub(super) fn request_line(request: &mut Request, out: &mut Vec<u8>) -> bool {
     let client = &request.client;
     out.extend_from_slice(client.request_line());
@@ -129,6 +130,7 @@ pub(super) fn request_body(request: &mut Request, out: &mut Vec<u8>) -> bool {
     !parts.is_empty() || request.body.is_announced()
 }
 
+/// `$request_body_file`.
 pub(super) fn request_body_file(request: &mut Request, out: &mut Vec<u8>) -> bool {
     let Some(path) = request.body.file_name() else {
         return false;
@@ -137,10 +139,12 @@ pub(super) fn request_body_file(request: &mut Request, out: &mut Vec<u8>) -> boo
     true
 }
 
+/// `$arg_name`.
 pub(super) fn argument(request: &mut Request, name: &[u8], out: &mut Vec<u8>) -> bool {
     append(find_argument(&request.args, name), out)
 }
 
+/// `$cookie_name`.
 pub(super) fn cookie(request: &mut Request, name: &[u8], out: &mut Vec<u8>) -> bool {
     let mut fields = request.client.all(KnownField::Cookie);
     append(fields.find_map(|value| find_cookie(value, name)), out)
@@ -152,6 +156,7 @@ pub(super) fn remote_user(request: &mut Request, out: &mut Vec<u8>) -> bool {
     append(credentials.as_ref().map(Credentials::user), out)
 }
 
+/// Appends a value if there is one, and returns whether there is one.
 fn append(value: Option<&[u8]>, out: &mut Vec<u8>) -> bool {
     match value {
         Some(value) => {

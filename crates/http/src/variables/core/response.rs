@@ -59,6 +59,7 @@ pub(super) fn completion(request: &mut Request, out: &mut Vec<u8>) -> bool {
     true
 }
 
+/// `$sent_trailer_name`.
 pub(super) fn trailer(request: &mut Request, name: &[u8], out: &mut Vec<u8>) -> bool {
     joined(pairs(&request.response.trailers), name, b',', out)
 }
@@ -86,6 +87,7 @@ pub(super) fn content_type(request: &mut Request, out: &mut Vec<u8>) -> bool {
     true
 }
 
+/// `$sent_http_content_length`.
 pub(super) fn content_length(request: &mut Request, out: &mut Vec<u8>) -> bool {
     match request.response.content_length {
         Some(length) => decimal(length, out),
@@ -122,6 +124,7 @@ fn keeps_alive(request: &Request) -> bool {
     request.keepalive.on && !request.keepalive.refused
 }
 
+/// `$sent_http_connection`.
 pub(super) fn connection(request: &mut Request, out: &mut Vec<u8>) -> bool {
     let value = match request.response.status {
         101 => "upgrade",
@@ -131,6 +134,7 @@ pub(super) fn connection(request: &mut Request, out: &mut Vec<u8>) -> bool {
     text(value, out)
 }
 
+/// `$sent_http_keep_alive`.
 pub(super) fn keep_alive(request: &mut Request, out: &mut Vec<u8>) -> bool {
     match request.plan.core.keepalive_header {
         Some(seconds) if keeps_alive(request) && seconds > 0 => {
@@ -141,6 +145,7 @@ pub(super) fn keep_alive(request: &mut Request, out: &mut Vec<u8>) -> bool {
     }
 }
 
+/// `$sent_http_transfer_encoding`.
 pub(super) fn transfer_encoding(request: &mut Request, out: &mut Vec<u8>) -> bool {
     request.sent.chunked && text("chunked", out)
 }
