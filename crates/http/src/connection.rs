@@ -135,12 +135,12 @@ impl Connection {
 
     /// Notes that the connection speaks HTTP/2.
     pub fn speaks_http2(&self, shared: &Rc<SharedConnection>) {
-        let _ = self.rare().http2.set(Rc::downgrade(shared)); // it speaks it once
+        let _ = self.rare().http2.set(Rc::downgrade(shared)); // called once
     }
 
     /// Marks the connection as one of an internal request, and sets its name in log lines.
     pub(crate) fn mark_internal(&self, about: Arc<str>) {
-        let _ = self.rare().internal_request.set(about); // it is about one thing
+        let _ = self.rare().internal_request.set(about); // called once
     }
 
     /// The name of the connection in log lines, if its request is an internal one.
@@ -282,7 +282,7 @@ impl Connection {
     /// Makes the connection keep using a generation, since the next generation does not have the
     /// connection's listener. The connection ends with its next response.
     pub fn pin_generation(&self, local: &Rc<GenerationView>) {
-        let _ = self.rare().kept.set(Rc::clone(local)); // it stays with the first
+        let _ = self.rare().kept.set(Rc::clone(local)); // only the first call counts
     }
 
     /// Whether the connection ends with its next response: its thread is ending, or a reload has

@@ -27,7 +27,7 @@ pub struct PlanBuilder<'a> {
     /// The scope whose plan is built.
     pub scope: ScopeRef<'a>,
     // The fields from here to `answers_constantly` collect the fields of `Phases` with the same
-    // names, in the order of registration.
+    // names, each list in the order of registration.
     zones: CountedZones,
     arrived: Vec<Arc<dyn PhaseHandler>>,
     scripts: Vec<Arc<dyn Script>>,

@@ -11,10 +11,10 @@ pub enum ServerTokens {
     Off,
     /// As `on`, since there is no build name.
     Build,
-    /// nginx's own text, with the nginx version that Tidegate is compatible with (an extension of
-    /// ours).
+    /// nginx's own text, with the nginx version that Tidegate is compatible with. nginx has no such
+    /// value.
     Nginx,
-    /// nginx's own text without a version (an extension of ours: `server_tokens nginx_off`).
+    /// nginx's own text without a version: `server_tokens nginx_off`, which nginx does not have.
     NginxOff,
 }
 

@@ -88,7 +88,7 @@ pub fn for_each(request: &mut Request, mut take: impl FnMut(HeadLine<'_>)) {
     }
 }
 
-/// Writes a number in decimal to the end of `room`.
+/// Writes a number in decimal to the end of `room`, and returns its digits.
 fn digits(number: u64, room: &mut [u8; DIGITS_MAX]) -> &[u8] {
     let (mut rest, mut length) = (number, 0);
     for digit in room.iter_mut().rev() {

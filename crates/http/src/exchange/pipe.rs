@@ -32,7 +32,7 @@ pub(crate) struct Pipe {
     pub(crate) client_gone: Cell<bool>,
     /// The waker of the reader, which waits for a piece.
     reader: RefCell<Option<Waker>>,
-    /// The waker of the subrequest, which waits for room in the pipe or for the client to leave.
+    /// The waker of the subrequest, which waits until the pipe is less full or the client leaves.
     writer: RefCell<Option<Waker>>,
 }
 

@@ -517,7 +517,7 @@ fn parse(
     let parsed = connection.parse_head(local, &limits, bytes, head);
     let kept = match parsed {
         Ok(Some(length)) => bytes.get(..length).unwrap_or_default(),
-        Ok(None) => &[], // `read_rest` gathers them
+        Ok(None) => &[], // `read_rest` stores the bytes
         Err(_) => bytes,
     };
     gathered.clear();
@@ -536,7 +536,7 @@ async fn read_rest(connection: &Connection, request: &mut Request, input: &mut B
     let counts = connection.worker.counts();
     loop {
         counts.reading.add(1);
-        *input = Buffer::empty(); // it is among the head's bytes
+        *input = Buffer::empty(); // its bytes have been stored
         let received = connection.stream.recv(Some(deadline)).await;
         counts.reading.subtract(1);
         *input = match received {

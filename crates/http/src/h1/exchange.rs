@@ -68,7 +68,7 @@ impl ConnectionOutcome {
 /// The reader of the request's body.
 ///
 /// ```text
-///               upload                     the client resets, or ends what an upload has read
+///               upload                     the client resets, or ends after an upload
 ///   Handler ◀───────────▶ Upload      ┌──────────────────────────────────────▶ ClientLeft
 ///      │  settle            │         │
 ///      └────────────────────┴──────▶ Discard

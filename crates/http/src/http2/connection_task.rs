@@ -248,7 +248,7 @@ fn named_fields_max(connection: &Connection, local: &GenerationView) -> Option<u
 /// apply.
 fn rules_after(connection: &Connection, local: &GenerationView, host: &[u8]) -> Option<Rules> {
     if connection.is_misdirected(local, host) {
-        return None; // the request is refused for the name
+        return None; // the request will be refused
     }
     let changed = connection.with_servers(local, |servers| servers.head_limits_after(host));
     changed.flatten().as_ref().map(rules_within)

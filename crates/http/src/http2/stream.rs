@@ -294,7 +294,7 @@ impl Flow {
                 }
                 (part, taken as usize)
             }
-            _ => return None, // bodies are bytes and files
+            _ => return None, // no other segments are queued
         };
         self.queued
             .set(self.queued.get().saturating_sub(length as u64));

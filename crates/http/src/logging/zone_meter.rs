@@ -162,7 +162,7 @@ fn count(request: &mut Request, zones: CountedZones) {
     if let Some(meter) = of_location {
         meter.count(status, sent, received);
     }
-    std::mem::forget(request.counted.take()); // it is no longer under way
+    std::mem::forget(request.counted.take()); // its drop would subtract again
 }
 
 /// Makes the meters that are missing for a request, and counts the request.

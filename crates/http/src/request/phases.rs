@@ -293,8 +293,7 @@ pub fn advance(request: &mut Request, at: Phase) -> ControlFlow<Step, Phase> {
     };
     match step {
         Step::Next => ControlFlow::Continue(next),
-        // The location is looked up in any case, whether the server's script has rewritten the URI
-        // or not.
+        // The location is looked up next, whether the server's script has rewritten the URI or not.
         Step::Relocate if at == Phase::ServerRewrite => ControlFlow::Continue(next),
         Step::Relocate => match request.count_change() {
             Ok(()) => ControlFlow::Continue(Phase::FindLocation),

@@ -108,7 +108,7 @@ pub(crate) enum Part {
     /// do not reduce the parts of others.
     Unused,
     Joined(JoinedThread),
-    /// Nothing is stored in the part any more.
+    /// Nothing may be stored in the part, since the generation has been replaced.
     Retired,
 }
 

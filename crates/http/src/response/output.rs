@@ -205,7 +205,7 @@ pub fn respond_with_upgrade(
 ) -> Result<Option<Step>, Abort> {
     keep_error_status(request);
     match Chain::of_response(request) {
-        Ok(_) => {} // what filters would do to a body has none to do it to
+        Ok(_) => {} // a tunnel has no body for filters
         Err(FilterRejection::Status(status)) => return Ok(Some(Step::Finish(status))),
         Err(FilterRejection::Abort(abort)) => return Err(abort),
     }
@@ -697,7 +697,7 @@ pub async fn subrequest(
 /// Answers a failed subrequest with its stub.
 pub fn respond_with_stub(request: &mut Request) -> Step {
     let Some(stub) = request.nesting.stub.take() else {
-        return Step::Finish(500); // only called where there is one
+        return Step::Finish(500); // not reached: callers check for a stub
     };
     // As in nginx, the stub has no status, since it is not a response of its own.
     request.response.status = 0;

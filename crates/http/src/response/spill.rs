@@ -5,8 +5,8 @@
 //! in, first out:
 //!
 //! ```text
-//! push ─▶ memory ─▶ (writing) ─▶ file ─▶ take        what has been written is older than what is being written,
-//!            └──────────────────────────▶ take        and that is older than what is in memory
+//! push ─▶ memory ─▶ (writing) ─▶ file ─▶ take        bytes in the file are the oldest,
+//!            └──────────────────────────▶ take        then those being written, then memory
 //! ```
 //!
 //! A consumer that keeps up takes bytes from memory, and no file is created. The file only grows:

@@ -92,7 +92,7 @@ fn fixed(name: &str) -> Option<Evaluate> {
         "bytes_sent" => |request, out| decimal(request.sent.bytes, out),
         "connection_requests" => |request, out| {
             let number = match request.arrival.number {
-                0 => request.connection.requests.get(), // not counted yet: the earlier requests
+                0 => request.connection.requests.get(), // not counted yet: earlier requests
                 number => number,
             };
             decimal(number, out)

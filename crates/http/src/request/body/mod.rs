@@ -440,7 +440,7 @@ impl RequestBody {
         self.arrival = BodyArrival::Ended;
     }
 
-    /// Takes over the counts of a body that was read beside the response.
+    /// Sets the counts of a body that an upload has read.
     pub fn count_as(&mut self, counted: &RequestBody) {
         self.received = counted.received;
         self.framing = counted.framing;

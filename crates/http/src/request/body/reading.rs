@@ -334,7 +334,7 @@ fn memory_max(request: &Request, beside_head: u64) -> u64 {
     let buffer_size = request.plan.core.client_body_buffer_size as u64;
     let generous = buffer_size.saturating_add(buffer_size / 4);
     let left_beside_head = match beside_head {
-        0 => 0, // the head's buffer is done with
+        0 => 0, // the head's buffer takes no part
         taken => (head_buffer_room(request) as u64).saturating_sub(taken),
     };
     match request.body.announced_length() {

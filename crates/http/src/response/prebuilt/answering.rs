@@ -173,7 +173,7 @@ pub fn respond_through(
     }
     let after = find(request, to);
     if after.is_none() && request.plan.phases.recall.is_some() && request.captures.is_empty() {
-        request.routing.found = Some(request.plan.id); // a cache misses more often than files do
+        request.routing.found = Some(request.plan.id); // spares a lookup
     }
     let after = after?;
     let captured = !request.captures.is_empty() || !request.shared.is_empty();
@@ -278,7 +278,7 @@ fn look_up(request: &mut Request, to: &mut impl ResponseSink) -> Option<Connecti
         after = answer(request, &mut cache, &key, to, &mut is_kept);
     }
     if cache.size > cache.bound {
-        cache.keep_within_bound(); // what has just been written was too much
+        cache.keep_within_bound(); // a response was serialized
     }
     cache.scratch = key.1;
     after
@@ -338,7 +338,7 @@ fn answer(
     if encoding != PrebuiltEncoding::Identity
         && (status != 200 || part.is_some() || !form.takes_unknown(request))
     {
-        return None; // the page for what is not there is encoded each time
+        return None; // a 404 page is encoded each time
     }
     let until = match confirm(entry, request) {
         Confirmation::Holds { until } => until,
@@ -458,7 +458,7 @@ pub fn note_repeatable(
     form: ResponseForm,
 ) {
     if request.repeatable.servers.is_none() {
-        return; // most heads never come again
+        return; // the head was received once
     }
     let asks_nothing = permits_of(request).all(|permits| permits.of_request.is_empty());
     if until > engine::uptime() && asks_nothing && form == ResponseForm::KeptAlive {

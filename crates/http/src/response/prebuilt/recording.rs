@@ -70,7 +70,7 @@ impl ConstantResponse {
         let dated = DatedResponse {
             second: self.second,
             head_length: self.head_length,
-            bytes: self.bytes.into_boxed_slice().into(), // as long as it counts
+            bytes: self.bytes.into_boxed_slice().into(), // without spare capacity
         };
         let mut cache = request.http.prebuilt.borrow_mut();
         let mut kept = cache.take_constant(request.plan.id).unwrap_or(constant);

@@ -250,7 +250,7 @@ fn lay_out(
     if encoding != PrebuiltEncoding::Identity
         && (length.is_none() || shape == AnswerShape::Unmodified)
     {
-        return None; // an encoder applies, which runs for each response
+        return None; // encoded for each response
     }
     let Ok(mut chain) = Chain::of_response(request) else {
         return decline(standing);
