@@ -150,7 +150,7 @@ pub enum LocationMatch<'a> {
     /// The URI lacks only the final slash of a location whose requests are passed to an upstream:
     /// the location's plan, and the path with the slash.
     Slash(&'a Arc<Plan>, Bytes),
-    /// This regex hit a limit.
+    /// A regex hit a limit: the regex, and the limit.
     Undecided(Arc<Regex>, Undecided),
 }
 

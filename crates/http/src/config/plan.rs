@@ -192,7 +192,7 @@ impl Permits {
 pub struct Server {
     /// The primary name, for `$server_name` and redirects.
     pub name: Bytes,
-    /// The server's own plan; its script is the server rewrite phase.
+    /// The server's own plan, whose scripts are those of the server rewrite phase.
     pub plan: Arc<Plan>,
     /// The named locations of the server.
     pub named: Map<Bytes, Arc<Plan>>,

@@ -146,7 +146,7 @@ impl Sender {
         }
     }
 
-    /// Sets the pause before the next write. Its length counts the bytes up to `end` that no
+    /// Sets the pause before the next write. The pause is for the bytes up to `end` that no
     /// earlier pause has counted.
     fn note_paced(&mut self, end: u64, rate: u64, after: u64) {
         let paced = self.paced.saturating_sub(after);

@@ -85,7 +85,7 @@ impl Directory {
         }
     }
 
-    /// The path of the next name.
+    /// The path with the next name; the counter advances by `step`.
     fn next_path(&self, step: u64) -> PathBuf {
         self.path_of(NEXT_NAME.fetch_add(step, Ordering::Relaxed) % NAMES_COUNT)
     }

@@ -2,7 +2,7 @@
 //!
 //! This task reads frames, answers requests with prebuilt responses, and sends the frames of all
 //! streams in turn. Every other request has a task of its own (`serve`), which shares the
-//! connection ([`SharedConnection`]). Its stream counts as open until the request's task has ended.
+//! connection ([`SharedConnection`]). A request's stream counts as open until its task has ended.
 //!
 //! The task stops reading from a client that does not read the replies to its frames, and sends no
 //! prebuilt response at once while earlier responses are queued. So the queue for a client is

@@ -1,8 +1,9 @@
 //! Sources of response bodies, which yield one piece after another.
 //!
-//! A source does not know its client. Its reader takes the pieces that are ready, and else waits
-//! for more. The reader decides what else ends the wait. A source does not know its request either:
-//! it yields its log lines as events, and the reader writes them about its own request.
+//! A source does not know its client. The reader of a source takes the pieces that are ready, and
+//! else waits for more. The reader decides what else ends the wait. A source does not know its
+//! request either: it yields its log lines as events, and the reader writes them about its own
+//! request.
 //!
 //! A source is used by one thread. If several threads read one body, the body is shared, and each
 //! reader has a source of its own.

@@ -24,10 +24,10 @@ use crate::request::interrupt::Interrupt;
 /// Number of bytes of a body in memory while the body is copied from one file to another.
 const COPY_SIZE: usize = 64 * 1024;
 
-/// Reads the body whole.
+/// Reads the whole body.
 ///
 /// # Errors
-/// 400, 413, 500 or 502 to respond with, or the reason why no response is possible.
+/// The status of the response (400, 413, 500 or 502), or the reason why no response is possible.
 pub async fn read(request: &mut Request, exchange: &mut Exchange) -> Result<(), Interrupt> {
     if request.body.is_read() || !request.is_main() {
         return Ok(());
@@ -327,9 +327,9 @@ pub fn head_buffer_room(request: &Request) -> usize {
     (start + size).saturating_sub(head.len())
 }
 
-/// How many bytes of a body stay in memory besides those in the head's buffer, as in nginx: the
-/// whole rest if it fits into the head's buffer as well, or exceeds `client_body_buffer_size` by
-/// less than a quarter.
+/// Maximum number of bytes of a body that stay in memory in addition to those in the head's buffer.
+/// As in nginx, the whole rest of the body stays there if it fits into the head's buffer, or exceeds
+/// `client_body_buffer_size` by less than a quarter.
 fn memory_max(request: &Request, beside_head: u64) -> u64 {
     let buffer_size = request.plan.core.client_body_buffer_size as u64;
     let generous = buffer_size.saturating_add(buffer_size / 4);
@@ -350,7 +350,8 @@ fn memory_max(request: &Request, beside_head: u64) -> u64 {
     }
 }
 
-/// Reads the next bytes of a body that must be complete for the request to be served.
+/// Reads the next bytes for a handler that needs the whole body. If the client has left, sets the
+/// status that is logged.
 async fn next(request: &mut Request, exchange: &mut Exchange) -> Result<Option<Bytes>, Interrupt> {
     let read = read_next(request, exchange).await;
     match read {
@@ -367,8 +368,8 @@ async fn next(request: &mut Request, exchange: &mut Exchange) -> Result<Option<B
     read
 }
 
-/// Reads the next bytes. Returns 400 if the framing is malformed, and 413 if a chunked body is too
-/// long. An announced length has been checked when the location was found.
+/// Reads the next bytes. An error with status 400 if the framing is malformed, and with 413 if a
+/// chunked body is too long. An announced length has been checked when the location was found.
 async fn read_next(
     request: &mut Request,
     exchange: &mut Exchange,
@@ -380,7 +381,8 @@ async fn read_next(
     read.map_err(|abort| refuse(request, abort))
 }
 
-/// Makes the response to a malformed or too long body.
+/// The interrupt with the status for a body that is malformed or too long; other aborts stay as they
+/// are.
 pub fn refuse(request: &mut Request, abort: Abort) -> Interrupt {
     let status = match abort {
         Abort::BadBody(_) => 400,
@@ -418,7 +420,8 @@ async fn write(
     Ok(())
 }
 
-/// Creates a temporary file, and unlinks it unless its name is needed.
+/// Creates a temporary file, which is unlinked unless its name is needed. An error with status 500
+/// after a failure, which is logged.
 async fn create(request: &mut Request) -> Result<TemporaryFile, u16> {
     let directory = Arc::clone(&request.plan.body.directory);
     let in_file_only = in_file_only(request);
@@ -446,8 +449,7 @@ fn log_temporary_file(request: &Request, path: &Path) {
     const TEXT: &str = "a client request body is buffered to a temporary file";
     let shown = path.display();
     if request.body.destination != BodyDestination::ByLocation {
-        // Nothing unusual: the handler asked for the file, or, as in nginx, no location has been
-        // found.
+        // Not logged: the handler asked for the file or, as in nginx, no location has been found.
     } else if request.plan.body.in_file_only == InFileOnly::Off {
         logs::error!(request, Warn, "{TEXT} {shown}");
     } else {
@@ -455,7 +457,8 @@ fn log_temporary_file(request: &Request, path: &Path) {
     }
 }
 
-/// `client_body_in_file_only`, as the request's handler overrides the directive.
+/// The `client_body_in_file_only` that applies to the request: a handler that needs a named file
+/// overrides the directive, and so does reading before the location is found.
 fn in_file_only(request: &Request) -> InFileOnly {
     match (request.body.destination, request.plan.body.in_file_only) {
         (BodyDestination::NamedFile, _) => InFileOnly::Removed,

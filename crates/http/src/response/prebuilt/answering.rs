@@ -373,7 +373,7 @@ fn answer(
         Some(())
     };
     if described.is_none() {
-        // It has not been encoded yet, or not kept: the long way does that.
+        // The encoded body is not known yet, so the normal path encodes it.
         request.response.clear();
         return None;
     }

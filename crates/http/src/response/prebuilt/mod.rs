@@ -1,5 +1,5 @@
 //! Prebuilt responses: complete responses kept in memory for small files and for missing files,
-//! which are sent without running the phases.
+//! which are sent without running the phases (the normal path).
 //!
 //! A response is kept per plan and path if nothing in its head depends on the request. It is not
 //! sent after a change of the file has become visible. Without `open_file_cache`, a `stat` of the

@@ -71,7 +71,7 @@ pub(crate) fn put(key: &[u8], entry: &Entry) {
     memory::put(value, 0);
 }
 
-/// Takes a copy of a stored file. Its path counts as not checked.
+/// Takes a copy of a stored file. The file's path counts as not checked.
 pub(crate) fn take(request: &Request, key: &Key) -> Option<Entry> {
     let key = key_of(request.local.generation.number, key);
     memory::get(&key, |item| {
