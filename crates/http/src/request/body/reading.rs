@@ -328,8 +328,8 @@ pub fn head_buffer_room(request: &Request) -> usize {
 }
 
 /// Maximum number of bytes of a body that stay in memory in addition to those in the head's buffer.
-/// As in nginx, the whole rest of the body stays there if it fits into the head's buffer, or exceeds
-/// `client_body_buffer_size` by less than a quarter.
+/// As in nginx, the whole rest of the body stays there if it fits into the head's buffer, or
+/// exceeds `client_body_buffer_size` by less than a quarter.
 fn memory_max(request: &Request, beside_head: u64) -> u64 {
     let buffer_size = request.plan.core.client_body_buffer_size as u64;
     let generous = buffer_size.saturating_add(buffer_size / 4);
@@ -381,8 +381,8 @@ async fn read_next(
     read.map_err(|abort| refuse(request, abort))
 }
 
-/// The interrupt with the status for a body that is malformed or too long; other aborts stay as they
-/// are.
+/// The interrupt with the status for a body that is malformed or too long; other aborts are passed
+/// through.
 pub fn refuse(request: &mut Request, abort: Abort) -> Interrupt {
     let status = match abort {
         Abort::BadBody(_) => 400,
