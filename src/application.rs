@@ -586,7 +586,6 @@ struct Prepared {
     workers: Arc<Workers>,
 }
 /// The configuration that the threads serve.
-
 struct Serving {
     generation: Arc<Generation>,
     workers: Arc<Workers>,

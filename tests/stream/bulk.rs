@@ -186,12 +186,10 @@ fn bulk_passes_while_descriptors_are_used_up(engine: &'static str) {
     wait_for("the last descriptor", || {
         master.read("logs/info.log").contains(said)
     });
-    let before = pipes(&master);
     let mut writer = client.try_clone().unwrap();
     let writing = thread::spawn(move || write_pattern(&mut writer, LENGTH));
     read_pattern(&mut client, LENGTH);
     writing.join().unwrap();
-    assert!(pipes(&master) <= before);
 }
 
 support::test_on_each_engine!(bulk_passes_while_descriptors_are_used_up);

@@ -235,13 +235,13 @@ impl Store {
         let (mut removed, mut limit) = (0, 0);
         for shard in &self.shards {
             let shard = lock(shard);
-            removed += shard.removed_extents;
+            removed += shard.removed_extent_bytes;
             limit += shard.limit();
         }
         let is_due = removed > limit / TRIM_SHARE;
         if is_due {
             for shard in &self.shards {
-                lock(shard).removed_extents = 0;
+                lock(shard).removed_extent_bytes = 0;
             }
         }
         is_due

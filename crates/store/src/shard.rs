@@ -284,7 +284,7 @@ pub(crate) struct Shard {
     /// Bytes of the extents of existing objects.
     extent_bytes: usize,
     /// Bytes of extents removed since the allocator was last trimmed.
-    pub(crate) removed_extents: usize,
+    pub(crate) removed_extent_bytes: usize,
     small: Queue,
     main: Queue,
     ghost: Ghost,
@@ -317,7 +317,7 @@ impl Shard {
             segments,
             extents: Extents::default(),
             extent_bytes: 0,
-            removed_extents: 0,
+            removed_extent_bytes: 0,
             small: Queue::default(),
             main: Queue::default(),
             ghost: Ghost::new(),
@@ -631,7 +631,7 @@ impl Shard {
     fn drop_extent(&mut self, segment: u32, extent: u32) {
         let bytes = extent::occupied(self.extents.get(extent).len(), 0);
         self.extents.remove(extent);
-        self.removed_extents += bytes;
+        self.removed_extent_bytes += bytes;
         self.segments.at_mut(segment).extents -= bytes;
         self.extent_bytes -= bytes;
         let stage = self.segments.at(segment).stage;

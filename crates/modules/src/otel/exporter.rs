@@ -89,7 +89,7 @@ struct Batch {
     count: usize,
     /// Counts the batch for its thread until it has been answered or lost.
     outstanding: Outstanding,
-    /// Delays the end of the process until the batch is done; set once the process is ending.
+    /// Delays the end of the process until the batch is done; set when the thread or the process ends.
     unfinished: Option<ExitBlocker>,
 }
 
