@@ -7,7 +7,9 @@
 //! ```
 //! # use tidegate_conf as conf;
 //! use std::path::Path;
-//! use conf::{Contexts, Declared, Inherit, Recording, Registry, Sealed, Setter, Setting, parse};
+//! use conf::{
+//!     Contexts, Declared, Inherit, RecordedFiles, Recording, Registry, Setter, Setting, parse,
+//! };
 //!
 //! // A module declares its directives beside the code that they steer. ...
 //! static HTTP: Setting<()> =
@@ -31,7 +33,7 @@
 //! const TABLE: &[&dyn Declared] = &[&HTTP, &LIMIT, &RULES];
 //!
 //! // ... The program reads a configuration by the table of all modules, ...
-//! let files = Sealed::new(Recording {
+//! let files = RecordedFiles::new(Recording {
 //!     files: vec![("/nginx.conf".into(), b"http { client_max_body_size 2m; deny all; }".to_vec())],
 //!     ..Recording::default()
 //! });
