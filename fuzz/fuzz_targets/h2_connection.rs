@@ -515,7 +515,8 @@ impl<'a> Model<'a> {
 
     /// The most that the client has allowed so far: on the connection, and on a stream.
     fn credit(&self, of: u32) -> (u64, u64) {
-        let (mut connection, mut stream) = (INITIAL_WINDOW_SIZE_DEFAULT, INITIAL_WINDOW_SIZE_DEFAULT);
+        let mut connection = INITIAL_WINDOW_SIZE_DEFAULT;
+        let mut stream = INITIAL_WINDOW_SIZE_DEFAULT;
         let mut rest = self.input.get(PREFACE.len()..self.fed).unwrap_or_default();
         while let Some((head, behind)) = rest.split_first_chunk::<HEAD_LENGTH>() {
             let head = FrameHead::read(head);

@@ -28,8 +28,8 @@ fn server(input: &Input<'_>) -> OfflineServer {
     })
 }
 
-/// Statistics say how long the process has run, and how much memory it has had; dumps and `watch` are
-/// refused where they have come together with other commands, as by memcached.
+/// Statistics say how long the process has run, and how much memory it has had; dumps and `watch`
+/// are refused where they have come together with other commands, as by memcached.
 fn depends_on_more(said: &[u8]) -> bool {
     let has = |word: &[u8]| {
         let mut texts = said.windows(word.len());

@@ -184,7 +184,7 @@ fn machine_paths(file: &str, text: &str) -> Vec<String> {
     let paths: Vec<String> = HALVES.iter().map(|(a, b)| format!("{a}{b}")).collect();
     let mut findings = Vec::new();
     for (index, line) in text.lines().enumerate() {
-        // Only paths that start with the text match, not `target/work/…` or `/a/work/`.
+        // A folder of the same name within another path, as in `target/debug/…`, is no match.
         let starts = |path: &String| {
             line.match_indices(path.as_str()).any(|(at, _)| {
                 !line[..at].ends_with(|c: char| c.is_alphanumeric() || "_-./$}@".contains(c))

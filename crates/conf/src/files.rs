@@ -37,8 +37,8 @@ pub trait Files {
     /// The paths that match a pattern of `glob(7)`, sorted by bytes.
     ///
     /// # Errors
-    /// If the source cannot list files. A missing or unreadable directory is no error: nothing in it
-    /// matches.
+    /// If the source cannot list files. A missing or unreadable directory is no error: nothing in
+    /// the directory matches.
     fn glob(&self, pattern: &Path) -> io::Result<Vec<PathBuf>>;
 
     /// The addresses of a host name without duplicates, in the order of the system's resolver.

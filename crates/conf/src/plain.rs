@@ -93,8 +93,7 @@ mod tests {
             assert!(found.contains(fault), "{found}");
         }
         let missing = lines(Path::new("/other"), &RecordedFiles::default());
-        assert!(
-            matches!(missing, Err(PlainFileError::File(error)) if error.kind() == io::ErrorKind::NotFound)
-        );
+        assert!(matches!(missing, Err(PlainFileError::File(error))
+                if error.kind() == io::ErrorKind::NotFound));
     }
 }

@@ -252,8 +252,8 @@ impl Cache {
         self.store.sweep(self.seconds(now))
     }
 
-    /// Whether the allocator is to be trimmed, so that the process keeps to the limit although large
-    /// values come and go. To be asked after each sweep, on a thread that serves no connections.
+    /// Whether the allocator is to be trimmed, so that the process keeps to the limit although
+    /// large values come and go. Called after each sweep, on a thread that serves no connections.
     #[must_use]
     pub fn is_trim_due(&self) -> bool {
         self.store.is_trim_due()

@@ -460,7 +460,7 @@ async fn serve(connection: &Connection, shared: &ThreadContext, server: &Server)
         }
     };
     if admitted {
-        reason = converse(connection, shared, server, &record).await;
+        reason = serve_commands(connection, shared, server, &record).await;
     }
     if transport.is_secure() {
         transport.shutdown_write(); // the client is told that no more comes
@@ -475,7 +475,7 @@ async fn serve(connection: &Connection, shared: &ThreadContext, server: &Server)
 }
 
 /// Answers commands until either side closes.
-async fn converse(
+async fn serve_commands(
     connection: &Connection,
     shared: &ThreadContext,
     server: &Server,
@@ -488,11 +488,11 @@ async fn converse(
         is_idle,
         traffic,
     } = connection;
-    let mut conversation = Dialogue::with_auth(server.auth.clone());
+    let mut dialogue = Dialogue::with_auth(server.auth.clone());
     let mut out = Output::default();
     let idle_timeout = shared.cache.settings.idle_timeout;
     loop {
-        let received = match receive(transport, &conversation, idle_timeout).await {
+        let received = match receive(transport, &dialogue, idle_timeout).await {
             Ok(received) if !received.is_empty() => received,
             Err(error) if error.kind() == ErrorKind::TimedOut => {
                 shared.counts.add(Counter::IdleKicks, 1);
@@ -512,13 +512,13 @@ async fn converse(
         loop {
             let moment = shared.cache.moment();
             shared.connection.set(client.serial);
-            let next = conversation.take(input, shared, moment, &mut out);
+            let next = dialogue.take(input, shared, moment, &mut out);
             input = &[];
-            record.note(conversation.shown_state(), moment.now);
+            record.note(dialogue.shown_state(), moment.now);
             shared.counts.add(Counter::BytesWritten, out.len() as u64);
             traffic.send(out.len());
-            traffic.commands.set(conversation.commands_total);
-            traffic.protocol.set(conversation.protocol());
+            traffic.commands.set(dialogue.commands_total);
+            traffic.protocol.set(dialogue.protocol());
             out.take().for_each(|piece| transport.push(piece));
             let limit = match next {
                 NextAction::Receive if transport.send_soon() <= OUTPUT_MAX => break,
@@ -539,8 +539,8 @@ async fn converse(
                 }
             }
         }
-        is_idle.set(conversation.is_idle());
-        if worker.is_ending(client.serial) && conversation.is_idle() {
+        is_idle.set(dialogue.is_idle());
+        if worker.is_ending(client.serial) && dialogue.is_idle() {
             let _ = transport.drained(0).await;
             return CloseReason::Shutdown;
         }
@@ -609,10 +609,10 @@ impl Drop for Watching<'_> {
 /// What the client sends next. Nothing where it sends nothing more.
 async fn receive(
     transport: &Transport,
-    conversation: &Dialogue,
+    dialogue: &Dialogue,
     idle_timeout: Option<Duration>,
 ) -> std::io::Result<engine::Buffer> {
-    if conversation.is_idle() {
+    if dialogue.is_idle() {
         let deadline = idle_timeout.map(|timeout| engine::now() + timeout);
         transport.recv_idle(deadline.into()).await
     } else {

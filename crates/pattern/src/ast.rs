@@ -42,7 +42,7 @@ pub enum Ast {
         ahead: bool,
         /// Whether the other pattern must not match.
         negated: bool,
-        /// The other pattern.
+        /// The pattern that is looked for.
         inner: Box<Ast>,
     },
     /// `\K`: the reported start of the match is this position.

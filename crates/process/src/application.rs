@@ -218,8 +218,8 @@ pub struct Device {
     pub is_required: bool,
     /// Opens the device, in the master.
     pub open: Box<dyn Fn() -> Result<OpenDevice, DeviceError>>,
-    /// Opens parts of a device that the worker which uses it does not have yet, because they did not
-    /// exist before, or this configuration is the first to use them.
+    /// Opens parts of a device that the worker with the device does not have yet: parts that did
+    /// not exist before, or that this configuration is the first to use.
     pub open_more: Box<dyn Fn() -> Result<OpenDevice, DeviceError>>,
     /// Applies this configuration to a device that a worker already uses; returns messages for the
     /// log.

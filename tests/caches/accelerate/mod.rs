@@ -232,8 +232,8 @@ fn until(mut holds: impl FnMut() -> bool) {
     }
 }
 
-/// Runs a test of an accelerator in front of a server that answers by what `answer` makes of the head
-/// of a request and its number, from 0.
+/// Runs a test of an accelerator in front of a server that answers by what `answer` makes of the
+/// head of a request and its number, from 0.
 fn with_server(
     engine: &'static str,
     arguments: &[&str],

@@ -280,7 +280,7 @@ impl BpfProgram {
     /// Loads a program, which the kernel verifies first.
     ///
     /// # Errors
-    /// Those of `bpf()`. For a program that the verifier rejects, the text includes the last lines
+    /// If the kernel refuses the command of `bpf(2)`. For a program that the verifier rejects, the text includes the last lines
     /// of the verifier's log.
     pub(super) fn load(instructions: &[Instruction], name: &str) -> io::Result<BpfProgram> {
         let mut attributes = LoadProgram {
@@ -341,7 +341,7 @@ impl BpfProgram {
     /// Runs the program on a frame, and returns its verdict as the kernel numbers it.
     ///
     /// # Errors
-    /// Those of `bpf()`.
+    /// If the kernel refuses the command of `bpf(2)`.
     #[cfg(test)]
     pub(super) fn try_on(&self, frame: &[u8]) -> io::Result<u32> {
         let mut attributes = RunProgram {
@@ -356,10 +356,11 @@ impl BpfProgram {
         Ok(attributes.verdict)
     }
 }
+
 /// The kernel's ID of a link.
 ///
 /// # Errors
-/// Those of `bpf()`.
+/// If the kernel refuses the command of `bpf(2)`.
 pub(super) fn link_id(link: &OwnedFd) -> io::Result<u32> {
     let mut info = LinkInfo::default();
     let mut attributes = ObjectInfo {

@@ -51,9 +51,9 @@ pub struct ServerUnderTest {
 /// The parameters of a comparison.
 #[derive(Clone, Debug)]
 pub struct Comparison {
-    /// The first server.
+    /// The server that the report shows as A: a ratio is its figure divided by that of B.
     pub a: ServerUnderTest,
-    /// The second server.
+    /// The server that the report shows as B.
     pub b: ServerUnderTest,
     /// Number of measured rounds.
     pub rounds: usize,

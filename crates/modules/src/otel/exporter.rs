@@ -89,7 +89,8 @@ struct Batch {
     count: usize,
     /// Counts the batch for its thread until it has been answered or lost.
     outstanding: Outstanding,
-    /// Delays the end of the process until the batch is done; set when the thread or the process ends.
+    /// Delays the end of the process until the batch is done; set once the thread or the process
+    /// is ending.
     unfinished: Option<ExitBlocker>,
 }
 

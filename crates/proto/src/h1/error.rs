@@ -31,9 +31,9 @@ pub enum HeadError {
     TooManyHeaders,
     /// `Host` occurs twice.
     DuplicateHost {
-        /// The second field.
+        /// The repeated field.
         field: Field,
-        /// The first field.
+        /// The field that it repeats.
         previous: Field,
     },
     /// The value of `Host` is malformed.
@@ -42,9 +42,9 @@ pub enum HeadError {
     Misdirected,
     /// A header field occurs twice that must be unique (see [`crate::header::KnownSet::UNIQUE`]).
     DuplicateHeader {
-        /// The second field.
+        /// The repeated field.
         field: Field,
-        /// The first field.
+        /// The field that it repeats.
         previous: Field,
     },
 }

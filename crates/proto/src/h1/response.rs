@@ -82,9 +82,9 @@ pub enum ResponseError {
     InvalidHeader(InvalidLine),
     /// `Content-Length` or `Transfer-Encoding` occurs twice.
     Duplicate {
-        /// The second field.
+        /// The repeated field.
         field: Field,
-        /// The first field.
+        /// The field that it repeats.
         previous: Field,
     },
     /// Both `Content-Length` and `Transfer-Encoding`.

@@ -87,7 +87,7 @@ impl<'a> Tlvs<'a> {
         Ok(self.find(wanted)?.map(Value::Bytes))
     }
 
-    /// The first TLV of a type.
+    /// The value of the first TLV with the type `wanted`, if the header has one.
     fn find(self, wanted: u64) -> Result<Option<&'a [u8]>, TlvError> {
         let mut list = self.0;
         while !list.is_empty() {
